@@ -1,0 +1,32 @@
+# Every target makes what it needs: a bare machine with Python >= 3.11 and g++ is enough.
+PYTHON ?= python3
+CUDA   ?= cuda13
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint search clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),dev]'
+	@touch $@
+
+venv: $(STAMP) ## make the virtual environment and install everything into it
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(STAMP) ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on any machine
+	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal
+
+clean: ## remove the virtual environment and the caches of the checks
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,74 @@
+"""The layers of tuner/README.md, checked against what the modules import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = """
+errors
+assets dtype arch result source
+space cache
+operator
+operators render verify cubin predict store records sampler charts
+nvrtc emulator gpu
+timing
+worker
+evaluate
+tune dispatcher report replay
+cli torch
+""".split("\n")
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
+DOORS = {
+    "cupy": {"nvrtc", "gpu"},
+    "optuna": {"sampler"},
+    "sqlalchemy": {"store"},
+    "alembic": {"store"},
+    "typer": {"cli"},
+    "jinja2": {"render", "report"},
+}
+MODULES = sorted((ROOT / "tuner").rglob("*.py"))
+
+
+def noun(path: Path) -> str:
+    """The module a file belongs to: `store_schema.py` and `store/schema.py` are both parts of `store`."""
+    name = path.relative_to(ROOT / "tuner").parts[0].removesuffix(".py")
+    return name if name in RANK else name.split("_")[0]
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module] if node.module != "tuner" else [f"tuner.{alias.name}" for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_imports_only_point_down(path: Path) -> None:
+    if path.stem in ("__init__", "__main__"):
+        return
+    for name in imports(path):
+        if name.startswith("tuner."):
+            target = name.split(".")[1]
+            target = target if target in RANK else target.split("_")[0]
+            same = target == noun(path)
+            assert same or RANK[target] < RANK[noun(path)], f"{path.name} may not import tuner.{target}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_each_dependency_has_one_door(path: Path) -> None:
+    for name in imports(path):
+        allowed = DOORS.get(name.split(".")[0])
+        assert allowed is None or noun(path) in allowed, f"{path.name} imports {name}; only {allowed} may"
+
+
+def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
+    code = "import sys, tuner; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"cupy", "optuna", "sqlalchemy", "typer", "jinja2", "scipy", "numpy"} & set(loaded)

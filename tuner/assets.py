@@ -1,0 +1,11 @@
+"""Where the data folders are: inside this package in a wheel, beside it in a checkout."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+ROOT = _PACKAGE if (_PACKAGE / "templates").is_dir() else _PACKAGE.parent
+
+TEMPLATES = ROOT / "templates"
+PRIMITIVES = TEMPLATES / "primitives"
+DB = ROOT / "db"
+REPORTS = ROOT / "reports"

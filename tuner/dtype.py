@@ -1,0 +1,52 @@
+"""Element types: one name in Python, on the command line, in SQL and in the reports, and its C++ spelling."""
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+
+class DType(Enum):
+    """An element type; the value is the name that people read and write."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP32 = "fp32"
+    INT32 = "int32"
+    INT64 = "int64"
+
+    @property
+    def cuda(self) -> str:
+        """The type's name in the templates (`fp16` and `bf16` are structs of `primitives/types.cuh`)."""
+        return {"fp32": "float", "int32": "int", "int64": "long long"}.get(self.value, self.value)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+        return {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}[self.value]
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype; bfloat16 comes from ml_dtypes."""
+        names: dict[str, DTypeLike] = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32, "int64": np.int64}
+        if self is DType.BF16:
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]  # ml_dtypes has no static types
+        return np.dtype(names[self.value])
+
+    @classmethod
+    def of(cls, dtype: DTypeLike) -> "DType | None":
+        """The element type of a NumPy dtype (or anything that names one); None when it is not ours."""
+        name = np.dtype(dtype).name
+        return _BY_NUMPY_NAME.get(name)
+
+
+_BY_NUMPY_NAME = {
+    "float16": DType.FP16,
+    "bfloat16": DType.BF16,
+    "float32": DType.FP32,
+    "int32": DType.INT32,
+    "int64": DType.INT64,
+}

@@ -1,0 +1,42 @@
+"""What can be wrong with a request or a machine. A config's failure is not here: that is a value, `result.Failed`.
+
+TunerError            anything that stops a command; its text says what, with which value, and what to do
+├── UsageError        the request is wrong: unknown GPU, operator or option, head_dim 7, a refused config
+│   └── InputError    an application's arrays are wrong: shape, dtype, strides, device (also a ValueError)
+├── MachineError      this machine lacks something: g++, NVRTC, a GPU, disk space, write permission
+├── TemplateError     an operator's own files are wrong: template variable, plan, missing attribute
+├── StoreError        the database is corrupt, newer than this program, or not writable
+└── NoValidConfigError  the search ended without one config that works
+"""
+
+
+class TunerError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    exit_code = 2
+
+
+class UsageError(TunerError):
+    """The request is wrong; the text lists what is accepted."""
+
+
+class InputError(UsageError, ValueError):
+    """An application's arrays do not fit the operator."""
+
+
+class MachineError(TunerError):
+    """The machine lacks something that the request needs; the text says what to install."""
+
+
+class TemplateError(TunerError):
+    """An operator's files contradict each other."""
+
+
+class StoreError(TunerError):
+    """The database cannot be used as it is."""
+
+
+class NoValidConfigError(TunerError):
+    """No config of the space survived compiling and checking."""
+
+    exit_code = 1

@@ -1,0 +1,302 @@
+"""What a folder of templates/ has to say: the operator (what is computed) and its implementations (how)."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.result import Fields, Scalar
+from tuner.space import Space
+
+P = TypeVar("P")
+C = TypeVar("C")
+Array = npt.NDArray[Any]
+Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
+
+
+# ---- problems: frozen dataclasses whose fields say whether they select code or only a size --------------------------
+
+
+def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = ()) -> Any:
+    """A Problem field that selects code: another value is another kernel."""
+    return field(default=default, metadata={"kind": "static", "help": help, "choices": tuple(choices)})
+
+
+def extent(help: str, *, default: Any = MISSING) -> Any:
+    """A Problem field that is a size at run time: one kernel serves every value."""
+    return field(default=default, metadata={"kind": "extent", "help": help, "choices": ()})
+
+
+def extents(problem: Any) -> tuple[str, ...]:
+    """Names of the run-time sizes of a Problem (value or type)."""
+    return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent")
+
+
+def statics(problem: Any) -> tuple[str, ...]:
+    """Names of the fields of a Problem (value or type) that select code."""
+    return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "static")
+
+
+def to_fields(value: Any) -> dict[str, Scalar]:
+    """A Problem or Config as plain data; enums by their value."""
+    return {name: item.value if isinstance(item, Enum) else item for name, item in asdict(value).items()}
+
+
+def from_fields(cls: type[P], data: Fields) -> P:
+    """The Problem or Config that `to_fields` made `data` of."""
+    kinds: dict[str, Any] = {f.name: f.type for f in fields(cls)}  # type: ignore[arg-type]  # P is a dataclass
+    return cls(**{k: kinds[k](v) if _is_enum(kinds[k]) else v for k, v in data.items()})
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON of a Problem or Config: equal values, equal text."""
+    return json.dumps(to_fields(value), sort_keys=True, separators=(",", ":"))
+
+
+# ---- arguments: the C++ signature, the checks and the launches all follow from them ---------------------------------
+
+
+class Role(Enum):
+    INPUT = "input"
+    OUTPUT = "output"
+    SCALAR = "scalar"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor with named dims, or a scalar passed by value.
+
+    A tensor's dims are Problem fields, outermost first; its last dim is contiguous. `strided` tensors pass the element
+    strides of their other dims to the kernel, so that views need no copy; others are dense. A scalar is named after a
+    Problem extent, or takes `default(problem)` unless the caller gives it.
+    """
+
+    name: str
+    dtype: DType | str  # or the Problem field that holds it
+    dims: tuple[str, ...] = ()
+    role: Role = Role.INPUT
+    strided: bool = False
+    default: Callable[[Any], float] | None = None
+    doc: str = ""
+
+    def dtype_of(self, problem: Any) -> DType:
+        found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        if not isinstance(found, DType):
+            raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
+        return found
+
+    def shape(self, problem: Any) -> tuple[int, ...]:
+        return tuple(getattr(problem, dim) for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel, as C++ declares it and as a launch fills it."""
+
+    declaration: str
+    argument: str  # the Argument or Workspace it belongs to
+    dtype: DType
+    axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
+    pointer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Device memory that the launches of one plan share."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, then workspaces)."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    threads: int
+    smem_bytes: int
+    arguments: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to run a config on a problem. `constants` are what the template reads besides Problem and Config fields;
+    like everything a template reads they may depend on static fields only, so that one cubin serves every extent."""
+
+    launches: tuple[Launch, ...]
+    constants: Mapping[str, Scalar]
+    workspaces: tuple[Workspace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work any implementation must do: the two floors."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an implementation does for a problem, summed over all CTAs of all launches, as it counts itself.
+
+    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes.
+    """
+
+    ctas: int
+    warps: int  # a CTA
+    mma: float
+    fma: float  # fp32 FMA, FADD, FMUL, FMNMX
+    mufu: float  # ex2, lg2, rcp …
+    alu: float  # integer, logic, conversion, move
+    smem_wavefronts: float  # 128-byte shared-memory cycles, conflicts included
+    l2_bytes: float  # between L2 and the SMs
+    dram_bytes: float  # between DRAM and L2, at least
+    barriers: float  # block barriers, summed over CTAs
+    longest_cta: float  # the largest CTA's work over the mean's
+    chain: float  # dependent loop steps of the longest CTA
+    stages: int = 1  # loop steps whose loads are in flight
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An output is right when its RMSE ratio is at most max(`absolute`, `slack` × the error of `Operator.rounded`)."""
+
+    absolute: float
+    slack: float = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of an application: array arguments by name, the Problem's static fields that arrays do not show, scalars.
+
+    `axes[name]` says where each of the argument's dims lies in the caller's array (default: in order).
+    """
+
+    arrays: Mapping[str, Any]
+    statics: Fields = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operator(Generic[P]):
+    """What is computed. `folder` is where it was found.
+
+    inputs(problem, rng, kind) draws every INPUT and free scalar for one of `input_kinds`; reference(problem, arrays)
+    returns every OUTPUT in float64; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is
+    the problem's statics on small extents that hit every edge; call(...) is the application's signature.
+    """
+
+    name: str
+    summary: str
+    problem: type[P]
+    arguments: tuple[Argument, ...]
+    inputs: Callable[[P, np.random.Generator, str], Arrays]
+    input_kinds: tuple[str, ...]
+    reference: Callable[[P, Arrays], Arrays]
+    rounded: Callable[[P, Arrays], Arrays]
+    tolerance: Callable[[P], Mapping[str, Tolerance]]
+    cost: Callable[[P], Cost]
+    tails: Callable[[P], tuple[P, ...]]
+    call: Callable[..., Request]
+    folder: Path
+
+    def argument(self, name: str) -> Argument:
+        return next(argument for argument in self.arguments if argument.name == name)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.role is Role.OUTPUT)
+
+
+@dataclass(frozen=True)
+class Implementation(Generic[P, C]):
+    """One way to compute an operator: `template` in the operator's folder, its Config, space and plan.
+
+    refusal(problem, arch) says why it cannot serve a problem there at all (None: it can); default(problem, arch) is a
+    config that always works there; work(problem, config, gpu) feeds the predictor.
+    """
+
+    name: str
+    summary: str
+    config: type[C]
+    refusal: Callable[[P, Arch], str | None]
+    space: Callable[[P, Arch], Space[C]]
+    plan: Callable[[P, C], Plan]
+    default: Callable[[P, Arch], C]
+    work: Callable[[P, C, GPU], Work]
+    template: str = ""  # file name; default: <name>.cu.jinja
+
+
+# ---- what follows from the arguments --------------------------------------------------------------------------------
+
+
+def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:
+    """The parameters of one kernel, in order."""
+    known = {argument.name: argument for argument in operator.arguments}
+    spaces = {workspace.name: workspace for workspace in plan.workspaces}
+    names = launch.arguments if launch.arguments is not None else (*known, *spaces)
+    found: list[Parameter] = []
+    for name in names:
+        if name in known:
+            found += _argument_parameters(known[name], problem)
+        elif name in spaces:
+            dtype = spaces[name].dtype
+            found.append(Parameter(f"{dtype.cuda}* __restrict__ {name}", name, dtype, pointer=True))
+        else:
+            raise TemplateError(f"launch {launch.entry} takes {name!r}, which is neither argument nor workspace")
+    return tuple(found)
+
+
+def _argument_parameters(argument: Argument, problem: Any) -> list[Parameter]:
+    dtype = argument.dtype_of(problem)
+    if argument.role is Role.SCALAR:
+        return [Parameter(f"{dtype.cuda} {argument.name}", argument.name, dtype)]
+    const = " const" if argument.role is Role.INPUT else ""
+    pointer = f"{dtype.cuda}{const}* __restrict__ {argument.name}"
+    found = [Parameter(pointer, argument.name, dtype, pointer=True)]
+    if argument.strided:
+        for axis, dim in enumerate(argument.dims[:-1]):
+            declaration = f"long long {argument.name}_{dim}_stride"
+            found.append(Parameter(declaration, argument.name, DType.INT64, axis=axis))
+    return found
+
+
+def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:
+    """The C++ parameter list of one kernel."""
+    return ", ".join(parameter.declaration for parameter in parameters(operator, problem, plan, launch))
+
+
+def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """The value of every scalar argument: what the caller gave, a Problem field, or its default."""
+    found: dict[str, float] = {}
+    for argument in operator.arguments:
+        if argument.role is not Role.SCALAR:
+            continue
+        if given and given.get(argument.name) is not None:
+            found[argument.name] = given[argument.name]
+        elif argument.default is not None:
+            found[argument.name] = argument.default(problem)
+        else:
+            found[argument.name] = getattr(problem, argument.name)
+    return found

@@ -1,0 +1,120 @@
+"""(implementation, problem, config) → CUDA source. Pure: equal arguments give equal text."""
+
+import re
+from dataclasses import fields
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tuner.assets import PRIMITIVES
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Operator, Plan, extents, signature, to_fields
+from tuner.source import Source, Target
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def render(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    problem: Any,
+    config: Any,
+    target: Target = "cuda",
+) -> Source:
+    """The translation unit of one config; `target` picks the primitives: `cuda` for the GPU, `host` for the emulator.
+
+    Raises TemplateError, with file and line, when the template and its Python side disagree.
+    """
+    plan = implementation.plan(problem, config)
+    text = _expand(operator.folder, template_name(implementation), _variables(operator, problem, config, plan))
+    entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
+    return Source(entries, text, _closure(text, operator.folder, target), target)
+
+
+def template_name(implementation: Implementation[Any, Any]) -> str:
+    return implementation.template or f"{implementation.name}.cu.jinja"
+
+
+def template_variables(operator: Operator[Any], implementation: Implementation[Any, Any]) -> frozenset[str]:
+    """The names that an implementation's template reads."""
+    from jinja2 import meta
+
+    text = (operator.folder / template_name(implementation)).read_text()
+    return frozenset(meta.find_undeclared_variables(_environment(operator.folder).parse(text)))
+
+
+def _variables(operator: Operator[Any], problem: Any, config: Any, plan: Plan) -> dict[str, Any]:
+    """What a template may read. Extents are left out: they reach the kernel as arguments."""
+    sizes = extents(problem)
+    chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
+    signatures = {launch.entry: signature(operator, problem, plan, launch) for launch in plan.launches}
+    return chosen | to_fields(config) | dict(plan.constants) | {"signature": signatures}
+
+
+def _expand(folder: Path, name: str, variables: dict[str, Any]) -> str:
+    try:
+        return _environment(folder).get_template(name).render(variables)
+    except jinja2.TemplateNotFound as error:
+        raise TemplateError(f"{folder.name}: template {error.name} is missing") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"{folder.name}/{error.name}, line {error.lineno}: {error.message}") from error
+    except (jinja2.UndefinedError, TypeError) as error:
+        raise TemplateError(f"{folder.name}/{name}: {error}") from error
+
+
+def _closure(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], ...]:
+    headers: dict[str, str] = {}
+    pending = _INCLUDE.findall(text)
+    while pending:
+        name = pending.pop()
+        if name not in headers:
+            headers[name] = _header(name, folder, target)
+            pending += _INCLUDE.findall(headers[name])
+    return tuple(sorted(headers.items()))
+
+
+def _header(name: str, folder: Path, target: Target) -> str:
+    """A header of the target, of both targets, of the operator, or of another operator (`name/tile.cuh`)."""
+    return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, folder.parent))
+
+
+@cache
+def _header_text(name: str, folders: tuple[Path, ...]) -> str:
+    for folder in folders:
+        if (folder / name).is_file():
+            return (folder / name).read_text()
+        if (folder / f"{name}.jinja").is_file():
+            return _expand(folder, f"{name}.jinja", {})
+    raise TemplateError(f'#include "{name}": no such header in {", ".join(folder.name for folder in folders)}')
+
+
+def _literal(value: object) -> object:
+    """Spell a Python value the way CUDA C++ does, or refuse."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, DType):
+        return value.cuda
+    if isinstance(value, float):
+        return f"{value!r}f"
+    if isinstance(value, int | str | jinja2.Undefined):  # an Undefined raises, by name, when it is printed
+        return value
+    if isinstance(value, Enum) and isinstance(value.value, int | str):
+        return value.value
+    raise TypeError(f"no CUDA literal for {value!r}")
+
+
+@cache
+def _environment(folder: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        finalize=_literal,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # C++, not HTML
+    )

@@ -1,0 +1,214 @@
+"""What became of a config: verdict, prediction, measurement or failure, and the record of a winner. Plain values."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+Scalar = int | float | str | bool
+Fields = Mapping[str, Scalar]  # a Problem or a Config as data
+
+
+class Stage(Enum):
+    """Where a config failed, in the order in which it is tried."""
+
+    RENDER = "render"
+    COMPILE = "compile"  # NVRTC or ptxas refused it
+    LIMIT = "limit"  # it compiled, but cannot launch on the arch
+    EMULATE = "emulate"  # the emulator found a race, a fault, a deadlock …
+    VERIFY = "verify"  # it ran, and its output is wrong
+    LAUNCH = "launch"  # the device refused or killed it
+    TIME = "time"  # it could not be timed
+
+
+class Evidence(Enum):
+    """How a record's rank is known. The two are never mixed in one column."""
+
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A config that did not come through, and why. `log` is the tool's whole output."""
+
+    stage: Stage
+    reason: str  # one line
+    log: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """How far one output is from its float64 reference."""
+
+    name: str
+    rmse_ratio: float  # ‖x − ref‖ / ‖ref‖
+    max_abs: float  # max |x − ref|
+    limit: float  # what rmse_ratio had to stay under
+    max_limit: float  # what max_abs had to stay under
+
+    @property
+    def ok(self) -> bool:
+        return self.rmse_ratio <= self.limit and self.max_abs <= self.max_limit  # False for NaN
+
+    @property
+    def reason(self) -> str:
+        ratio = f"RMSE ratio {self.rmse_ratio:.3g} (limit {self.limit:.3g})"
+        return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a kernel computes what its operator says. `findings` are the emulator's or the device's complaints."""
+
+    errors: tuple[OutputError, ...]
+    findings: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()  # what was run: "T=63 S=200 heads=4/2 checked random/late seed=1"
+    where: str = "emulator"
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.errors) and not self.findings and all(error.ok for error in self.errors)
+
+    @property
+    def reason(self) -> str:
+        """One line that says why it is not ok; empty when it is."""
+        if self.findings:
+            return self.findings[0]
+        return "; ".join(e.reason for e in self.errors if not e.ok) if self.errors else "nothing was compared"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a config uses, read from its cubin; the worst of its kernels where it has several."""
+
+    registers: int  # a thread
+    spill_bytes: int
+    smem_bytes: int  # a CTA, static and dynamic
+    threads: int
+    ctas_per_sm: int
+    limiter: str  # what keeps ctas_per_sm from being larger
+    sass_digest: str  # equal digests are equal machine code
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A cost that ranks configs of one problem on one GPU. It has no unit: it is never to be read as time."""
+
+    cost: float
+    terms: Fields  # pipe or effect → its share of the cost, in the same unit
+    bottleneck: str
+    model: str  # version of the model; costs of different models do not compare
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Kernel time on a device, in microseconds: median and confidence interval over samples."""
+
+    time_us: float
+    low_us: float
+    high_us: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What decides whether a stored result may be reused. Nothing else does."""
+
+    operator: str
+    implementation: str
+    problem: str  # canonical JSON of all its fields
+    gpu: str
+    source: str  # Source.digest of the rendered config
+    options: str  # compile options, spelled out
+    toolkit: str  # "nvrtc 13.4"
+    policy: str  # "predicted/1", or the measurement policy's name
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One config tried once. An append-only row: what is learnt later is another row."""
+
+    identity: Identity
+    config: Fields
+    failure: Failed | None = None
+    resources: Resources | None = None
+    prediction: Prediction | None = None
+    measurement: Measurement | None = None
+    seconds: float = 0.0  # what the try cost: compile and run
+
+    @property
+    def value(self) -> float | None:
+        """What the search minimises: time where it was measured, predicted cost otherwise; None when it failed."""
+        if self.failure is not None:
+            return None
+        if self.measurement is not None:
+            return self.measurement.time_us
+        return self.prediction.cost if self.prediction else None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """The winner for a problem on a GPU, with its evidence. Never made without a verdict."""
+
+    identity: Identity
+    config: Fields
+    evidence: Evidence
+    verdict: Verdict
+    resources: Resources
+    prediction: Prediction | None
+    measurement: Measurement | None
+    margin: float  # the runner-up's value over the winner's, less 1
+    tried: int  # configs tried by the search that found it
+    tuner: str  # version that made it
+    created: str  # ISO 8601, UTC
+
+
+def to_data(value: Any) -> Any:
+    """A frozen value of this module as JSON-able data; `from_data` is its inverse."""
+    return _plain(asdict(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def verdict_from(data: Mapping[str, Any]) -> Verdict:
+    errors = tuple(OutputError(**error) for error in data["errors"])
+    return Verdict(errors, tuple(data["findings"]), tuple(data["checks"]), data["where"])
+
+
+def attempt_from(data: Mapping[str, Any]) -> Attempt:
+    failure = data["failure"]
+    return Attempt(
+        identity=Identity(**data["identity"]),
+        config=dict(data["config"]),
+        failure=Failed(Stage(failure["stage"]), failure["reason"], failure["log"]) if failure else None,
+        resources=_maybe(Resources, data["resources"]),
+        prediction=_maybe(Prediction, data["prediction"]),
+        measurement=_maybe(Measurement, data["measurement"]),
+        seconds=data["seconds"],
+    )
+
+
+def record_from(data: Mapping[str, Any]) -> TuningRecord:
+    return TuningRecord(
+        identity=Identity(**data["identity"]),
+        config=dict(data["config"]),
+        evidence=Evidence(data["evidence"]),
+        verdict=verdict_from(data["verdict"]),
+        resources=Resources(**data["resources"]),
+        prediction=_maybe(Prediction, data["prediction"]),
+        measurement=_maybe(Measurement, data["measurement"]),
+        **{name: data[name] for name in ("margin", "tried", "tuner", "created")},
+    )
+
+
+def _maybe(cls: Any, data: Mapping[str, Any] | None) -> Any:
+    return None if data is None else cls(**data)

@@ -1,0 +1,49 @@
+"""Is an output right? Errors against a float64 reference, judged by how much rounding alone would cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tuner.operator import Array, Arrays, Operator, Tolerance
+from tuner.result import OutputError
+
+_PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
+
+
+def errors(
+    operator: Operator[Any], problem: Any, arrays: Arrays, outputs: Mapping[str, Array]
+) -> tuple[OutputError, ...]:
+    """One error an output of `operator`, computed on the inputs in `arrays`.
+
+    The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never passes,
+    and infinities must be where the reference has them.
+    """
+    exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
+    tolerances = operator.tolerance(problem)
+    return tuple(
+        compare(name, outputs[name], exact[name], rounded[name], tolerances[name])
+        for name in (argument.name for argument in operator.outputs)
+    )
+
+
+def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance) -> OutputError:
+    """How far `actual` is from `exact`, beside how far `rounded` is."""
+    ratio, largest = distance(actual, exact)
+    rounding, peak = distance(rounded, exact)
+    scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
+    limit = max(tolerance.absolute, tolerance.slack * rounding)
+    return OutputError(name, ratio, largest, limit, _PEAK * max(tolerance.absolute * scale, peak))
+
+
+def distance(actual: Array, exact: Array) -> tuple[float, float]:
+    """(‖actual − exact‖ / ‖exact‖, largest |actual − exact|); infinite where they disagree on what is finite."""
+    actual, exact = np.asarray(actual, np.float64), np.asarray(exact, np.float64)
+    finite = np.isfinite(exact)
+    if actual.shape != exact.shape or not np.array_equal(actual[~finite], exact[~finite]):
+        return np.inf, np.inf
+    difference = np.abs(actual[finite] - exact[finite])
+    if not np.isfinite(difference).all():
+        return np.inf, np.inf
+    norm = float(np.linalg.norm(exact[finite])) or 1.0  # an all-zero reference leaves the absolute error
+    return float(np.linalg.norm(difference)) / norm, float(difference.max(initial=0.0))
