@@ -15,12 +15,12 @@ space cache
 operator
 operators render verify cubin predict store records sampler charts
 nvrtc emulator gpu
-timing
-worker
+check
 evaluate
+race
 tune dispatcher report replay
 cli torch
-""".split("\n")
+""".strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
 DOORS = {
     "cupy": {"nvrtc", "gpu"},

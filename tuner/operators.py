@@ -7,13 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tuner.arch import Arch
 from tuner.assets import TEMPLATES
 from tuner.errors import TemplateError, UsageError
 from tuner.operator import Implementation, Operator
 
+_VARIABLE = "TUNER_OPERATORS"
+
 # templates/<name>/operator.py is importable as tuner.operators.<name>.operator; folders of the user come after.
-__path__ = [str(TEMPLATES), *filter(None, os.environ.get("TUNER_OPERATORS", "").split(os.pathsep))]
+__path__ = [str(TEMPLATES), *filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep))]
 
 
 def add_folder(folder: Path) -> None:
@@ -22,6 +23,7 @@ def add_folder(folder: Path) -> None:
         raise UsageError(f"no folder of operators at {folder}: give a folder that holds <operator>/operator.py")
     if str(folder) not in __path__:
         __path__.append(str(folder))
+        os.environ[_VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes find it there
 
 
 def names() -> tuple[str, ...]:
@@ -64,11 +66,6 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     if name not in found:
         raise UsageError(f"{operator} has no implementation {name!r} (known: {', '.join(found)})")
     return found[name]
-
-
-def candidates(operator: str, problem: Any, arch: Arch) -> tuple[Implementation[Any, Any], ...]:
-    """The implementations that can serve `problem` on `arch`."""
-    return tuple(each for each in implementations(operator) if each.refusal(problem, arch) is None)
 
 
 def _module(operator: str, stem: str) -> Any:

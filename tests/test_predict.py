@@ -1,0 +1,66 @@
+"""Ranking without a device."""
+
+from dataclasses import replace
+
+import pytest
+
+from tuner.arch import gpu
+from tuner.operator import Launch, Plan, Work
+from tuner.predict import combine, formula, from_cubin, guess_residency
+
+H100 = gpu("H100")
+WORK = Work(
+    ctas=4096,
+    warps=4,
+    mma=1e7,
+    fma=2e6,
+    mufu=1e6,
+    alu=2e6,
+    smem_wavefronts=1e7,
+    l2_bytes=1e9,
+    dram_bytes=1e8,
+    barriers=1e5,
+    longest_cta=1.0,
+    chain=32,
+    stages=2,
+)
+
+
+@pytest.mark.parametrize("field", ["mma", "fma", "mufu", "alu", "smem_wavefronts", "l2_bytes", "dram_bytes", "chain"])
+def test_more_work_of_any_kind_costs_more(field: str) -> None:
+    more = replace(WORK, **{field: getattr(WORK, field) * 4})
+    assert formula(more, H100, 2).cost > formula(WORK, H100, 2).cost
+
+
+def test_the_bottleneck_is_the_pipe_with_the_most_cycles() -> None:
+    assert formula(replace(WORK, mma=1e9), H100, 2).bottleneck == "tensor"
+    assert formula(replace(WORK, dram_bytes=1e12), H100, 2).bottleneck == "DRAM"
+
+
+def test_an_uneven_grid_costs_more_than_an_even_one() -> None:
+    even = replace(WORK, ctas=132 * 2)
+    assert formula(replace(WORK, ctas=132 * 2 + 1), H100, 2).terms["tail"] > formula(even, H100, 2).terms["tail"]
+    assert formula(replace(even, longest_cta=2.0), H100, 2).terms["tail"] > 0
+
+
+def test_spills_cost() -> None:
+    assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
+
+
+def test_what_the_compiler_put_around_each_mma_replaces_the_declared_counts() -> None:
+    lean = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 64, "fma": 64, "mufu": 16})
+    bloated = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 6400, "fma": 64, "mufu": 16})
+    assert bloated.cost > lean.cost
+    assert bloated.terms["integer"] == pytest.approx(100 * lean.terms["integer"], rel=1e-4)
+
+
+def test_a_combination_lies_between_its_looks() -> None:
+    a, b = formula(WORK, H100, 2), formula(replace(WORK, mma=5e7), H100, 2)
+    assert a.cost < combine(a, b).cost < b.cost
+
+
+def test_residency_before_compiling_follows_the_scarcest_resource() -> None:
+    small = Plan((Launch("k", (1, 1, 1), 128, 1024),), {})
+    large = Plan((Launch("k", (1, 1, 1), 128, 100 * 1024),), {})
+    assert guess_residency(small, H100) == 65536 // (168 * 128)
+    assert guess_residency(large, H100) == 2

@@ -1,0 +1,57 @@
+"""Results as values and as data."""
+
+import json
+import math
+
+from tuner.result import (
+    Attempt,
+    Failed,
+    Identity,
+    OutputError,
+    Prediction,
+    Resources,
+    Stage,
+    Verdict,
+    attempt_from,
+    to_data,
+    verdict_from,
+)
+
+IDENTITY = Identity("op", "impl", "{}", "sm_90a", "0" * 16, "-arch=sm_90a", "nvrtc 13.4", "predicted/1")
+GOOD = OutputError("o", 1e-4, 1e-3, 1e-3, 1e-2)
+
+
+def test_an_attempt_survives_json_with_every_part_present_or_absent() -> None:
+    whole = Attempt(
+        IDENTITY,
+        {"BM": 64, "swizzle": True},
+        failure=Failed(Stage.LIMIT, "too large", "log"),
+        resources=Resources(128, 0, 4096, 128, 2, "registers", "ab"),
+        prediction=Prediction(1.5, {"tensor": 1.0}, "tensor", "predicted/1"),
+        seconds=0.5,
+    )
+    for attempt in (whole, Attempt(IDENTITY, {})):
+        assert attempt_from(json.loads(json.dumps(to_data(attempt)))) == attempt
+
+
+def test_a_failed_attempt_has_no_value() -> None:
+    prediction = Prediction(1.5, {}, "tensor", "predicted/1")
+    assert Attempt(IDENTITY, {}, prediction=prediction).value == 1.5
+    assert Attempt(IDENTITY, {}, failure=Failed(Stage.COMPILE, "no"), prediction=prediction).value is None
+
+
+def test_a_verdict_is_ok_only_when_something_was_compared_and_nothing_found() -> None:
+    assert Verdict((GOOD,)).ok
+    assert not Verdict(()).ok
+    assert not Verdict((GOOD,), ("RACE: …",)).ok
+    assert not Verdict((OutputError("o", math.nan, 0.0, 1e-3, 1e-2),)).ok
+
+
+def test_a_verdict_says_in_one_line_why_it_is_not_ok() -> None:
+    assert Verdict((OutputError("o", 0.5, 0.1, 1e-3, 1e-2),)).reason.startswith("o: RMSE ratio 0.5 (limit 0.001)")
+    assert Verdict((GOOD,), ("RACE: …",)).reason == "RACE: …"
+
+
+def test_a_verdict_survives_json() -> None:
+    verdict = Verdict((GOOD,), ("finding",), ("T=1",))
+    assert verdict_from(json.loads(json.dumps(to_data(verdict)))) == verdict

@@ -1,0 +1,53 @@
+"""Judging outputs."""
+
+import numpy as np
+import pytest
+
+from tuner.operator import Tolerance
+from tuner.verify import compare, distance
+
+EXACT = np.linspace(-2.0, 2.0, 64)
+
+
+def test_an_equal_output_has_no_error() -> None:
+    assert distance(EXACT.astype(np.float32), EXACT.astype(np.float32)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_never_passes(wrong: float) -> None:
+    actual = EXACT.copy()
+    actual[3] = wrong
+    assert not compare("o", actual, EXACT, EXACT, Tolerance(1.0)).ok
+
+
+def test_infinities_must_be_where_the_reference_has_them() -> None:
+    exact = np.array([-np.inf, 1.0])
+    assert compare("lse", np.array([-np.inf, 1.0]), exact, exact, Tolerance(1e-6)).ok
+    assert not compare("lse", np.array([0.0, 1.0]), exact, exact, Tolerance(1e-6)).ok
+    assert not compare("lse", np.array([np.inf, 1.0]), exact, exact, Tolerance(1e-6)).ok
+
+
+def test_the_limit_grows_with_what_rounding_alone_costs() -> None:
+    rounded = EXACT + 1e-2
+    off = EXACT + 1.1e-2
+    assert compare("o", off, EXACT, rounded, Tolerance(1e-6)).ok
+    assert not compare("o", EXACT + 1.3e-2, EXACT, rounded, Tolerance(1e-6)).ok
+
+
+def test_one_large_error_among_many_small_ones_is_seen() -> None:
+    exact = np.ones(100_000)
+    actual = exact.copy()
+    actual[7] = 1.5
+    error = compare("o", actual, exact, exact, Tolerance(1e-2))
+    assert error.rmse_ratio < error.limit
+    assert not error.ok
+
+
+def test_a_wrong_shape_is_wrong() -> None:
+    assert distance(EXACT[:-1], EXACT) == (np.inf, np.inf)
+
+
+def test_an_all_zero_reference_is_compared_absolutely() -> None:
+    zero = np.zeros(4)
+    assert compare("o", zero, zero, zero, Tolerance(1e-3)).ok
+    assert not compare("o", zero + 1, zero, zero, Tolerance(1e-3)).ok

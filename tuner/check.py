@@ -1,0 +1,112 @@
+"""Run one config on the emulator over its operator's edge cases, and judge it against float64."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tuner import emulator, operators
+from tuner.emulator import Mode
+from tuner.operator import Arrays, Operator, canonical, extents, from_fields, scalars
+from tuner.pool import Limits, Lost, Pool
+from tuner.result import Fields, OutputError, Verdict
+from tuner.verify import errors
+
+# What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
+# other order; races, uninitialised reads and missing waits.
+PLAIN = (Mode(False, "order", "early", 0), Mode(False, "reverse", "late", 0))
+CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A config by name and data, so that it travels to a worker process. `thorough` runs every mode on every case."""
+
+    operator: str
+    implementation: str
+    problem: Fields
+    config: Fields
+    modes: tuple[Mode, ...] = PLAIN + CHECKED
+    thorough: bool = False
+
+
+class Checker:
+    """A pool of killable emulator processes. A crash or an endless loop in a kernel is a verdict."""
+
+    def __init__(self, workers: int | None = None, timeout_s: float = 120.0) -> None:
+        self._pool: Pool[tuple[int, Job], Verdict] = Pool(
+            _check_numbered, workers=workers, limits=Limits(timeout_s=timeout_s)
+        )
+
+    def __enter__(self) -> "Checker":
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.close()
+
+    def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
+        """(position, Verdict) as they finish."""
+        for (position, _), answer in self._pool.run(enumerate(jobs)):
+            yield position, Verdict((), (answer.reason,)) if isinstance(answer, Lost) else answer
+
+
+def _check_numbered(numbered: tuple[int, Job]) -> Verdict:
+    return check(numbered[1])
+
+
+def check(job: Job) -> Verdict:
+    """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it."""
+    operator = operators.load(job.operator)
+    implementation = operators.implementation(job.operator, job.implementation)
+    problem = from_fields(operator.problem, job.problem)
+    config = from_fields(implementation.config, job.config)
+    worst: dict[str, OutputError] = {}
+    done: list[str] = []
+    for case, mode in _rounds(operator, problem, job):
+        arrays = _inputs(operator.name, canonical(case.problem), case.kind)
+        outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
+        done.append(f"{case.name(operator)} {case.kind} {mode}")
+        if run.findings:
+            return Verdict(tuple(worst.values()), tuple(str(f) for f in run.findings), tuple(done))
+        for error in errors(operator, case.problem, arrays, outputs):
+            worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
+    return Verdict(tuple(worst.values()), (), tuple(done))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small problem and the kind of inputs to run it on."""
+
+    problem: Any
+    kind: str
+
+    def name(self, operator: Operator[Any]) -> str:
+        return " ".join(f"{name}={getattr(self.problem, name)}" for name in extents(operator.problem))
+
+
+def _rounds(operator: Operator[Any], problem: Any, job: Job) -> Iterator[tuple[Case, Mode]]:
+    tails, kinds = operator.tails(problem), operator.input_kinds
+    cases = [Case(tail, kinds[i % len(kinds)]) for i, tail in enumerate(tails)]
+    if job.thorough:
+        yield from ((case, mode) for mode in job.modes for case in cases)
+        return
+    # Every case in the first mode; the dearer modes take turns, so that each sees another edge.
+    yield from ((case, job.modes[0]) for case in cases)
+    for i, mode in enumerate(job.modes[1:]):
+        yield cases[-1 - i % len(cases)], mode
+
+
+@lru_cache(maxsize=64)
+def _inputs(operator: str, problem: str, kind: str) -> Arrays:
+    loaded = operators.load(operator)
+    value = from_fields(loaded.problem, json.loads(problem))
+    drawn = loaded.inputs(value, np.random.default_rng(0), kind)
+    return {**drawn, **scalars(loaded, value, drawn)}
+
+
+def _badness(error: OutputError) -> float:
+    return error.rmse_ratio / error.limit if error.rmse_ratio == error.rmse_ratio else float("inf")

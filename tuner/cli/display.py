@@ -1,0 +1,72 @@
+"""The progress of a search on stderr: a live bar on a terminal, a line every few seconds elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tuner.cli.output import say, stderr
+from tuner.result import Evidence
+from tuner.tune import Progress as Step
+from tuner.tune import Tried
+
+_EVERY_S = 5.0  # between lines when stderr is no terminal
+_PHASES = {"explore": "searching", "check": "checking finalists"}
+
+
+class Display:
+    """Shows the steps of one search."""
+
+    def __init__(self, title: str, evidence: Evidence, quiet: bool) -> None:
+        self._title, self._evidence, self._quiet = title, evidence, quiet
+        self._live = stderr.is_terminal and not quiet
+        self._phase, self._last = "", 0.0
+        self._task: TaskID | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[best]}"),
+            TimeElapsedColumn(),
+            console=stderr,
+        )
+
+    def __enter__(self) -> "Display":
+        if not self._quiet:
+            say(self._title)
+        if self._live:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live:
+            self._bar.stop()
+
+    def step(self, step: Step) -> None:
+        """Show where the search stands."""
+        if self._live:
+            self._update(step)
+        elif not self._quiet:
+            self._line(step)
+
+    def _update(self, step: Step) -> None:
+        best = self._best(step.best)
+        if step.phase != self._phase:
+            self._phase = step.phase
+            self._task = self._bar.add_task(f"  {_PHASES[step.phase]}", total=step.total, best=best)
+        assert self._task is not None
+        self._bar.update(self._task, completed=step.done, total=step.total, best=best)
+
+    def _line(self, step: Step) -> None:
+        now = time.monotonic()
+        if step.phase == self._phase and now - self._last < _EVERY_S and step.done < step.total:
+            return
+        self._phase, self._last = step.phase, now
+        failed = f", {step.failed} failed" if step.failed else ""
+        say(f"  {_PHASES[step.phase]}: {step.done}/{step.total}{failed} · {self._best(step.best)}")
+
+    def _best(self, best: Tried | None) -> str:
+        if best is None or best.attempt.value is None:
+            return "nothing valid yet"
+        unit = "us" if self._evidence is Evidence.MEASURED else "predicted cost, relative only"
+        return f"best {best.candidate.implementation.name} {best.attempt.value:.4g} ({unit})"

@@ -1,0 +1,95 @@
+"""`tuner doctor`: what works on this machine, and what to install for the rest."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import typer
+
+from tuner import __version__, emulator, gpu, nvrtc
+from tuner.arch import ARCHES
+from tuner.cache import Cache, cache_dir
+from tuner.cli.output import DbOption, JsonOption, emit_json, table
+from tuner.errors import TunerError
+from tuner.store import Store
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing a machine has or lacks. `needed` ones make doctor fail."""
+
+    what: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    needed: bool = True
+
+
+def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Say what works here and what to install."""
+    found = [
+        _python(),
+        _try("compiling (NVRTC)", lambda: f"{nvrtc.toolkit()}, for {', '.join(ARCHES)}"),
+        _cupy(),
+        _try("emulator (g++)", emulator.describe),
+        _try("GPU", gpu.describe, needed=False),
+        _try("machine code as text (nvdisasm)", _nvdisasm, needed=False),
+        _try("database", lambda: _database(db)),
+        _cache(),
+    ]
+    if as_json:
+        emit_json({"tuner": __version__, "checks": [vars(each) for each in found]})
+    else:
+        rows = [(_mark(each), each.what, each.detail, each.remedy) for each in found]
+        table(f"tuner {__version__} on {platform.platform()}", ("", "what", "found", "what to do"), rows)
+    if not all(each.ok for each in found if each.needed):
+        raise typer.Exit(1)
+
+
+def _mark(check: Check) -> str:
+    return "ok" if check.ok else "MISSING" if check.needed else "absent"
+
+
+def _try(what: str, look: Callable[[], str], needed: bool = True) -> Check:
+    try:
+        return Check(what, True, look(), needed=needed)
+    except TunerError as error:
+        problem, _, remedy = str(error).partition(": ")
+        return Check(what, False, problem, remedy, needed)
+
+
+def _python() -> Check:
+    return Check("Python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer is needed")
+
+
+def _cupy() -> Check:
+    builds = sorted(d.name for d in metadata.distributions() if d.name.lower().startswith("cupy"))
+    remedy = "uninstall all but one: they overwrite each other" if len(builds) > 1 else ""
+    remedy = remedy or ("" if builds else "pip install 'kerntune[cuda13]'")
+    return Check("CuPy", len(builds) == 1, ", ".join(builds) or "not installed", remedy)
+
+
+def _nvdisasm() -> str:
+    from tuner.sass import nvdisasm
+
+    return nvdisasm()
+
+
+def _database(db: str | None) -> str:
+    with Store.open(db) as store:
+        return f"{store.place}, schema {store.version}"
+
+
+def _cache() -> Check:
+    root: Path = cache_dir()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    size = Cache.of("cubin").size()
+    free = shutil.disk_usage(existing).free
+    detail = f"{root}: {size.entries} cubins, {size.bytes / 1e6:.0f} MB; {free / 1e9:.0f} GB free"
+    writable = os.access(existing, os.W_OK)
+    return Check("cache", writable, detail, "" if writable else "set TUNER_CACHE_DIR to a folder that can be written")

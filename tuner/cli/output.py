@@ -1,0 +1,83 @@
+"""What every command shares: tables to stdout, messages to stderr, JSON on request, exit codes."""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tuner.errors import TunerError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object to stdout instead of tables")]
+GpuOption = Annotated[
+    str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …", rich_help_panel="Target")
+]
+DbOption = Annotated[
+    str | None,
+    typer.Option("--db", envvar="TUNER_DB", help="database file or URL [default: the user's data directory]"),
+]
+ImplementationOption = Annotated[str | None, typer.Option("--implementation", help="only this implementation")]
+ConfigOption = Annotated[
+    list[str] | None, typer.Option("--config", help="set config fields by hand: name=value[,name=value…]")
+]
+
+stdout = Console(highlight=False, soft_wrap=False)
+stderr = Console(stderr=True, highlight=False)
+
+
+def guarded(body: Callable[..., None]) -> Callable[..., None]:
+    """End a command that raised TunerError with its one message and exit code, and Ctrl-C with 130."""
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            body(*args, **kwargs)
+        except TunerError as error:
+            fail(error)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # `tuner show | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def fail(error: TunerError) -> None:
+    """Print the message and leave. Under TUNER_DEBUG=1 the error goes on, for its traceback."""
+    if os.environ.get("TUNER_DEBUG") == "1":
+        raise error
+    typer.echo(f"error: {error}", err=True)
+    raise typer.Exit(error.exit_code) from None
+
+
+def emit_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """A table on stdout; the columns named in `right` are aligned right. Whole lines when stdout is no terminal."""
+    shown = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*("" if cell is None else str(cell) for cell in row))
+    console = stdout if stdout.is_terminal else Console(file=sys.stdout, width=_width(columns, rows), highlight=False)
+    console.print(shown)
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    widths = [max(len(str(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return max(80, sum(widths) + 3 * len(columns))
+
+
+def say(text: str) -> None:
+    """A line on stderr: progress and remarks, never results."""
+    stderr.print(text, markup=False)

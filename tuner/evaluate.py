@@ -1,0 +1,162 @@
+"""One config → Attempt. An Evaluator is the seam between a search and what it searches on: here, prediction."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner import operators
+from tuner.arch import GPU
+from tuner.check import Checker, Job
+from tuner.cubin import Cubin
+from tuner.errors import UsageError
+from tuner.nvrtc import Compiler, toolkit
+from tuner.operator import Implementation, Operator, Plan, canonical, to_fields
+from tuner.predict import MODEL, combine, formula, from_cubin, guess_residency
+from tuner.render import render
+from tuner.result import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage, Verdict
+from tuner.sass import work_mix
+from tuner.source import Source
+from tuner.toolkit import Options
+from tuner.usage import occupancy
+
+AnyImplementation = Implementation[Any, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One config of one implementation."""
+
+    implementation: AnyImplementation
+    config: Any
+
+
+class Evaluator(Protocol):
+    """What a search needs to know about configs. Failures are values; exceptions mean the machine or an operator."""
+
+    evidence: Evidence
+    policy: str
+
+    def identity(self, candidate: Candidate) -> Identity: ...
+
+    def prior(self, candidate: Candidate) -> float:
+        """A cost before anything is compiled; lower is better."""
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        """(position in `batch`, Attempt) as they finish."""
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        """(position in `batch`, Verdict) as they finish."""
+
+
+class Predictor:
+    """Evaluates on a machine with no GPU: NVRTC compiles, the cubin and the declared work rank, the emulator checks."""
+
+    evidence = Evidence.PREDICTED
+    policy = MODEL
+
+    def __init__(self, operator: Operator[Any], problem: Any, gpu: GPU, compiler: Compiler, checker: Checker) -> None:
+        self._operator, self._problem, self._gpu = operator, problem, gpu
+        self._compiler, self._checker = compiler, checker
+        self._options = Options(arch=gpu.arch.name)
+
+    def identity(self, candidate: Candidate) -> Identity:
+        return Identity(
+            operator=self._operator.name,
+            implementation=candidate.implementation.name,
+            problem=canonical(self._problem),
+            gpu=self._gpu.name,
+            source=self.source(candidate).digest,
+            options=str(self._options),
+            toolkit=str(toolkit()),
+            policy=self.policy,
+        )
+
+    def source(self, candidate: Candidate) -> Source:
+        return render(self._operator, candidate.implementation, self._problem, candidate.config)
+
+    def prior(self, candidate: Candidate) -> float:
+        return self._formula(candidate).cost
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        started = time.perf_counter()
+        jobs = [(self.source(candidate), self._options) for candidate in batch]
+        for position, outcome in self._compiler.compile_many(jobs):
+            yield position, self._attempt(batch[position], outcome, time.perf_counter() - started)
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        yield from self._checker.check_many([self._job(candidate) for candidate in batch])
+
+    def _job(self, candidate: Candidate) -> Job:
+        problem, config = to_fields(self._problem), to_fields(candidate.config)
+        return Job(self._operator.name, candidate.implementation.name, problem, config)
+
+    def _attempt(self, candidate: Candidate, outcome: Cubin | Failed, seconds: float) -> Attempt:
+        identity, config = self.identity(candidate), to_fields(candidate.config)
+        if isinstance(outcome, Failed):
+            return Attempt(identity, config, failure=outcome, seconds=seconds)
+        plan = candidate.implementation.plan(self._problem, candidate.config)
+        resources = resources_of(outcome, plan, self._gpu)
+        if resources.ctas_per_sm == 0:
+            return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
+        prediction = self._prediction(candidate, outcome, resources)
+        return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
+
+    def _formula(self, candidate: Candidate) -> Prediction:
+        plan = candidate.implementation.plan(self._problem, candidate.config)
+        work = candidate.implementation.work(self._problem, candidate.config, self._gpu)
+        return formula(work, self._gpu, guess_residency(plan, self._gpu))
+
+    def _prediction(self, candidate: Candidate, cubin: Cubin, resources: Resources) -> Prediction:
+        work = candidate.implementation.work(self._problem, candidate.config, self._gpu)
+        declared = formula(work, self._gpu, resources.ctas_per_sm)
+        compiled = from_cubin(work, self._gpu, resources.ctas_per_sm, resources.spill_bytes, steady_mix(cubin))
+        return combine(declared, compiled)
+
+
+def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
+    """What a compiled config uses; of several kernels, the one that leaves the fewest CTAs on an SM."""
+    found = []
+    for launch in plan.launches:
+        usage = cubin.entries[launch.entry]
+        fit = occupancy(usage, launch.threads, launch.smem_bytes, gpu.arch)
+        found.append(
+            Resources(
+                registers=usage.registers,
+                spill_bytes=usage.spills,
+                smem_bytes=launch.smem_bytes + usage.static_shared,
+                threads=launch.threads,
+                ctas_per_sm=fit.ctas,
+                limiter=fit.limiter,
+                sass_digest=cubin.sass_digest,
+            )
+        )
+    return min(found, key=lambda each: (each.ctas_per_sm, -each.spill_bytes))
+
+
+def steady_mix(cubin: Cubin) -> Mapping[str, float]:
+    """Instructions by class of the loop that does the most mma; of the whole kernels where no loop does any."""
+    loops = [work_mix(loop.mix) for entry in cubin.entries for loop in cubin.innermost_loops(entry)]
+    busiest = max(loops, key=lambda mix: mix.get("mma", 0.0), default={})
+    if busiest.get("mma"):
+        return busiest
+    total: Counter[str] = Counter()
+    for entry in cubin.entries:
+        total.update(cubin.instruction_mix(entry))
+    return work_mix(total)
+
+
+def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:
+    """The implementations to race, or `only` that one. Raises UsageError where none serves the problem."""
+    wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
+    refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}
+    found = tuple(each for each in wanted if refusals[each.name] is None)
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
+        raise UsageError(f"no implementation of {operator.name} serves this problem on {gpu.name}: {reasons}")
+    return found
+
+
+def _cannot_launch(resources: Resources) -> Failed:
+    return Failed(Stage.LIMIT, f"cannot launch: not one CTA fits an SM ({resources.limiter})")

@@ -1,0 +1,111 @@
+"""Rank configs without a device: cycles a pipe would need, from the work that an implementation declares.
+
+Two looks at one config. `formula` needs nothing compiled: declared work over data-sheet rates. `from_cubin` replaces
+what the compiler decides (residency, spills, the instructions around each mma). `combine` takes their geometric mean,
+which ranked better than either on recorded spaces. The result orders configs and names the pipe that binds. It is not
+a time: on recorded kernels absolute errors ran from 4 to 57 %.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil, prod
+
+from tuner.arch import GPU
+from tuner.operator import Launch, Plan, Work
+from tuner.result import Fields, Prediction
+
+MODEL = "predicted/1"
+
+_MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
+_MUFU_LANES = 16  # a clock and SM
+_INTEGER_LANES = 64
+_ISSUE = 4  # warp instructions a clock and SM
+_SPILL_BYTES = 64  # local memory through L1, a clock and SM
+_NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
+_STEP_LATENCY = 700.0  # cycles that one dependent loop step takes however little it computes
+_LOAD_LATENCY = 600.0  # exposed as well where no load is in flight during the step
+_GUESSED_REGISTERS = 168  # before the compiler has spoken
+
+
+def guess_residency(plan: Plan, gpu: GPU) -> float:
+    """CTAs an SM would hold by shared memory, threads and a guess at registers; the scarcest launch's."""
+    return min(_residency(launch, _GUESSED_REGISTERS, gpu) for launch in plan.launches)
+
+
+def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
+    """The cost of declared work, with `ctas_per_sm` CTAs resident."""
+    return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles=0.0)
+
+
+def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: Mapping[str, float]) -> Prediction:
+    """The cost with what the compiler made of it.
+
+    `mix` counts the static instructions of the kernel's main loop by class. How often each runs is anchored on the
+    mma: declared over static count. Kernels without mma keep the declared counts.
+    """
+    static_mma = mix.get("mma", 0.0)
+    if static_mma and work.mma:
+        trips = work.mma / static_mma
+        fma, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "mufu", "alu"))
+        work = replace(work, fma=fma, mufu=mufu, alu=alu)
+    steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
+    spill_cycles = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
+    return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles)
+
+
+def combine(*looks: Prediction) -> Prediction:
+    """One prediction from several looks at the same config; the last look's terms are shown."""
+    cost = prod(look.cost for look in looks) ** (1 / len(looks))
+    return replace(looks[-1], cost=cost)
+
+
+def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
+    """Cycles that each pipe alone would need, the work spread evenly."""
+    device, arch = gpu.device, gpu.arch
+    instructions = work.mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
+    sm_cycles = {
+        "tensor": work.mma * _MMA_FLOPS / device.mma_flops,
+        "fp32": work.fma * 32 / arch.fp32_lanes,
+        "exp": work.mufu * 32 / _MUFU_LANES,
+        "integer": work.alu * 32 / _INTEGER_LANES,
+        "issue": instructions / _ISSUE,
+        "shared memory": work.smem_wavefronts,
+    }
+    return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | {
+        "L2": work.l2_bytes / device.l2_bytes_per_clock,
+        "DRAM": work.dram_bytes / device.dram_bytes_per_clock,
+    }
+
+
+def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: float, spill_cycles: float) -> Prediction:
+    busy = dict(pipes) | ({"spills": spill_cycles} if spill_cycles else {})
+    throughput = sum(cycles**_NORM for cycles in busy.values()) ** (1 / _NORM)
+    waves = work.ctas / (gpu.device.sm_count * ctas_per_sm)
+    tail = throughput * (_imbalance(work, waves) - 1)
+    latency = ceil(waves) * work.chain / work.longest_cta * _step_latency(work)
+    cost = ((throughput + tail) ** 2 + latency**2) ** 0.5
+    terms = busy | {"tail": tail, "latency": latency}
+    bottleneck = max(terms, key=lambda name: terms[name])
+    return Prediction(cost, _rounded(terms), bottleneck, MODEL)
+
+
+def _imbalance(work: Work, waves: float) -> float:
+    """How much longer the grid takes than an even spread: half of the last wave's idle slots, or its longest CTA."""
+    quantised = 1 + 0.5 * (ceil(waves) / waves - 1)
+    return max(quantised, work.longest_cta / waves if waves < work.longest_cta else 1.0)
+
+
+def _step_latency(work: Work) -> float:
+    return _STEP_LATENCY + (_LOAD_LATENCY if work.stages < 2 else 0.0)
+
+
+def _residency(launch: Launch, registers: int, gpu: GPU) -> float:
+    arch = gpu.arch
+    by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
+    by_threads = arch.threads_per_sm // launch.threads
+    by_registers = arch.registers_per_sm // (registers * launch.threads)
+    return max(1, min(by_smem, by_threads, by_registers, arch.ctas_per_sm))
+
+
+def _rounded(terms: Mapping[str, float]) -> Fields:
+    return {name: float(f"{cycles:.6g}") for name, cycles in terms.items()}
