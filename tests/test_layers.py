@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors
-assets dtype arch result source
-space cache
+assets canonical dtype arch result source toolkit elf
+space cache places tuned pool sass usage
 operator
 operators render verify cubin predict store records sampler charts
 nvrtc emulator gpu

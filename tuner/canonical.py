@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 _FLOAT = "$float"  # {"$float": "nan"}: plain JSON that every reader parses
+_dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def encode(value: Any) -> str:
@@ -19,10 +20,6 @@ def encode(value: Any) -> str:
 def decode(text: str) -> Any:
     """The value that `encode` made `text` of; tuples come back as lists. Raises ValueError for what is no JSON."""
     return json.loads(text, object_hook=_read) if _FLOAT in text else json.loads(text)
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _spelled(value: Any) -> Any:

@@ -137,6 +137,8 @@ class Pool(Generic[J, R]):
             raise message.error
         if isinstance(message, _Answer):
             self._failed_starts = 0
+            if isinstance(message.value, Lost):  # out of memory: what it still holds would starve the next job
+                self._drop(worker)
             if state is _State.BUSY:
                 yield job, message.value
             return

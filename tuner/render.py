@@ -32,7 +32,7 @@ def render(
     plan = implementation.plan(problem, config)
     text = _expand(operator.folder, template_name(implementation), _variables(operator, problem, config, plan))
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
-    return Source(entries, text, _closure(text, operator.folder, target), target)
+    return Source(entries, text, headers(text, operator.folder, target), target)
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:
@@ -66,18 +66,19 @@ def _expand(folder: Path, name: str, variables: dict[str, Any]) -> str:
         raise TemplateError(f"{folder.name}/{name}: {error}") from error
 
 
-def _closure(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], ...]:
-    headers: dict[str, str] = {}
+def headers(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], ...]:
+    """(include name, text) of every header that `text`, or one of them, includes; `folder` is the operator's."""
+    found: dict[str, str] = {}
     pending = _INCLUDE.findall(text)
     while pending:
         name = pending.pop()
-        if name not in headers:
-            headers[name] = _header(name, folder, target)
-            pending += _INCLUDE.findall(headers[name])
-    return tuple(sorted(headers.items()))
+        if name not in found:
+            found[name] = header(name, folder, target)
+            pending += _INCLUDE.findall(found[name])
+    return tuple(sorted(found.items()))
 
 
-def _header(name: str, folder: Path, target: Target) -> str:
+def header(name: str, folder: Path, target: Target) -> str:
     """A header of the target, of both targets, of the operator, or of another operator (`name/tile.cuh`)."""
     return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, folder.parent))
 

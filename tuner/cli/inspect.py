@@ -1,36 +1,36 @@
 """`tuner render`, `inspect`, `verify`: look at one config: its source, what it compiles to, whether it is right."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
 
-from tuner import arch, check, operators
+from tuner import arch, check, choice
 from tuner.arch import GPU
 from tuner.cli.options import parse_config
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders, steady_mix
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import Implementation, Operator, from_fields, to_fields
+from tuner.operator import Implementation, Operator, to_fields
+from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Failed, Verdict
-from tuner.store import Store
 from tuner.toolkit import Options
 from tuner.usage import occupancy
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A config and how it was chosen."""
+    """A config of one problem on one GPU, and how it came."""
 
     operator: Operator[Any]
     problem: Any
     gpu: GPU
     implementation: Implementation[Any, Any]
     config: Any
-    origin: str  # "record", "default" or "given"
+    why: str
 
 
 def choose(
@@ -41,33 +41,25 @@ def choose(
     settings: list[str] | None,
     db: str | None,
 ) -> Chosen:
-    """The config that a command is about: the record's or the default's, with `settings` over it."""
+    """The config that a command is about: what the dispatcher would serve, with `settings` over it."""
     if len(problems) != 1:
         raise UsageError(f"this command looks at one problem, and {len(problems)} were given")
     (problem,), target = problems, arch.gpu(gpu)
-    found = contenders(operator, problem, target, implementation)
-    chosen, config, origin = _stored(operator, problem, target, found, db) or _default(problem, target, found)
+    served = choice.choose(operator, problem, [target], snapshot(db))
+    if implementation not in (None, served.implementation.name):
+        (wanted,) = contenders(operator, problem, target, implementation)
+        chosen = Chosen(operator, problem, target, wanted, wanted.default(problem, target.arch), "its default config")
+    else:
+        chosen = Chosen(operator, problem, target, served.implementation, served.config, served.why)
     if settings:
-        config, origin = parse_config(chosen.config, config, settings), "given"
-    return Chosen(operator, problem, target, chosen, config, origin)
+        config = parse_config(chosen.implementation.config, chosen.config, settings)
+        return replace(chosen, config=config, why="given by hand")
+    return chosen
 
 
-def _stored(
-    operator: Operator[Any], problem: Any, gpu: GPU, found: Sequence[Implementation[Any, Any]], db: str | None
-) -> tuple[Implementation[Any, Any], Any, str] | None:
-    with Store.open(db) as store:
-        record = store.record(operator.name, problem, gpu.name)
-    if record is None or record.identity.implementation not in [each.name for each in found]:
-        return None
-    implementation = operators.implementation(operator.name, record.identity.implementation)
-    return implementation, from_fields(implementation.config, record.config), "record"
-
-
-def _default(
-    problem: Any, gpu: GPU, found: Sequence[Implementation[Any, Any]]
-) -> tuple[Implementation[Any, Any], Any, str]:
-    best = min(found, key=lambda each: each.name == "naive")
-    return best, best.default(problem, gpu.arch), "default"
+def snapshot(db: str | None) -> Snapshot:
+    """The records of one database, or of every place where the dispatcher looks."""
+    return Snapshot.load([db] if db else None)
 
 
 def render_command(
@@ -211,10 +203,10 @@ def _about(chosen: Chosen) -> dict[str, Any]:
         "problem": to_fields(chosen.problem),
         "gpu": chosen.gpu.name,
         "config": to_fields(chosen.config),
-        "origin": chosen.origin,
+        "why": chosen.why,
     }
 
 
 def _describe(chosen: Chosen) -> None:
     spelled = " ".join(f"{name}={value}" for name, value in to_fields(chosen.config).items())
-    say(f"{chosen.implementation.name} {spelled} ({chosen.origin})")
+    say(f"{chosen.implementation.name} {spelled} ({chosen.why})")

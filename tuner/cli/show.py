@@ -1,15 +1,15 @@
 """`tuner show`, `explain`, `report`, `operators`: what is known, why it is served, and how it was found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, operators, summary, tune
+from tuner import arch, choice, operators, summary, tune
 from tuner.check import Checker
-from tuner.cli.inspect import choose
+from tuner.cli.inspect import Chosen, choose, snapshot
 from tuner.cli.output import (
     ConfigOption,
     DbOption,
@@ -23,8 +23,7 @@ from tuner.cli.output import (
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator, canonical, statics, to_fields
-from tuner.records import Snapshot
+from tuner.operator import Operator, canonical, to_fields
 from tuner.result import Evidence, TuningRecord, to_data
 from tuner.store import Store
 
@@ -92,16 +91,16 @@ def explain(
     if config:
         _explain_config(chosen, as_json)
         return
-    found = Snapshot.load([Path(db)] if db else None).explain(
-        operator.name, to_fields(chosen.problem), statics(chosen.problem), chosen.gpu.name, chosen.gpu.arch.name
-    )
+    known = snapshot(db)
+    served = choice.choose(operator, chosen.problem, [chosen.gpu], known)
+    found = choice.explain(operator, served, known)
     if as_json:
-        emit_json({"problem": to_fields(chosen.problem), "gpu": chosen.gpu.name, "candidates": found})
-        return
-    emit_json(found)
+        emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
+    else:
+        typer.echo(str(found))
 
 
-def _explain_config(chosen: Any, as_json: bool) -> None:
+def _explain_config(chosen: Chosen, as_json: bool) -> None:
     space = chosen.implementation.space(chosen.problem, chosen.gpu.arch)
     reasons = space.refusals(chosen.config)
     if as_json:

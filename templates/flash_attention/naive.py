@@ -1,0 +1,80 @@
+"""flash_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.space import Constraint, Space
+
+from .operator import Problem, visible_keys
+
+ENTRY = "flash_attention_naive"
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int  # a block
+    columns: int  # elements of a row of O that a thread holds; it computes the row's scores for them anew
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={"threads": (32, 64, 128, 256), "columns": (8, 16, 24, 32, 40, 64, 80, 96, 128)},
+        constraints=(
+            Constraint("threads share a row evenly", lambda c: D % c.columns == 0),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return Plan((Launch(ENTRY, (_blocks(problem, config), 1, 1), config.threads, 0),), {})
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The widest share of a row that leaves every register in place."""
+    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim % n == 0))
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+    """Every thread reads q, k and v through L1 for itself; nothing passes through shared memory."""
+    D, columns = problem.head_dim, config.columns
+    pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem))) * (D // columns) / WARP
+    rows = problem.batch * problem.heads * problem.seq_q
+    element = problem.dtype.itemsize
+    tensors = rows * D * 2 + problem.batch * problem.kv_heads * problem.seq_k * D * 2
+    return Work(
+        ctas=_blocks(problem, config),
+        warps=config.threads // WARP,
+        mma=0,
+        fma=pairs * (D + 2 * columns + 4),
+        mufu=pairs * 2,
+        alu=pairs * (2 * D + columns),
+        smem_wavefronts=0,
+        l2_bytes=pairs * element * (2 * D + columns),  # a warp's lanes mostly read the same key
+        dram_bytes=tensors * element + 4 * rows,
+        barriers=0,
+        longest_cta=1,
+        chain=problem.seq_k,
+    )
+
+
+def _blocks(problem: Problem, config: Config) -> int:
+    items = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // config.columns)
+    return -(-items // config.threads)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others",
+    config=Config,
+    refusal=lambda problem, arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,114 @@
+// The two products of an attention tile, S = Q Kᵀ and O += P V, for the 16 kM rows of one warp.
+#pragma once
+#include "flash_attention/rows.cuh"
+#include "ldmatrix.cuh"
+#include "mma.cuh"
+
+// This lane's ldmatrix offset in 16 rows of 2 chunks, for operand A (Q, P) and for operand B transposed (V).
+template <class Layout>
+__device__ __forceinline__ uint32_t rows_first(int lane, int chunk = 0) {
+  return Layout::offset(lane % 16, chunk + lane / 16);
+}
+// The same for operand B (K): both chunks of a row go to one pair of registers.
+template <class Layout>
+__device__ __forceinline__ uint32_t chunks_first(int lane) {
+  return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+template <int kM, int kN>
+__device__ __forceinline__ void clear(float (&r)[kM][kN][4]) {
+#pragma unroll
+  for (int i = 0; i < kM * kN * 4; ++i) r[i / (kN * 4)][i / 4 % kN][i % 4] = 0;
+}
+
+// Q of a warp as operands A: [16 kM, D].
+template <int kM, int D>
+struct Query {
+  uint32_t k16[D < 16 ? 1 : D / 16][kM][4];
+  uint32_t k8[kM][2];  // the last 8 columns, when D is an odd multiple of 8
+};
+
+// Reads 16 columns, or the tail of 8; `q` is this lane's address by rows_first.
+template <class Layout, int kM, int D>
+__device__ __forceinline__ void load_query_step(Query<kM, D>& r_q, uint32_t q, int step) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    uint32_t const address = Layout::advance(q, 2 * step) + m * 16 * Layout::kRowBytes;
+    if (step < D / 16)
+      ldmatrix<4>(r_q.k16[step][m], address);
+    else
+      ldmatrix<2>(r_q.k8[m], address);
+  }
+}
+
+template <class Layout, int kM, int D>
+__device__ __forceinline__ void load_query(Query<kM, D>& r_q, uint32_t q) {
+#pragma unroll
+  for (int step = 0; step < ceil_div(D, 16); ++step) load_query_step<Layout>(r_q, q, step);
+}
+
+// r_s += Q Kᵀ over 16 columns; `k` is this lane's address by chunks_first, at those columns.
+template <class T, class Layout, int kM, int kN>
+__device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][4], uint32_t k) {
+#pragma unroll
+  for (int n = 0; n < kN; n += 2) {
+    uint32_t r_k[4];
+    ldmatrix<4>(r_k, k + n * 8 * Layout::kRowBytes);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      mma_m16n8k16<T>(r_s[m][n], r_q[m], {r_k[0], r_k[1]});
+      mma_m16n8k16<T>(r_s[m][n + 1], r_q[m], {r_k[2], r_k[3]});
+    }
+  }
+}
+// The same over 8 columns; `k` by rows_first.
+template <class T, class Layout, int kM, int kN>
+__device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][2], uint32_t k) {
+#pragma unroll
+  for (int n = 0; n < kN; n += 2) {
+    uint32_t r_k[2];
+    ldmatrix<2>(r_k, k + n * 8 * Layout::kRowBytes);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      mma_m16n8k8<T>(r_s[m][n], r_q[m], {r_k[0]});
+      mma_m16n8k8<T>(r_s[m][n + 1], r_q[m], {r_k[1]});
+    }
+  }
+}
+
+// r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q by rows_first; `s_k`: where the warp's keys begin.
+// Unless kQueryInRegisters, r_q is only where Q passes through.
+template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D>
+__device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k, int lane) {
+  uint32_t const k = s_k + chunks_first<Layout>(lane);
+  clear(r_s);
+#pragma unroll
+  for (int step = 0; step < D / 16; ++step) {
+    if constexpr (!kQueryInRegisters) load_query_step<Layout>(r_q, q, step);
+    multiply_k16<T, Layout>(r_s, r_q.k16[step], Layout::advance(k, 2 * step));
+  }
+  if constexpr (D % 16 != 0) {
+    if constexpr (!kQueryInRegisters) load_query_step<Layout>(r_q, q, D / 16);
+    multiply_k8<T, Layout>(r_s, r_q.k8, s_k + Layout::offset(lane % 16, D / 8 - 1));
+  }
+}
+
+// r_o += P V over 16 keys. `v`: this lane's address by rows_first in the first tile of keys; `rows`: bytes to these
+// keys. The warp owns every kParts-th pair of 8-wide column tiles of O, from the one that `v` points at.
+template <class T, class Layout, int kParts, int kM, int kN>
+__device__ __forceinline__ void accumulate(float (&r_o)[kM][kN][4], uint32_t const (&r_p)[kM][4], uint32_t v, int rows) {
+#pragma unroll
+  for (int n = 0; n < kN; n += 2) {
+    uint32_t const address = Layout::advance(v, n * kParts) + rows;
+    uint32_t r_v[2][2];
+    if (n + 1 < kN)
+      ldmatrix_trans<4>(reinterpret_cast<uint32_t(&)[4]>(r_v), address);
+    else
+      ldmatrix_trans<2>(r_v[0], address);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      mma_m16n8k16<T>(r_o[m][n], r_p[m], r_v[0]);
+      if (n + 1 < kN) mma_m16n8k16<T>(r_o[m][n + 1], r_p[m], r_v[1]);
+    }
+  }
+}

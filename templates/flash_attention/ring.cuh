@@ -1,0 +1,43 @@
+// Tiles of K and V, alternating in a ring of slots: one slot is read while the others are on their way.
+#pragma once
+#include "flash_attention/rows.cuh"
+#include "thread.cuh"
+
+// Walk tells which keys are visited: `int tiles`, and `int key(int tile)`, the first key of a tile.
+template <class T, class Layout, class Walk, int BN, int kStages, int kThreads>
+struct Ring {
+  static_assert(kStages >= 2, "one slot is read while at least one is filled");
+  static constexpr int kSlotBytes = BN * Layout::kRowBytes;
+
+  Walk walk;
+  T const *g_k, *g_v;  // key 0
+  int64_t k_stride, v_stride;
+  int seq_k;
+  uint32_t s_slots;
+  int issued = 0, acquired = 0;  // tiles of K and V together
+
+  // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
+  __device__ __forceinline__ void issue() {
+    if (issued < 2 * walk.tiles) {
+      int const key = walk.key(issued / 2);
+      bool const is_v = issued % 2;
+      int64_t const stride = is_v ? v_stride : k_stride;
+      load_rows<Layout, BN, kThreads>(slot(issued), (is_v ? g_v : g_k) + key * stride, stride, seq_k - key);
+    }
+    cp_async_commit();
+    ++issued;
+  }
+  __device__ __forceinline__ void fill() {
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) issue();
+  }
+  // Waits for the oldest tile and returns its address. Every thread has then left the tile before it, whose slot is
+  // filled again.
+  __device__ __forceinline__ uint32_t acquire() {
+    cp_async_wait<kStages - 2>();
+    __syncthreads();
+    issue();
+    return slot(acquired++);
+  }
+  __device__ __forceinline__ uint32_t slot(unsigned tile) const { return s_slots + tile % kStages * kSlotBytes; }
+};

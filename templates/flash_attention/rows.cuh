@@ -1,0 +1,49 @@
+// Tiles of rows of D 16-bit elements in shared memory, moved and read in chunks of 16 bytes (8 elements).
+#pragma once
+#include "cp_async.cuh"
+#include "types.cuh"
+
+constexpr __host__ __device__ int greatest_common_divisor(int a, int b) {
+  return b == 0 ? a : greatest_common_divisor(b, a % b);
+}
+constexpr __host__ __device__ int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// An ldmatrix phase reads one chunk of 8 consecutive rows, without a bank conflict when the chunks lie at 8 different
+// places modulo 128 bytes. kSwizzle gets there with no padding: chunk k of row r lies at k ^ (r / (8 / g) % g), where
+// g = gcd(D / 8, 8). Otherwise rows are padded to an odd number of chunks. A tile begins at a multiple of 128 bytes.
+template <int D, bool kSwizzle>
+struct Rows {
+  static_assert(D % 8 == 0, "a row is a whole number of 16-byte chunks");
+  static constexpr int kDim = D;
+  static constexpr int kChunks = D / 8;
+  static constexpr int kGroup = kSwizzle ? greatest_common_divisor(kChunks, 8) : 1;  // chunks that change places
+  static constexpr int kRowBytes = 16 * (kSwizzle ? kChunks : kChunks | 1);
+
+  // Byte offset of a chunk in the tile.
+  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
+    return row * kRowBytes + 16 * (chunk ^ row / (8 / kGroup) % kGroup);
+  }
+  // The address of chunk c + k, from that of chunk c in the same row. c and k have no common bit, so that the swizzle
+  // is an XOR with a constant, or an offset that the instruction adds.
+  static __device__ __forceinline__ uint32_t advance(uint32_t address, int k) {
+    return (address ^ k % kGroup * 16) + k / kGroup * kGroup * 16;
+  }
+};
+
+// Starts copying kRows rows, `stride` elements apart in global memory, of which the first `valid` exist; the others
+// become zeros. All kThreads threads of the block call it, and commit.
+template <class Layout, int kRows, int kThreads, class T>
+__device__ __forceinline__ void load_rows(uint32_t s_tile, T const* g_rows, int64_t stride, int valid) {
+  constexpr int kRowsPerPass = kThreads / Layout::kChunks;
+  static_assert(sizeof(T) == 2 && kRowsPerPass > 0, "a pass of the block copies at least one row of 16-bit elements");
+  int const row0 = threadIdx.x / Layout::kChunks, chunk = threadIdx.x % Layout::kChunks;
+  if (row0 >= kRowsPerPass) return;
+  T const* g_chunk = g_rows + row0 * stride + chunk * 8;
+#pragma unroll
+  for (int pass = 0; pass < ceil_div(kRows, kRowsPerPass); ++pass) {
+    int const row = row0 + pass * kRowsPerPass;
+    if (kRows % kRowsPerPass == 0 || row < kRows)
+      cp_async<16>(s_tile + Layout::offset(row, chunk), g_chunk, row < valid ? 16 : 0);
+    g_chunk += kRowsPerPass * stride;
+  }
+}

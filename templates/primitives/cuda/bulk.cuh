@@ -1,0 +1,29 @@
+// cp.async.bulk (sm_90): contiguous copies by the copy engine; addresses and bytes are multiples of 16.
+#pragma once
+#include "types.cuh"
+
+// Global to shared; the bytes count towards `barrier`.
+__device__ __forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+               "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+// Shared to global, in this thread's open group. What the block wrote must be fenced first: fence_proxy_async.
+__device__ __forceinline__ void cp_async_bulk_store(void* dst, uint32_t src, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(dst)),
+               "r"(src), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most the newest N groups of stores are unfinished.
+template <int N>
+__device__ __forceinline__ void cp_async_bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+}
+// The same, but only until their shared memory has been read and may be written again.
+template <int N>
+__device__ __forceinline__ void cp_async_bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}

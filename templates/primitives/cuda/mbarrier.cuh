@@ -1,0 +1,49 @@
+// mbarrier (sm_90): a barrier in shared memory (8 bytes, 8-byte aligned) that counts arrivals and bytes of copies.
+// A phase ends when all have arrived and all expected bytes have landed; `parity` is the phase's number modulo 2.
+#pragma once
+#include "types.cuh"
+
+// One thread initialises; then fence_mbarrier_init (fence.cuh) and a block barrier before anyone uses it.
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void mbarrier_inval(uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;}" ::"r"(barrier),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void mbarrier_expect_tx(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity has ended.
+__device__ __forceinline__ bool mbarrier_test_wait(uint32_t barrier, int parity) {
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Waits until the phase of this parity has ended; parity 1 passes at once on a fresh barrier.
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "WAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra DONE;\n"
+      "bra WAIT;\n"
+      "DONE:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}

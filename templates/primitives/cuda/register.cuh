@@ -1,0 +1,37 @@
+// Registers: moving them between warpgroups, and keeping the compiler's hands off them.
+#pragma once
+#include "types.cuh"
+
+// setmaxnreg (sm_90a): all warps of a warpgroup give registers back or ask for more; REGISTERS a thread, multiple of 8.
+// Ignored, with a note in the compiler's log, unless the kernel has __launch_bounds__(threads, 1).
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_dec() {
+  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_inc() {
+  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// Orders the registers' uses before and after it: the compiler must not move arithmetic on accumulators across a wait.
+template <int N>
+__device__ __forceinline__ void fence_registers(float (&r)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+// Ends the basic block, over which ptxas does not move a wgmma wait; inside one it does. Call with x >= 0.
+__device__ __forceinline__ void end_basic_block(int x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.lt.s32 p, %0, 0;\n"
+      "@p bra NEVER;\n"
+      "bra.uni NEXT;\n"
+      "NEVER: nanosleep.u32 1;\n"
+      "NEXT:\n"
+      "}" ::"r"(x)
+      : "memory");
+}

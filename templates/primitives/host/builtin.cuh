@@ -1,0 +1,238 @@
+// What CUDA C++ gives every kernel without an include: keywords, vector types, indices, intrinsics, warp functions.
+#pragma once
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "runtime/api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+#define __constant__ static const
+
+// What is not emulated fails to compile, and says so.
+#define EMULATOR_REFUSES(what, instead) static_assert(false, what " is not emulated: " instead);
+#define __shared__ EMULATOR_REFUSES("a __shared__ variable", "carve it from DYNAMIC_SHARED, which is checked")
+#define __cluster_dims__(...) EMULATOR_REFUSES("a thread block cluster", "use one block")
+
+struct alignas(8) float2 { float x, y; };
+struct float3 { float x, y, z; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) int2 { int x, y; };
+struct int3 { int x, y, z; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+using uint3 = emulator::Index;
+using dim3 = emulator::Index;
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(4) short2 { short x, y; };
+struct alignas(4) ushort2 { unsigned short x, y; };
+struct alignas(8) ushort4 { unsigned short x, y, z, w; };
+
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int3 make_int3(int x, int y, int z) { return {x, y, z}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+#define threadIdx (emulator::current->index)
+#define blockIdx (emulator::block_index)
+#define blockDim (emulator::block_dim)
+#define gridDim (emulator::grid_dim)
+constexpr int warpSize = 32;
+
+// ---- synchronisation and memory order
+
+__forceinline__ void __syncthreads(emulator::Here site = {}) { emulator::barrier_sync(0, 0, site); }
+__forceinline__ void __syncwarp(unsigned mask = ~0u, emulator::Here site = {}) { emulator::syncwarp(mask, site); }
+__forceinline__ void __threadfence() { emulator::threadfence(); }
+__forceinline__ void __threadfence_block() {}
+__forceinline__ void __nanosleep(unsigned) { emulator::backoff(emulator::Site()); }
+__forceinline__ unsigned __activemask() { return emulator::active_mask(); }
+[[noreturn]] __forceinline__ void __trap(emulator::Here site = {}) { emulator::trap("__trap() was called", site); }
+
+// ---- shuffles, votes, reductions
+
+namespace emulator {
+template <class T>
+__forceinline__ T shuffle_value(unsigned mask, T value, int source, int width, Shuffle mode, Site site) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+  uint64_t bits = 0;
+  __builtin_memcpy(&bits, &value, sizeof(T));
+  bits = shuffle(mask, bits, source, width, mode, site);
+  __builtin_memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+}  // namespace emulator
+
+template <class T>
+__forceinline__ T __shfl_sync(unsigned mask, T value, int lane, int width = 32, emulator::Here site = {}) {
+  return emulator::shuffle_value(mask, value, lane, width, emulator::Shuffle::index, site);
+}
+template <class T>
+__forceinline__ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Here site = {}) {
+  return emulator::shuffle_value(mask, value, int(delta), width, emulator::Shuffle::up, site);
+}
+template <class T>
+__forceinline__ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Here site = {}) {
+  return emulator::shuffle_value(mask, value, int(delta), width, emulator::Shuffle::down, site);
+}
+template <class T>
+__forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, emulator::Here site = {}) {
+  return emulator::shuffle_value(mask, value, lanes, width, emulator::Shuffle::exclusive_or, site);
+}
+
+__forceinline__ unsigned __ballot_sync(unsigned mask, int predicate, emulator::Here site = {}) {
+  return emulator::reduce(mask, predicate != 0, emulator::Reduction::ballot, site);
+}
+__forceinline__ int __any_sync(unsigned mask, int predicate, emulator::Here site = {}) {
+  return int(emulator::reduce(mask, predicate != 0, emulator::Reduction::bit_or, site));
+}
+__forceinline__ int __all_sync(unsigned mask, int predicate, emulator::Here site = {}) {
+  return int(emulator::reduce(mask, predicate != 0, emulator::Reduction::bit_and, site));
+}
+__forceinline__ unsigned __reduce_add_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::add, site);
+}
+__forceinline__ int __reduce_add_sync(unsigned mask, int value, emulator::Here site = {}) {
+  return int(emulator::reduce(mask, unsigned(value), emulator::Reduction::add, site));
+}
+__forceinline__ unsigned __reduce_min_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::minimum, site);
+}
+__forceinline__ int __reduce_min_sync(unsigned mask, int value, emulator::Here site = {}) {
+  return int(emulator::reduce(mask, unsigned(value), emulator::Reduction::signed_minimum, site));
+}
+__forceinline__ unsigned __reduce_max_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::maximum, site);
+}
+__forceinline__ int __reduce_max_sync(unsigned mask, int value, emulator::Here site = {}) {
+  return int(emulator::reduce(mask, unsigned(value), emulator::Reduction::signed_maximum, site));
+}
+__forceinline__ unsigned __reduce_and_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::bit_and, site);
+}
+__forceinline__ unsigned __reduce_or_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::bit_or, site);
+}
+__forceinline__ unsigned __reduce_xor_sync(unsigned mask, unsigned value, emulator::Here site = {}) {
+  return emulator::reduce(mask, value, emulator::Reduction::bit_xor, site);
+}
+
+// ---- bits
+
+__forceinline__ unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
+__forceinline__ int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
+__forceinline__ float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+__forceinline__ float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+__forceinline__ int __popc(unsigned x) { return __builtin_popcount(x); }
+__forceinline__ int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+__forceinline__ int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+__forceinline__ int __ffs(int x) { return __builtin_ffs(x); }
+__forceinline__ unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
+__forceinline__ int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
+__forceinline__ unsigned __byte_perm(unsigned lo, unsigned hi, unsigned selector) {
+  uint64_t const bytes = lo | uint64_t(hi) << 32;
+  unsigned result = 0;
+  for (int i = 0; i < 4; i++) result |= unsigned(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return result;
+}
+
+// ---- arithmetic. glibc declares __expf and its like, so those are macros.
+
+#define __expf(x) expf(x)
+#define __exp10f(x) exp10f(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+#define __log10f(x) log10f(x)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+#define __powf(x, y) powf(x, y)
+__forceinline__ float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+__forceinline__ float __frsqrt_rn(float x) { return 1.0f / sqrtf(x); }
+__forceinline__ float __frcp_rn(float x) { return 1.0f / x; }
+__forceinline__ float __fsqrt_rn(float x) { return sqrtf(x); }
+__forceinline__ float __fdividef(float a, float b) { return a / b; }
+__forceinline__ float __fdiv_rn(float a, float b) { return a / b; }
+__forceinline__ float __fadd_rn(float a, float b) { return a + b; }
+__forceinline__ float __fsub_rn(float a, float b) { return a - b; }
+__forceinline__ float __fmul_rn(float a, float b) { return a * b; }
+__forceinline__ float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+__forceinline__ float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }  // NaN gives 0
+__forceinline__ int __float2int_rn(float x) { return int(nearbyintf(x)); }
+__forceinline__ int __float2int_rz(float x) { return int(x); }
+__forceinline__ float __int2float_rn(int x) { return float(x); }
+
+// CUDA takes mixed types: the common one is computed in.
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+__forceinline__ std::common_type_t<A, B> min(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>) return std::fmin(T(a), T(b));
+  else return T(a) < T(b) ? T(a) : T(b);
+}
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+__forceinline__ std::common_type_t<A, B> max(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>) return std::fmax(T(a), T(b));
+  else return T(a) > T(b) ? T(a) : T(b);
+}
+
+// ---- memory
+
+template <class T>
+__forceinline__ T __ldg(T const* p) { return *p; }
+template <class T>
+__forceinline__ T __ldcs(T const* p) { return *p; }
+template <class T>
+__forceinline__ T __ldcg(T const* p) { return *p; }
+template <class T>
+__forceinline__ void __stcs(T* p, T value) { *p = value; }
+template <class T>
+__forceinline__ void __stcg(T* p, T value) { *p = value; }
+
+// Relaxed read-modify-writes, to shared or global memory; each returns the value before it.
+namespace emulator {
+template <class T, class F>
+__attribute__((no_sanitize("thread"))) inline T modify(T* p, F next, Order order, Site site) {
+  modify_begin(p, sizeof(T), order, site);
+  T const old = *p, value = next(old);
+  *p = value;
+  modify_end(p, __builtin_memcmp(&value, &old, sizeof(T)) != 0, order, site);
+  return old;
+}
+}  // namespace emulator
+
+#define EMULATOR_ATOMIC(name, expression)                                                       \
+  template <class T>                                                                            \
+  __forceinline__ T name(T* p, std::common_type_t<T> value, emulator::Here site = {}) {         \
+    return emulator::modify(p, [=](T old) -> T { return expression; }, emulator::Order::relaxed, site); \
+  }
+EMULATOR_ATOMIC(atomicAdd, old + value)
+EMULATOR_ATOMIC(atomicSub, old - value)
+EMULATOR_ATOMIC(atomicExch, (void(old), value))
+EMULATOR_ATOMIC(atomicMin, old < value ? old : value)
+EMULATOR_ATOMIC(atomicMax, old > value ? old : value)
+EMULATOR_ATOMIC(atomicAnd, old & value)
+EMULATOR_ATOMIC(atomicOr, old | value)
+EMULATOR_ATOMIC(atomicXor, old ^ value)
+EMULATOR_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
+EMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : T(old - 1))
+#undef EMULATOR_ATOMIC
+template <class T>
+__forceinline__ T atomicCAS(T* p, std::common_type_t<T> expected, std::common_type_t<T> value,
+                            emulator::Here site = {}) {
+  return emulator::modify(p, [=](T old) -> T { return old == expected ? value : old; }, emulator::Order::relaxed, site);
+}

@@ -1,0 +1,85 @@
+// Barriers of the block: 0 is __syncthreads, 1 to 15 are shared by as many threads as they say.
+#include "barrier.h"
+
+#include "report.h"
+#include "scheduler.h"
+#include "shadow.h"
+
+namespace emulator {
+
+namespace {
+
+void release(Barrier& barrier) {
+  RowRef const joined = checked() ? barrier.joined.take() : RowRef();
+  bool const everyone = barrier.arrived == block->thread_count;
+  for (int w = 0; w < block->warp_count; w++) {
+    uint32_t const lanes = barrier.waiting[w];
+    barrier.waiting[w] = 0;
+    make_ready(block->warps[w], lanes);
+    if (!checked()) continue;
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      Clock& clock = block->warps[w].lanes[__builtin_ctz(rest)].clock;
+      clock.row = joined;
+      clock.now++;
+    }
+  }
+  barrier.arrived = 0;
+  counters.barriers++;
+  if (checked() && everyone) forget_shared_reads();
+}
+
+void check_agreement(Barrier const& barrier, int id, int threads, int expected, Site site) {
+  if (threads % kWarpSize != 0 || id < 0 || id > 15) {
+    report("barrier_count", site, "barrier %d for %d threads: ids are 0 to 15, threads a multiple of 32", id, threads);
+    stop();
+  }
+  if (id == 0 && threads == 0 && block->alive < block->thread_count)
+    report("barrier_exit", site, "__syncthreads after %d threads of the block have exited",
+           block->thread_count - block->alive);
+  if (!barrier.arrived) return;
+  if (threads && barrier.expected != expected) {
+    report("barrier_count", site, "barrier %d for %d threads, while others wait in it for %d (line %d)", id, expected,
+           barrier.expected, barrier.site.line());
+    stop();
+  }
+  if (id == 0 && barrier.site.bits != site.bits)
+    if (Finding* finding = report("barrier_divergence", site, "__syncthreads while others of the block wait at line %d",
+                                  barrier.site.line()))
+      finding->other_site = barrier.site;
+}
+
+// Whether the barrier is complete with the running thread.
+bool arrive(Barrier& barrier, int id, int threads, Site site) {
+  int const expected = threads ? threads : block->alive;
+  check_agreement(barrier, id, threads, expected, site);
+  barrier.expected = expected;
+  barrier.site = site;
+  if (checked()) barrier.joined.add(self()->clock, current->linear);
+  return ++barrier.arrived >= expected;
+}
+
+}  // namespace
+
+void barrier_sync(int id, int threads, Site site) {
+  Barrier& barrier = block->barriers[id & 15];
+  bool const complete = arrive(barrier, id, threads, site);
+  barrier.waiting[current->warp] |= 1u << current->lane;
+  if (complete) release(barrier);
+  wait_for(id ? "a named barrier" : "__syncthreads", site, uint32_t(id));
+}
+
+void barrier_arrive(int id, int threads, Site site) {
+  Barrier& barrier = block->barriers[id & 15];
+  bool const complete = arrive(barrier, id, threads, site);
+  if (checked()) self()->clock.now++;
+  if (complete) release(barrier);
+}
+
+void on_exit_before_barrier() {
+  Barrier& barrier = block->barriers[0];
+  if (!barrier.arrived || barrier.arrived < block->alive) return;
+  report("barrier_exit", barrier.site, "a thread exited while %d threads wait in __syncthreads", barrier.arrived);
+  release(barrier);
+}
+
+}  // namespace emulator

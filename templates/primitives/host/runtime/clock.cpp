@@ -1,0 +1,163 @@
+// Vector clocks: sharing, joining and publishing what threads know of each other.
+#include "clock.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace emulator {
+
+// Rows of other blocks at their releases, by block.
+struct Foreign {
+  int references;
+  std::vector<std::pair<uint32_t, RowRef>> rows;  // sorted
+};
+
+namespace {
+
+int clock_width;
+std::vector<Row*> spare_rows;  // of the present width
+
+Row* make_row() {
+  Row* row;
+  if (spare_rows.empty()) {
+    row = static_cast<Row*>(std::malloc(sizeof(Row) + 2 * sizeof(uint32_t) * clock_width));
+    row->known = reinterpret_cast<uint32_t*>(row + 1);
+    row->fenced = row->known + clock_width;
+  } else {
+    row = spare_rows.back();
+    spare_rows.pop_back();
+  }
+  row->references = 0;
+  row->width = clock_width;
+  row->foreign = nullptr;
+  std::memset(row->known, 0, 2 * sizeof(uint32_t) * clock_width);
+  return row;
+}
+
+Row* copy_of(Row const* source) {
+  Row* row = make_row();
+  std::memcpy(row->known, source->known, 2 * sizeof(uint32_t) * clock_width);
+  row->foreign = source->foreign;
+  if (row->foreign) row->foreign->references++;
+  return row;
+}
+
+RowRef join_rows(RowRef const& a, RowRef const& b);
+
+Reference<Foreign> join_foreign(Foreign* a, Foreign* b) {
+  if (!a || !b || a == b) return Reference<Foreign>(a ? a : b);
+  Reference<Foreign> joined(new Foreign{0, a->rows});
+  for (auto const& [block, row] : b->rows) {
+    auto place = std::lower_bound(joined->rows.begin(), joined->rows.end(), block,
+                                  [](auto const& entry, uint32_t wanted) { return entry.first < wanted; });
+    if (place != joined->rows.end() && place->first == block) place->second = join_rows(place->second, row);
+    else joined->rows.insert(place, {block, row});
+  }
+  return joined;
+}
+
+void set_foreign(Row* row, Reference<Foreign> const& foreign) {
+  Reference<Foreign> old(row->foreign);
+  if (row->foreign) row->foreign->references--;
+  row->foreign = foreign.get();
+  if (row->foreign) row->foreign->references++;
+}
+
+void join_into(Row* row, Row const* other) {
+  for (int i = 0; i < 2 * clock_width; i++) row->known[i] = std::max(row->known[i], other->known[i]);
+  if (other->foreign && other->foreign != row->foreign) set_foreign(row, join_foreign(row->foreign, other->foreign));
+}
+
+// Lanes of a warp mostly join the same two rows one after another.
+struct LastJoin {
+  RowRef a, b, joined;
+} last_join;
+
+RowRef join_rows(RowRef const& a, RowRef const& b) {
+  if (!a || !b || a.get() == b.get()) return a ? a : b;
+  if (last_join.a.get() == a.get() && last_join.b.get() == b.get()) return last_join.joined;
+  Row* row = copy_of(a.get());
+  join_into(row, b.get());
+  RowRef joined(row);
+  last_join = {a, b, joined};
+  return joined;
+}
+
+}  // namespace
+
+void destroy(Row* row) {
+  set_foreign(row, {});
+  if (row->width == clock_width) spare_rows.push_back(row);
+  else std::free(row);
+}
+
+void destroy(Foreign* foreign) { delete foreign; }
+
+void set_clock_width(int threads) {
+  int const width = threads + kAgents;
+  last_join = {};
+  if (width == clock_width) return;
+  for (Row* row : spare_rows) std::free(row);
+  spare_rows.clear();
+  clock_width = width;
+}
+
+RowRef empty_row() { return RowRef(make_row()); }
+
+void Gather::add(Clock const& clock, uint32_t thread) {
+  add(clock.row);
+  joined_->known[thread] = std::max(joined_->known[thread], clock.now);
+}
+
+void Gather::add(RowRef const& row) {
+  if (row.get() == last_.get()) return;
+  if (!joined_) joined_ = RowRef(copy_of(row.get()));
+  else join_into(joined_.get(), row.get());
+  last_ = row;
+}
+
+RowRef Gather::take() {
+  last_ = {};
+  return std::move(joined_);
+}
+
+bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp) {
+  if (!clock.row->foreign) return false;
+  for (auto const& [known_block, row] : clock.row->foreign->rows)
+    if (known_block == block) return row->known[stamp.thread] >= stamp.clock;
+  return false;
+}
+
+RowRef publish(Clock& clock, uint32_t thread) {
+  Row* row = copy_of(clock.row.get());
+  row->known[thread] = clock.now++;
+  return RowRef(row);
+}
+
+void learn(Clock& clock, RowRef const& published) { clock.row = join_rows(clock.row, published); }
+
+void learn_foreign(Clock& clock, Publication const& published) {
+  Reference<Foreign> news(new Foreign{0, {{published.block, published.row}}});
+  Reference<Foreign> const all = join_foreign(news.get(), published.row->foreign);
+  Row* row = copy_of(clock.row.get());
+  set_foreign(row, join_foreign(row->foreign, all.get()));
+  clock.row = RowRef(row);
+}
+
+void proxy_fence(Clock& clock, uint32_t thread) {
+  Row* row = copy_of(clock.row.get());
+  std::memcpy(row->fenced, row->known, sizeof(uint32_t) * clock_width);
+  row->fenced[thread] = clock.now++;
+  clock.row = RowRef(row);
+}
+
+void learn_agent(Clock& clock, int agent, uint32_t until) {
+  Row* row = copy_of(clock.row.get());
+  uint32_t& known = row->known[clock_width - kAgents + agent];
+  known = std::max(known, until);
+  clock.row = RowRef(row);
+}
+
+}  // namespace emulator

@@ -1,0 +1,153 @@
+// Who runs next: the lanes of one warp while they can, then another warp; by order, in reverse, or at random.
+#include "scheduler.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "bulk.h"
+#include "collective.h"
+#include "fiber.h"
+#include "report.h"
+
+namespace emulator {
+
+Block* block;
+
+namespace {
+
+uint32_t lowest(uint32_t mask) { return uint32_t(__builtin_ctz(mask)); }
+uint32_t highest(uint32_t mask) { return 31u - uint32_t(__builtin_clz(mask)); }
+
+uint32_t any_of(uint32_t mask) {
+  for (uint32_t skip = random_below(uint32_t(__builtin_popcount(mask))); skip; skip--) mask &= mask - 1;
+  return lowest(mask);
+}
+
+uint32_t next_warp() {
+  uint32_t const ready = block->ready_warps, last = uint32_t(block->last_warp);
+  switch (grid.options.schedule) {
+    case Schedule::order: {
+      uint32_t const later = ready & ~((2u << last) - 1);
+      return ready >> last & 1 ? last : lowest(later ? later : ready);
+    }
+    case Schedule::reverse: return highest(ready);
+    case Schedule::random: break;
+  }
+  constexpr uint32_t kStay[] = {0, 200, 250, 256};  // of 256: seeds differ in how long a warp runs on
+  bool const stay = ready >> last & 1 && random_below(256) < kStay[grid.options.seed & 3];
+  return stay ? last : any_of(ready);
+}
+
+uint32_t next_lane(uint32_t ready) {
+  switch (grid.options.schedule) {
+    case Schedule::order: return lowest(ready);
+    case Schedule::reverse: return highest(ready);
+    case Schedule::random: break;
+  }
+  return any_of(ready);
+}
+
+Thread* next_thread() {
+  if (!block->transfers.empty()) {
+    if (grid.options.timing == Timing::random && random_below(8) == 0) finish_any_transfer();
+    while (!block->ready_warps && !block->transfers.empty()) finish_any_transfer();
+  }
+  if (!block->ready_warps) return nullptr;
+  uint32_t const w = next_warp();
+  Warp& warp = block->warps[w];
+  uint32_t const lane = next_lane(warp.ready);
+  warp.ready &= ~(1u << lane);
+  if (!warp.ready) block->ready_warps &= ~(1u << w);
+  block->last_warp = int(w);
+  return warp.lanes + lane;
+}
+
+void run_next() {
+  if (Thread* next = next_thread()) switch_to(next);
+  else leave_fiber_resumably();
+}
+
+bool same_wait(Thread const& a, Thread const& b) {
+  return a.exited == b.exited && a.waiting_at.bits == b.waiting_at.bits && a.waiting_id == b.waiting_id &&
+         a.waiting_for == b.waiting_for;
+}
+
+}  // namespace
+
+void make_ready(Warp& warp, uint32_t lanes) {
+  if (!lanes) return;
+  warp.ready |= lanes;
+  warp.block->ready_warps |= 1u << warp.index;
+}
+
+void wait_for(char const* what, Site site, uint32_t id) {
+  Thread* thread = self();
+  thread->waiting_for = what;
+  thread->waiting_at = site;
+  thread->waiting_id = id;
+  run_next();
+}
+
+void spin(char const* what, Site site) {
+  warp_of(self()).spinning |= 1u << current->lane;
+  wait_for(what, site);
+}
+
+void exit_thread() {
+  Thread* thread = self();
+  thread->exited = true;
+  thread->waiting_for = "exit";
+  thread->waiting_at = Site();
+  warp_of(thread).alive &= ~(1u << thread->lane);
+  block->alive--;
+  on_exit_of_lane(warp_of(thread));
+  if (block->alive == 0) leave_fiber();
+  on_exit_before_barrier();
+  run_next();
+  __builtin_unreachable();
+}
+
+void run(Block* resumed) {
+  block = resumed;
+  block_index = resumed->index;
+  Thread* first = next_thread();
+  if (first) enter_fiber(first);
+}
+
+bool spins(Block const& waiting) {
+  for (int w = 0; w < waiting.warp_count; w++)
+    if (waiting.warps[w].spinning) return true;
+  return false;
+}
+
+void wake_spinning(Block& waiting) {
+  for (int w = 0; w < waiting.warp_count; w++) {
+    Warp& warp = waiting.warps[w];
+    make_ready(warp, warp.spinning);
+    warp.spinning = 0;
+  }
+}
+
+void report_deadlock(char const* kind, char const* message) {
+  std::vector<bool> told(block->threads.size());
+  char text[200];
+  int used = 0;
+  Site first;
+  for (int i = block->thread_count; i-- > 0;)
+    if (!block->threads[i].exited) first = block->threads[i].waiting_at;
+  for (int i = 0; i < block->thread_count && used < int(sizeof text) - 1; i++) {
+    Thread const& thread = block->threads[i];
+    if (told[i]) continue;
+    int count = 0;
+    for (int j = i; j < block->thread_count; j++)
+      if (same_wait(thread, block->threads[j])) told[j] = true, count++;
+    char const* const verb = thread.exited ? "exited" : thread.waiting_for;
+    used += std::snprintf(text + used, sizeof text - used, "; %d at %s", count, verb);
+    if (!thread.exited && used < int(sizeof text))
+      used += std::snprintf(text + used, sizeof text - used, " (line %d)", thread.waiting_at.line());
+  }
+  report(kind, first, "%s%s", message, text);
+}
+
+}  // namespace emulator

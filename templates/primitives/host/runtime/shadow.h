@@ -1,0 +1,56 @@
+// Checked mode: for every two bytes of memory, who wrote and who read them last; and what follows for the next access.
+#pragma once
+#include "memory.h"
+#include "state.h"
+
+namespace emulator {
+
+// What asynchronous operations have to do with a cell of shared memory.
+enum CellFlag : uint8_t {
+  kInitialized = 1,
+  kInFlight = 2,      // a copy into it has been issued and not been waited for
+  kGenericProxy = 4,  // written by a thread: needs a proxy fence before the copy engine or wgmma reads it
+};
+
+struct SharedCell {
+  Stamp write;
+  uint32_t readers;        // a list of those since the last write; valid in this epoch
+  uint32_t readers_epoch;
+  Site write_site;
+  uint8_t flags;
+  uint16_t async_readers;  // operations in flight that read it
+  Site async_site;
+};
+
+struct GlobalCell {
+  uint32_t block;  // that wrote, by its linear index
+  Stamp write;
+  uint32_t readers;
+  bool written, atomic;
+  Site write_site;
+};
+
+enum class Proxy { generic, async };
+
+void start_shadow(Block& starting);  // fresh shared memory
+void reset_cells(Buffer& buffer);    // a new launch; what was written stays written
+void start_launch_shadow();
+
+// All threads of the block have met: no earlier read can race with a later write.
+void forget_shared_reads();
+
+// The running thread accesses shared memory at a shared address that lies inside the block's. Does nothing unless checked.
+void check_shared(uint32_t address, uint32_t bytes, bool writes, Site site);
+// The same for an operation on other hardware, on behalf of the running thread.
+void check_shared_async_read(uint32_t address, uint32_t bytes, Site site);
+void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Site site);
+void begin_async_read(uint32_t address, uint32_t bytes, Site site);
+void end_async_read(uint32_t address, uint32_t bytes);
+void begin_copy(uint32_t address, uint32_t bytes, Site site);
+void land_copy(uint32_t address, uint32_t bytes, Site site);
+
+// Any address that a thread accesses; those that are no memory of the kernel's are ignored.
+void check_access(void const* p, uint32_t bytes, bool writes, Site site);
+void check_atomic(void const* p, uint32_t bytes, bool writes, Site site);
+
+}  // namespace emulator

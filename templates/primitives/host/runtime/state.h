@@ -1,0 +1,132 @@
+// The state of a launch: threads as fibers, warps, blocks. One launch at a time, on one OS thread.
+#pragma once
+#include <vector>
+
+#include "api.h"
+#include "clock.h"
+
+namespace emulator {
+
+constexpr int kWarpSize = 32;
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxWarps = kMaxThreads / kWarpSize;
+constexpr uint32_t kAllLanes = ~0u;
+
+enum class Schedule : int32_t { order, reverse, random };
+enum class Timing : int32_t { early, late, random };  // when asynchronous operations happen: at issue, at the wait, either
+
+struct Options {
+  Schedule schedule;
+  Timing timing;
+  int32_t checked;
+  uint64_t seed;
+};
+
+struct Block;
+struct BulkStore;   // bulk.h
+struct Transfer;    // bulk.h
+struct Mbarrier;    // mbarrier.h
+struct SharedCell;  // shadow.h
+struct Warpgroup;   // wgmma.h
+
+struct AsyncCopy {
+  uint32_t dst;
+  void const* src;
+  int bytes, src_bytes;
+  bool done;
+  Site site;
+};
+
+struct Thread : ThreadIndex {
+  Block* block;
+  void* stack_pointer;
+  unsigned char* stack;  // lowest address
+  bool exited;
+  // What it waits for, for the report of a deadlock.
+  char const* waiting_for;
+  Site waiting_at;
+  uint32_t waiting_id;
+  // Asynchronous copies: the group being filled, and the committed ones, oldest first.
+  std::vector<AsyncCopy> open_copies;
+  std::vector<std::vector<AsyncCopy>> copy_groups;
+  std::vector<BulkStore> open_stores;
+  std::vector<std::vector<BulkStore>> store_groups;
+  // The last value polled by an atomic load, by which a loop that waits is known.
+  void const* polled;
+  uint64_t polled_value;
+  Clock clock;
+};
+
+enum class Operation { none, syncwarp, shuffle, reduce, ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait };
+
+// Lanes of a warp that have come to one operation; the last one runs it for all.
+struct Rendezvous {
+  Operation operation;
+  Site site;
+  uint32_t mask, arrived;
+  void* arguments[kWarpSize];  // each lane's, on its own stack
+  struct Warp* warp;
+};
+
+struct Warp {
+  Block* block;
+  Thread* lanes;
+  int index;
+  uint32_t alive;
+  uint32_t ready, spinning;
+  Rendezvous rendezvous[4];
+};
+
+struct Barrier {
+  int expected, arrived;
+  Site site;
+  uint32_t waiting[kMaxWarps];
+  Gather joined;
+};
+
+struct SharedMemory {
+  unsigned char* map;   // the whole reservation; only the window is accessible
+  unsigned char* base;  // 1024-byte aligned
+  uint32_t size;
+};
+
+// A resident block. Its storage is reused by later blocks, as an SM's is.
+struct Block {
+  Index index;
+  uint32_t linear;  // in the grid
+  int thread_count, warp_count, alive;
+  std::vector<Thread> threads;
+  Warp warps[kMaxWarps];
+  uint32_t ready_warps;
+  int last_warp;
+  Barrier barriers[16];
+  SharedMemory shared;
+  std::vector<SharedCell> cells;  // checked mode: one for two bytes of shared memory
+  std::vector<Mbarrier> mbarriers;
+  std::vector<Transfer> transfers;       // in flight, of the copy engine
+  std::vector<Warpgroup> warpgroups;
+  uint64_t progress_seen;
+};
+
+struct Grid {
+  Options options;
+  void (*entry)(void**);
+  void** arguments;
+  uint32_t blocks, threads, shared_bytes;
+  uint32_t started, finished;
+  std::vector<Block*> resident, spare;
+  uint64_t progress;  // counts what could end another block's waiting
+  bool stopped;
+};
+
+extern Grid grid;
+extern Block* block;  // of the running thread
+
+inline Thread* self() { return static_cast<Thread*>(current); }
+inline Warp& warp_of(Thread* thread) { return thread->block->warps[thread->warp]; }
+inline bool checked() { return grid.options.checked; }
+
+uint64_t random_bits();
+uint32_t random_below(uint32_t n);
+
+}  // namespace emulator

@@ -1,0 +1,13 @@
+// The XOR swizzles that TMA applies and wgmma undoes: 16-byte chunks permuted within a row, by the row.
+#pragma once
+#include "types.cuh"
+
+enum class Swizzle { kNone, k32B, k64B, k128B };
+
+// Bytes of a row that one swizzle spans.
+constexpr __host__ __device__ int swizzle_span(Swizzle mode) { return 16 << int(mode); }
+
+// Where the byte `offset` of a tile lies in it; the tile starts at a multiple of 8 spans (and of 128 bytes).
+constexpr __host__ __device__ uint32_t swizzled(uint32_t offset, Swizzle mode) {
+  return offset ^ ((offset >> 7 & ((1u << int(mode)) - 1)) << 4);
+}

@@ -1,0 +1,114 @@
+"""What every operator and implementation promises, checked for each one that is discovered."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tuner import operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.errors import TemplateError, UsageError
+from tuner.nvrtc import compile as compile_source
+from tuner.operator import Implementation, Operator, canonical, extents, from_fields, statics, to_fields
+from tuner.render import render, template_variables
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.usage import occupancy
+
+PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
+
+
+@pytest.fixture(params=PAIRS, ids=["/".join(pair) for pair in PAIRS])
+def pair(request: pytest.FixtureRequest) -> tuple[Operator[Any], Implementation[Any, Any]]:
+    operator, implementation = request.param
+    return operators.load(operator), operators.implementation(operator, implementation)
+
+
+def first_arch(implementation: Implementation[Any, Any], problem: Any) -> Any:
+    return next(arch for arch in ARCHES.values() if implementation.refusal(problem, arch) is None)
+
+
+@pytest.mark.parametrize("name", operators.names())
+def test_every_problem_field_says_what_it_is(name: str) -> None:
+    problem = operators.load(name).problem
+    assert set(statics(problem)) | set(extents(problem)) == {each.name for each in fields(problem)}
+    assert all(each.metadata["help"] for each in fields(problem))
+
+
+@pytest.mark.parametrize("name", operators.names())
+def test_problems_survive_their_canonical_form(name: str) -> None:
+    problem = operators.load(name).problem()
+    assert from_fields(type(problem), to_fields(problem)) == problem
+    assert canonical(problem) == canonical(replace(problem))
+
+
+def test_rendering_is_deterministic_and_independent_of_extents(
+    pair: tuple[Operator[Any], Implementation[Any, Any]],
+) -> None:
+    operator, implementation = pair
+    problem = operator.problem()
+    config = implementation.default(problem, first_arch(implementation, problem))
+    digests = {render(operator, implementation, p, config).digest for p in (problem, problem, *operator.tails(problem))}
+    assert len(digests) == 1
+
+
+def test_every_config_field_is_read_by_its_template(pair: tuple[Operator[Any], Implementation[Any, Any]]) -> None:
+    operator, implementation = pair
+    assert {each.name for each in fields(implementation.config)} <= template_variables(operator, implementation)
+
+
+@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES)
+def test_the_default_is_in_the_space_compiles_launches_and_never_spills(
+    pair: tuple[Operator[Any], Implementation[Any, Any]], arch: Any
+) -> None:
+    operator, implementation = pair
+    problem = operator.problem()
+    if implementation.refusal(problem, arch) is not None:
+        assert implementation.name != "naive"
+        return
+    config = implementation.default(problem, arch)
+    assert implementation.space(problem, arch).refusal(config) is None
+    cubin = compile_source(render(operator, implementation, problem, config), Options(arch=arch.name))
+    assert not isinstance(cubin, Failed), cubin.log
+    for launch in implementation.plan(problem, config).launches:
+        usage = cubin.entries[launch.entry]
+        assert usage.spills == 0
+        assert occupancy(usage, launch.threads, launch.smem_bytes, arch).ctas >= 1
+
+
+def test_the_default_is_right_on_the_emulator_in_every_mode(
+    pair: tuple[Operator[Any], Implementation[Any, Any]],
+) -> None:
+    operator, implementation = pair
+    problem = operator.problem()
+    config = implementation.default(problem, first_arch(implementation, problem))
+    verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), PLAIN + CHECKED))
+    assert verdict.ok, verdict.reason
+
+
+def test_declared_work_is_positive_and_no_less_than_the_floor(
+    pair: tuple[Operator[Any], Implementation[Any, Any]],
+) -> None:
+    operator, implementation = pair
+    problem = operator.problem()
+    target = gpu(first_arch(implementation, problem).name)
+    work = implementation.work(problem, implementation.default(problem, target.arch), target)
+    assert work.dram_bytes >= operator.cost(problem).bytes * 0.999
+    assert work.longest_cta >= 1.0
+    assert work.ctas > 0
+
+
+def test_an_unknown_operator_or_implementation_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"unknown operator 'flash' .*known: flash_attention"):
+        operators.load("flash")
+    with pytest.raises(UsageError, match="has no implementation 'wmma'"):
+        operators.implementation("flash_attention", "wmma")
+
+
+def test_a_broken_folder_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "operator.py").write_text("OPERATOR = 7\n")
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    with pytest.raises(TemplateError, match=r"broken/operator\.py must define OPERATOR"):
+        operators.load("broken")

@@ -1,0 +1,304 @@
+"""The sampler: what it asks, what it learns, when it ends."""
+
+import logging
+import math
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from tuner.errors import UsageError
+from tuner.sampler import METHODS, Sampler
+from tuner.space import Constraint, Space
+
+POWERS = tuple(1 << k for k in range(7))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    rows: int
+    columns: int
+    layout: str
+    threads: int
+    prefetch: bool
+
+
+SPACE = Space(
+    Config,
+    {
+        "rows": POWERS,
+        "columns": POWERS,
+        "layout": ("row", "column", "swizzled"),
+        "threads": (32, 64, 96, 128, 160, 192, 224, 256),
+        "prefetch": (False, True),
+    },
+    (Constraint("a thread owns an element", lambda c: c.rows * c.columns >= c.threads),),
+)
+
+
+def cost(config: Config) -> float | None:
+    """A landscape with one valley, an alignment effect, an interaction, and a corner that fails."""
+    if config.rows * config.columns > 2048:
+        return None
+    tile = math.log2(config.rows * config.columns / 512) ** 2 + 0.3 * math.log2(config.rows / config.columns) ** 2
+    aligned = 0.0 if config.threads in (128, 256) else 0.7
+    return 1 + tile + aligned + {"row": 0.5, "column": 1.0, "swizzled": 0.0}[config.layout] + 0.2 * config.prefetch
+
+
+COSTS = [cost(config) for config in SPACE]
+OPTIMUM = min(value for value in COSTS if value is not None)
+
+
+def search(sampler: Sampler, tries: int, batch: int = 1) -> list[int]:
+    """Ask and tell; the configs in order."""
+    asked: list[int] = []
+    while len(asked) < tries and (indices := sampler.ask(min(batch, tries - len(asked)))):
+        for index in indices:
+            sampler.tell(index, COSTS[index])
+        asked += indices
+    return asked
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_config_is_asked_twice_and_the_space_is_exhausted(method: str) -> None:
+    few = {**SPACE.choices, "rows": (8, 16), "columns": (8,), "threads": (32, 64, 128)}
+    space = Space(Config, few, SPACE.constraints)
+    sampler, asked = Sampler(space, method=method, seed=0), []
+    while batch := sampler.ask(4):
+        asked += batch
+        for index in batch[1:]:  # one result of each batch is still out
+            sampler.tell(index, cost(space[index]))
+    assert sorted(asked) == list(range(len(space)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_configs(method: str) -> None:
+    first, second = (search(Sampler(SPACE, method=method, seed=3), 24, batch=3) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("method", ["gp", "tpe", "categorical", "genetic"])
+def test_a_method_that_learns_beats_random_draws(method: str) -> None:
+    def found(method: str) -> float:
+        return float(np.mean([best(search(Sampler(SPACE, method=method, seed=seed), 40)) for seed in range(4)]))
+
+    def best(asked: list[int]) -> float:
+        return OPTIMUM / min(value for index in asked if (value := COSTS[index]) is not None)
+
+    assert found(method) > found("random") + 0.03
+
+
+def test_the_gaussian_process_finds_the_optimum_of_a_valley_in_a_fiftieth_of_the_space() -> None:
+    tries = len(SPACE) // 50
+    assert tries < 30
+    for seed in range(3):
+        asked = search(Sampler(SPACE, seed=seed), 30)
+        assert min(value for index in asked if (value := COSTS[index]) is not None) < 1.1 * OPTIMUM
+
+
+def test_starts_are_asked_first_in_order() -> None:
+    assert Sampler(SPACE, seed=0, starts=(40, 7, 40, 12)).ask(3) == [40, 7, 12]
+
+
+def test_what_was_told_before_is_not_asked_again() -> None:
+    sampler = Sampler(SPACE, method="exhaustive", seed=0)
+    for index in (0, 2, 3):
+        sampler.tell(index, 1.0)
+    assert sampler.ask(3) == [1, 4, 5]
+
+
+def test_a_search_rebuilt_from_its_results_goes_on_where_it_stopped() -> None:
+    whole, resumed = Sampler(SPACE, seed=1), Sampler(SPACE, seed=1)
+    done = search(whole, 30)
+    for index in done:
+        resumed.tell(index, COSTS[index])
+    assert resumed.best == whole.best
+    assert not set(search(resumed, 10)) & set(done)
+
+
+def test_a_batch_spreads_out_instead_of_repeating_one_idea() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    search(sampler, 20)
+    batch = sampler.ask(8)
+    assert len(set(batch)) == 8
+    assert len({tuple(SPACE.codes[index]) for index in batch}) == 8
+
+
+def test_failures_teach_where_not_to_go() -> None:
+    sampler, failed = Sampler(SPACE, seed=0), []
+    for index in islice(_asked(sampler), 60):
+        works = SPACE[index].threads <= 64
+        sampler.tell(index, COSTS[index] if works else None)
+        failed.append(not works)
+    assert np.mean(SPACE.columns.threads <= 64) < 0.4
+    assert np.mean(failed[30:]) < 0.1
+
+
+def test_a_search_in_which_everything_fails_goes_on() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    for _ in range(12):
+        for index in sampler.ask(1):
+            sampler.tell(index, None)
+    assert sampler.best is None
+    assert sampler.expected_improvement is None
+    assert len(sampler.ask(5)) == 5
+
+
+def test_the_best_is_the_lowest_value_told() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    for index, value in ((5, 3.0), (9, 2.0), (1, None), (2, math.nan), (3, math.inf)):
+        sampler.tell(index, value)
+    assert sampler.best == (9, 2.0)
+
+
+def test_telling_a_config_twice_is_an_error() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    sampler.tell(5, 3.0)
+    with pytest.raises(ValueError, match="config 5 was told before"):
+        sampler.tell(5, 2.0)
+
+
+def test_the_expected_improvement_falls_as_the_search_converges() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    search(sampler, 10)
+    early = sampler.expected_improvement
+    search(sampler, 70)
+    late = sampler.expected_improvement
+    assert early is not None
+    assert late is not None
+    assert 0 <= late < 0.01 < early < 1
+
+
+def test_a_good_prior_starts_near_the_optimum() -> None:
+    prior = np.array([10.0 if value is None else value for value in COSTS]) ** 3
+    sampler = Sampler(SPACE, seed=0, prior=prior)
+    search(sampler, 1)
+    assert sampler.best == (int(np.argmin(prior)), OPTIMUM)
+    search(sampler, 15)
+    assert sampler.prior_correlation is not None
+    assert sampler.prior_correlation > 0.9
+
+
+def test_a_wrong_prior_is_dropped() -> None:
+    prior = np.array([0.0 if value is None else -value for value in COSTS])
+    sampler = Sampler(SPACE, seed=0, prior=prior)
+    search(sampler, 60)
+    assert sampler.prior_correlation is not None
+    assert sampler.prior_correlation < 0.2
+    assert sampler.best is not None
+    assert sampler.best[1] < 1.1 * OPTIMUM
+
+
+def test_a_prior_is_judged_only_after_eight_results() -> None:
+    sampler = Sampler(SPACE, seed=0, prior=np.arange(len(SPACE)))
+    assert sampler.prior_correlation is None
+
+
+def test_a_prior_of_the_wrong_length_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the prior has 3 costs"):
+        Sampler(SPACE, seed=0, prior=np.ones(3))
+
+
+def test_an_unknown_method_is_named_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"unknown sampler 'anneal' \(known: gp, tpe"):
+        Sampler(SPACE, method="anneal", seed=0)
+
+
+def test_importance_adds_up_to_one_and_knows_what_matters() -> None:
+    sampler = Sampler(SPACE, method="random", seed=0)
+    search(sampler, 200)
+    importance = sampler.importance()
+    assert set(importance) == set(SPACE.names)
+    assert sum(importance.values()) == pytest.approx(1)
+    assert importance["prefetch"] == min(importance.values())
+
+
+def test_importance_is_empty_before_two_different_values() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    assert sampler.importance() == {}
+    sampler.tell(0, 1.0)
+    sampler.tell(1, 1.0)
+    assert sampler.importance() == {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_space_asks_nothing(method: str) -> None:
+    space = Space(Config, SPACE.choices, (Constraint("never", lambda c: c.rows < 0),))
+    assert Sampler(space, method=method, seed=0).ask(3) == []
+
+
+def test_negative_values_are_values() -> None:
+    sampler = Sampler(SPACE, seed=0)
+    for _ in range(15):
+        for index in sampler.ask(1):
+            sampler.tell(index, None if COSTS[index] is None else -float(index))
+    assert sampler.best is not None
+    assert sampler.expected_improvement is not None
+
+
+def test_optuna_is_left_as_verbose_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    verbosity = optuna.logging.get_verbosity()
+    with caplog.at_level(logging.INFO):
+        search(Sampler(SPACE, method="tpe", seed=0), 12)
+    assert optuna.logging.get_verbosity() == verbosity
+    assert not caplog.records
+
+
+def test_the_names_of_the_methods_cost_no_import_of_optuna() -> None:
+    code = "import sys; from tuner.sampler import METHODS; print('optuna' in sys.modules, 'scipy' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded == "False False\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+    f: int
+    g: int
+
+
+def wide(*sizes: int) -> Space[Wide]:
+    return Space(Wide, {name: range(1, size + 1) for name, size in zip("abcdefg", sizes, strict=True)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "limit_ms"), [((4, 4, 4, 4, 4, 6, 3), 15), ((8, 8, 4, 4, 4, 4, 6), 40)])
+def test_a_suggestion_takes_milliseconds(sizes: tuple[int, ...], limit_ms: float) -> None:
+    space = wide(*sizes)
+    values = _smooth(space)
+    sampler = Sampler(space, seed=0)
+    start = time.process_time()
+    for index in islice(_asked(sampler), 100):
+        sampler.tell(index, float(values[index]))
+    assert (time.process_time() - start) / 100 < limit_ms / 1e3
+
+
+def test_a_space_of_millions_is_searched() -> None:
+    space = wide(12, 12, 12, 10, 10, 4, 4)
+    assert len(space) == 2_764_800
+    values, sampler = _smooth(space), Sampler(space, method="categorical", seed=0)
+    for index in islice(_asked(sampler), 60):
+        sampler.tell(index, float(values[index]))
+    assert sampler.best is not None
+    assert np.mean(values < sampler.best[1]) < 1e-3
+
+
+def _asked(sampler: Sampler) -> Any:
+    while batch := sampler.ask(1):
+        yield from batch
+
+
+def _smooth(space: Space[Wide]) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(0)
+    peaks = [rng.integers(len(values)) for values in space.choices.values()]
+    return 1 + ((space.codes - np.array(peaks)) ** 2 * rng.uniform(0.1, 1, len(peaks))).sum(axis=1)

@@ -1,0 +1,188 @@
+"""A call bound to its operator: the Problem that its arrays spell, and every tensor as kernels address it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from tuner.arrays import ALIGNMENT, FRAMEWORKS, Facts
+from tuner.dtype import DType
+from tuner.errors import InputError, TemplateError, UsageError
+from tuner.operator import Argument, Operator, Request, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in the order of its argument's dims; strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    axes: tuple[int, ...]  # where each dim lies in the caller's array
+
+    @property
+    def caller_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[self.axes.index(axis)] for axis in range(len(self.axes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a call computes, and on what; the same for every call with equal facts."""
+
+    problem: Any
+    tensors: Mapping[str, Tensor]  # inputs and outputs, by argument
+
+
+def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
+    """The Problem of a call and its tensors; outputs are dense in the caller's order of dims.
+
+    Raises InputError for arrays or values that do not fit, naming the argument, what it is and what is accepted.
+    """
+    arguments = [argument for argument in operator.arguments if argument.role is Role.INPUT]
+    if absent := {argument.name for argument in arguments} ^ facts.keys():
+        raise TemplateError(f"{operator.name}: call() and the INPUT arguments disagree about {', '.join(absent)}")
+    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in arguments]
+    problem = _problem(operator, request, views)
+    tensors = {view.argument.name: view.tensor() for view in views}
+    for argument in operator.outputs:
+        tensors[argument.name] = _output(argument, argument.shape(problem), request.axes.get(argument.name))
+    return Binding(problem, tensors)
+
+
+class _View:
+    """An input array, in the order of its argument's dims."""
+
+    def __init__(self, argument: Argument, facts: Facts, axes: tuple[int, ...] | None) -> None:
+        self.argument, self.facts = argument, facts
+        self.axes = axes or tuple(range(len(argument.dims)))
+        self.spelled = ", ".join(argument.dims[self.axes.index(axis)] for axis in range(len(self.axes)))
+        if len(facts.shape) != len(argument.dims):
+            raise InputError(
+                f"{argument.name} has {len(facts.shape)} dims {facts.shape}: it takes {len(argument.dims)}, "
+                f"[{self.spelled}]"
+            )
+        self.shape = tuple(facts.shape[axis] for axis in self.axes)
+
+    @property
+    def dtype(self) -> DType | None:
+        return FRAMEWORKS[self.facts.framework].dtype(self.facts)
+
+    def tensor(self) -> Tensor:
+        """Raises InputError for strides or an address that kernels cannot take."""
+        dtype = self.dtype
+        assert dtype is not None, "dtypes are checked before strides"
+        found = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
+        dense = _dense(self.shape)
+        # The stride of a dim of size 1 addresses nothing, and frameworks put anything there.
+        strides = tuple(
+            found[axis] if size > 1 else step * dtype.itemsize
+            for axis, size, step in zip(self.axes, self.shape, dense, strict=True)
+        )
+        if self.argument.strided:
+            self._check_rows(strides, dtype.itemsize)
+        elif strides != tuple(step * dtype.itemsize for step in dense):
+            raise InputError(f"{self._where(strides)}: it must be contiguous; pass a copy in C order")
+        if self.facts.misalignment:
+            raise InputError(
+                f"{self.argument.name} starts {self.facts.misalignment} bytes past a multiple of {ALIGNMENT}: "
+                "kernels load 16 bytes at once; pass a copy"
+            )
+        return Tensor(self.shape, tuple(stride // dtype.itemsize for stride in strides), self.axes)
+
+    def _check_rows(self, strides: tuple[int, ...], itemsize: int) -> None:
+        if strides[-1] != itemsize:
+            raise InputError(f"{self._where(strides)}: dim {self.argument.dims[-1]} must be contiguous; pass a copy")
+        if odd := [dim for dim, stride in zip(self.argument.dims, strides[:-1], strict=False) if stride % ALIGNMENT]:
+            raise InputError(
+                f"{self._where(strides)}: the stride of {odd[0]} must be a multiple of {ALIGNMENT} bytes, "
+                "so that every row can be loaded 16 bytes at once; pass a copy"
+            )
+
+    def _where(self, strides: tuple[int, ...]) -> str:
+        return f"{self.argument.name} [{self.spelled}] has strides of {self._in_order(strides)} bytes"
+
+    def _in_order(self, strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[self.axes.index(axis)] for axis in range(len(self.axes)))
+
+
+def _problem(operator: Operator[Any], request: Request, views: list[_View]) -> Any:
+    kinds = {each.name: each for each in fields(operator.problem)}
+    sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
+    chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
+    inferred = {name: size for name, size in sizes.items() if name in kinds}
+    try:
+        problem = operator.problem(**inferred, **dtypes, **chosen)
+    except InputError:
+        raise
+    except UsageError as error:
+        raise InputError(str(error)) from error
+    for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
+        if getattr(problem, name) != size:
+            raise InputError(f"{name} {size}: {operator.name} takes {getattr(problem, name)} here")
+    return problem
+
+
+def _sizes(views: list[_View]) -> dict[str, int]:
+    """Dim → size. Raises InputError where two arrays disagree, or one is empty."""
+    first: dict[str, _View] = {}
+    sizes: dict[str, int] = {}
+    for view in views:
+        for dim, size in zip(view.argument.dims, view.shape, strict=True):
+            name, other = view.argument.name, first.setdefault(dim, view)
+            if size < 1:
+                raise InputError(f"{name} [{view.spelled}] = {view.facts.shape}: {dim} must be 1 or more")
+            if sizes.setdefault(dim, size) != size:
+                raise InputError(
+                    f"{name} [{view.spelled}] = {view.facts.shape}: {dim} is {size}, but {sizes[dim]} in "
+                    f"{other.argument.name} [{other.spelled}] = {other.facts.shape}"
+                )
+    return sizes
+
+
+def _dtypes(operator: Operator[Any], views: list[_View]) -> Iterator[tuple[str, DType]]:
+    """(Problem field, dtype) as the arrays show it. Raises InputError for dtypes that are not accepted or not equal."""
+    choices = {each.name: each.metadata["choices"] for each in fields(operator.problem)}
+    first: dict[str, _View] = {}
+    for view in views:
+        wanted, name, found = view.argument.dtype, view.argument.name, view.dtype
+        accepted = (wanted,) if isinstance(wanted, DType) else choices[wanted] or tuple(DType)
+        if found is None or found not in accepted:
+            raise InputError(f"{name} is {_spelled(view)}: it takes {', '.join(each.value for each in accepted)}")
+        if isinstance(wanted, str):
+            other = first.setdefault(wanted, view)
+            if other.dtype is not found:
+                raise InputError(f"{name} is {_spelled(view)}, but {other.argument.name} is {_spelled(other)}")
+            if other is view:
+                yield wanted, found
+
+
+def _spelled(view: _View) -> str:
+    return view.dtype.value if view.dtype else str(view.facts.dtype).removeprefix("torch.")
+
+
+def _coerced(name: str, value: Any, kind: Any) -> Any:
+    """A static given by the caller as its field's type: a NumPy bool or 1 for True, so that equal is identical."""
+    if isinstance(value, kind) and type(value) is kind:
+        return value
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} {value!r}: {error}") from error
+    if not issubclass(kind, Enum) and converted != value:
+        raise InputError(f"{name} {value!r}: it takes {kind.__name__}")
+    return converted
+
+
+def _output(argument: Argument, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Tensor:
+    order = axes or tuple(range(len(shape)))
+    tensor = Tensor(shape, (), order)
+    steps = _dense(tensor.caller_shape)
+    strides = tuple(steps[axis] for axis in order)
+    if not argument.strided and strides != _dense(shape):
+        raise TemplateError(f"output {argument.name} is given axes, but its kernel takes no strides")
+    return Tensor(shape, strides, order)
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a C-ordered array, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,0 +1,153 @@
+"""Which implementation and config serve a problem: the best record that is still today's code, else a default."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from tuner import operators
+from tuner.arch import ARCHES, GPU, gpu
+from tuner.canonical import decode
+from tuner.errors import UsageError
+from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
+from tuner.records import Match, Snapshot
+from tuner.render import render
+from tuner.result import Fields, TuningRecord
+
+_LAST = "naive"  # the implementation that is there to be right
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs a problem on a GPU, and why."""
+
+    problem: Any
+    gpu: GPU
+    implementation: Implementation[Any, Any]
+    config: Any
+    record: TuningRecord | None  # None: the config is the implementation's default
+    why: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call runs, and why."""
+
+    operator: str
+    problem: Fields
+    gpu: str
+    implementation: str
+    config: Fields
+    record: TuningRecord | None  # None: the config is the implementation's default
+    why: str
+    passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
+    command: str  # tunes this problem
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.operator} {_spelled(self.problem)}",
+            f"  runs {self.implementation} {_spelled(self.config)}",
+            f"  for {self.gpu}: {self.why}",
+            *(f"  passed over: {line}" for line in self.passed_over),
+            f"  to tune it: {self.command}",
+        ]
+        return "\n".join(lines)
+
+
+def any_gpu() -> tuple[GPU, ...]:
+    """Every arch: what the emulator may stand for when nobody names a GPU."""
+    return tuple(gpu(name) for name in ARCHES)
+
+
+def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
+    """The record with the nearest problem over `gpus`, else a default config for the first GPU that has one.
+
+    Raises UsageError where no implementation serves the problem.
+    """
+    found = [(match, each) for each in gpus if (match := find(operator, problem, each, snapshot))]
+    for match, each in sorted(found, key=lambda pair: pair[0].distance):
+        identity = match.record.identity
+        implementation = operators.implementation(operator.name, identity.implementation)
+        if implementation.refusal(problem, each.arch) is None:
+            config = from_fields(implementation.config, match.record.config)
+            return Choice(problem, each, implementation, config, match.record, f"record of {identity.gpu}: {match.why}")
+    return _default(operator, problem, gpus)
+
+
+def find(operator: Operator[Any], problem: Any, target: GPU, snapshot: Snapshot) -> Match | None:
+    """The record that serves a problem on one GPU best."""
+    plain = to_fields(problem)
+    return snapshot.find(
+        operator.name, plain, target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
+    )
+
+
+def fresh(record: TuningRecord) -> bool:
+    """Whether today's templates render the source that the record was made with."""
+    try:
+        operator = operators.load(record.identity.operator)
+        implementation = operators.implementation(operator.name, record.identity.implementation)
+        problem = from_fields(operator.problem, decode(record.identity.problem))
+        config = from_fields(implementation.config, record.config)
+    except (UsageError, KeyError, TypeError, ValueError):  # of an operator, fields or choices that are no more
+        return False
+    return render(operator, implementation, problem, config).digest == record.identity.source
+
+
+def explain(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> Explanation:
+    """A choice in words and plain data, with what was passed over for it."""
+    return Explanation(
+        operator=operator.name,
+        problem=to_fields(choice.problem),
+        gpu=choice.gpu.name,
+        implementation=choice.implementation.name,
+        config=to_fields(choice.config),
+        record=choice.record,
+        why=choice.why,
+        passed_over=_passed_over(operator, choice, snapshot),
+        command=search_command(operator, choice.problem, choice.gpu),
+    )
+
+
+def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
+    """The command line that tunes a problem; fields that have their default are left out."""
+    words = ["tuner", "search", operator.name, "--gpu", target.name]
+    for each in fields(operator.problem):
+        value = getattr(problem, each.name)
+        if each.default is not MISSING and value == each.default:
+            continue
+        flag = each.name.replace("_", "-")
+        if each.type is bool:
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(to_fields(problem)[each.name])]
+    return shlex.join(words)
+
+
+def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
+    known = sorted(operators.implementations(operator.name), key=lambda each: each.name == _LAST)
+    reasons: dict[str, str] = {}
+    for implementation in known:
+        for target in gpus:
+            refusal = implementation.refusal(problem, target.arch)
+            if refusal is None:
+                config = implementation.default(problem, target.arch)
+                return Choice(problem, target, implementation, config, None, "no record serves it: the default config")
+            reasons[implementation.name] = refusal
+    spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
+
+
+def _passed_over(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> tuple[str, ...]:
+    """Every record of the operator that does not serve, and every place that could not be read."""
+    plain, target = to_fields(choice.problem), choice.gpu
+    listed = snapshot.explain(
+        operator.name, plain, target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
+    )
+    others = [each for each in listed if each.record is not choice.record]
+    lines = [f"{each.record.identity.implementation} ({each.place}): {each.why}" for each in others]
+    return (*lines, *snapshot.refused)
+
+
+def _spelled(data: Fields) -> str:
+    return " ".join(f"{name}={value}" for name, value in data.items())

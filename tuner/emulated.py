@@ -1,0 +1,102 @@
+"""A plan on the CPU emulator, behind the call that `gpu.Kernel` has: the same strides, pointers and scalars."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from tuner import emulator
+from tuner.arrays import CPU, Framework
+from tuner.binding import Binding, Tensor
+from tuner.dtype import DType
+from tuner.emulator import Buffer, Mode
+from tuner.errors import TemplateError
+from tuner.operator import Array, Operator, Parameter, Plan, parameters, scalars
+
+
+class Kernel:
+    """Call it with arrays that fit `binding` and the scalars that the caller gives.
+
+    The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory. Calls from several threads
+    take turns. Raises TemplateError when the emulator finds the kernel at fault.
+    """
+
+    def __init__(
+        self, operator: Operator[Any], binding: Binding, plan: Plan, kernel: emulator.Kernel, framework: Framework
+    ) -> None:
+        self._operator, self._binding, self._plan = operator, binding, plan
+        self._kernel, self._framework = kernel, framework
+        self._scalars = scalars(operator, binding.problem)
+        self._parameters = [parameters(operator, binding.problem, plan, launch) for launch in plan.launches]
+
+    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+        with ExitStack() as stack:
+            device = self._inputs(arrays, stack) | self._outputs(stack) | self._workspaces(stack)
+            self._launch({**self._scalars, **given}, device)
+            return tuple(self._fetched(argument.name, device) for argument in self._operator.outputs)
+
+    def _inputs(self, arrays: Mapping[str, Any], stack: ExitStack) -> "dict[str, _Placed]":
+        placed = {}
+        for name, array in arrays.items():
+            tensor, seen = self._binding.tensors[name], self._framework.numpy(array)
+            placed[name] = _place(name, tensor, seen.dtype, stack, writable=False)
+            placed[name].view[...] = seen.transpose(tensor.axes)
+        return placed
+
+    def _outputs(self, stack: ExitStack) -> "dict[str, _Placed]":
+        placed = {}
+        for argument in self._operator.outputs:
+            dtype = argument.dtype_of(self._binding.problem).numpy
+            placed[argument.name] = _place(argument.name, self._binding.tensors[argument.name], dtype, stack)
+        return placed
+
+    def _workspaces(self, stack: ExitStack) -> "dict[str, _Placed]":
+        placed = {}
+        for space in self._plan.workspaces:
+            buffer = stack.enter_context(Buffer(space.name, space.nbytes, writable=True, initialized=False))
+            placed[space.name] = _Placed(buffer.address, buffer.view(space.dtype.numpy, space.shape))
+        return placed
+
+    def _launch(self, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> None:
+        for launch, taken in zip(self._plan.launches, self._parameters, strict=True):
+            arguments = [self._value(parameter, values, device) for parameter in taken]
+            run = self._kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, arguments, Mode())
+            if run.findings:
+                raise TemplateError(f"{self._operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
+
+    def _value(self, parameter: Parameter, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> np.generic:
+        if parameter.pointer:
+            return np.uint64(device[parameter.argument].address)
+        if parameter.axis is not None:
+            return np.int64(self._binding.tensors[parameter.argument].strides[parameter.axis])
+        kind: type[np.generic] = parameter.dtype.numpy.type
+        return kind(values[parameter.argument])
+
+    def _fetched(self, name: str, device: "Mapping[str, _Placed]") -> Any:
+        tensor, view = self._binding.tensors[name], device[name].view
+        dtype = DType.of(view.dtype)
+        assert dtype is not None, "outputs are made with dtypes of ours"
+        result = self._framework.empty(tensor.caller_shape, dtype, CPU)
+        self._framework.numpy(result).transpose(tensor.axes)[...] = view
+        return result
+
+
+class _Placed(NamedTuple):
+    """A tensor in the emulator's memory."""
+
+    address: int  # of its first element
+    view: Array
+
+
+def _place(name: str, tensor: Tensor, dtype: "np.dtype[Any]", stack: ExitStack, *, writable: bool = True) -> _Placed:
+    """Memory for a tensor with its strides, which may be 0 or negative, until `stack` closes."""
+    reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
+    before = -sum(min(0, each) for each in reach)  # elements that lie before the first
+    elements = before + sum(max(0, each) for each in reach) + 1
+    nbytes = elements * dtype.itemsize
+    buffer = stack.enter_context(Buffer(name, nbytes, writable=writable, initialized=not writable))
+    steps = [stride * dtype.itemsize for stride in tensor.strides]
+    view = as_strided(buffer.view(dtype, (elements,))[before:], tensor.shape, steps)
+    return _Placed(buffer.address + before * dtype.itemsize, view)

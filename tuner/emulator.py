@@ -1,0 +1,122 @@
+"""Run CUDA kernels on the CPU and find their bugs: races, wild accesses, uninitialised reads, deadlocks, lateness."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
+from tuner.emulator_memory import Array, Buffer
+from tuner.emulator_pool import Pool
+from tuner.emulator_runtime import Counters
+from tuner.errors import InputError
+from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
+from tuner.render import render
+
+__all__ = ["Buffer", "Counters", "Finding", "Kernel", "Mode", "Pool", "Run", "build", "run"]
+
+
+def run(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    problem: Any,
+    config: Any,
+    arrays: Mapping[str, Any],
+    mode: Mode,
+) -> tuple[dict[str, Array], Run]:
+    """Run a config on a problem: (every output by name, what happened).
+
+    `arrays` holds every input by name, and scalars that are not to take their default. Launches after one with
+    findings are skipped; outputs that nobody wrote are NaN.
+    """
+    plan = implementation.plan(problem, config)
+    kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked)
+    with _device(operator, problem, plan, arrays) as device:
+        values = scalars(operator, problem, arrays)
+        runs: list[Run] = []
+        for launch in plan.launches:
+            arguments = _arguments(operator, problem, plan, launch, device, values)
+            runs.append(kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, arguments, mode))
+            if runs[-1].findings:
+                break
+        outputs = {argument.name: device[argument.name].array.copy() for argument in operator.outputs}
+    return outputs, _sum(runs)
+
+
+def _sum(runs: list[Run]) -> Run:
+    counted = zip(*(astuple(run.counters) for run in runs), strict=True)
+    return Run(
+        findings=tuple(finding for run in runs for finding in run.findings),
+        counters=Counters(*map(sum, counted)),
+        blocks=tuple(block for run in runs for block in run.blocks),
+        cpu_seconds=sum(run.cpu_seconds for run in runs),
+    )
+
+
+# ---- an operator's arguments in device memory
+
+
+class _Tensor(NamedTuple):
+    buffer: Buffer
+    array: Array  # a view of it
+
+
+@contextmanager
+def _device(
+    operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any]
+) -> Iterator[dict[str, _Tensor]]:
+    device: dict[str, _Tensor] = {}
+    with ExitStack() as stack:
+        for argument in operator.arguments:
+            if argument.role is not Role.SCALAR:
+                device[argument.name] = tensor = _tensor(argument, problem, arrays)
+                stack.enter_context(tensor.buffer)
+        for space in plan.workspaces:
+            buffer = stack.enter_context(Buffer(space.name, space.nbytes, writable=True, initialized=False))
+            device[space.name] = _Tensor(buffer, buffer.view(space.dtype.numpy, space.shape))
+        yield device
+
+
+def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Tensor:
+    dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
+    if argument.role is not Role.INPUT:
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        buffer = Buffer(argument.name, nbytes, writable=True, initialized=False)
+        return _Tensor(buffer, buffer.view(dtype, shape))
+    array = np.asarray(arrays[argument.name])
+    if array.shape != shape or array.dtype != dtype:
+        raise InputError(f"{argument.name} is {array.dtype}{list(array.shape)}, the problem says {dtype}{list(shape)}")
+    return _copied(argument, array)
+
+
+def _copied(argument: Argument, array: Array) -> _Tensor:
+    """A copy in device memory, with the array's own strides where the kernel takes them."""
+    keeps = argument.strided and array.ndim and array.strides[-1] == array.itemsize and min(array.strides) >= 0
+    source = array if keeps else np.ascontiguousarray(array)
+    span = array.itemsize + sum((n - 1) * stride for n, stride in zip(source.shape, source.strides, strict=True))
+    buffer = Buffer(argument.name, span if array.size else 0)
+    view = buffer.view(array.dtype, source.shape, source.strides)
+    view[...] = source
+    return _Tensor(buffer, view)
+
+
+def _arguments(
+    operator: Operator[Any],
+    problem: Any,
+    plan: Plan,
+    launch: Launch,
+    device: Mapping[str, _Tensor],
+    values: Mapping[str, float],
+) -> list[Buffer | np.generic]:
+    found: list[Buffer | np.generic] = []
+    for parameter in parameters(operator, problem, plan, launch):
+        if parameter.pointer:
+            found.append(device[parameter.argument].buffer)
+        elif parameter.axis is not None:
+            array = device[parameter.argument].array
+            found.append(np.int64(array.strides[parameter.axis] // array.itemsize))
+        else:
+            found.append(parameter.dtype.numpy.type(values[parameter.argument]))
+    return found

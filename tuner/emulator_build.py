@@ -1,0 +1,234 @@
+"""g++ for the emulator: runtime library, precompiled primitives, shared objects of kernels; each is built once."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from tuner.assets import PRIMITIVES
+from tuner.cache import Cache, Entry, cache_dir, key_of
+from tuner.errors import MachineError, TemplateError
+from tuner.render import header
+from tuner.source import Source
+
+_CPU = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+_COMMON = (
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",  # a shared object with unique symbols is never unloaded
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-strict-aliasing",  # CUDA code reinterprets memory
+    "-fno-stack-protector",
+    "-fcf-protection=none",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    *_CPU,
+)
+_RUNTIME = (*_COMMON, "-O2", "-shared")
+_KERNEL = (*_COMMON, "-O1", "-fstack-clash-protection", "-w")
+_CHECKED = (
+    "-g1",  # lines, for accesses that are known by their instruction
+    "-fsanitize=thread",  # calls a hook of ours for every access
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-fno-tree-pta",  # else accesses that seem local are not instrumented
+    "-fsanitize=bounds,alignment,shift",
+    "-fsanitize-undefined-trap-on-error",
+    "-ftrivial-auto-var-init=pattern",
+)
+_UMBRELLA = "primitives.h"
+_ASM = re.compile(r"\b(?:asm|__asm__)\b[^;]*;")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A g++ that can build for this machine."""
+
+    path: str
+    version: str
+
+
+@cache
+def compiler() -> Compiler:
+    """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or the CPU lacks AVX2."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise MachineError(f"the emulator runs on x86-64 Linux, not on {platform.system()} {platform.machine()}")
+    lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    if lacking:
+        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
+    path = shutil.which(os.environ.get("TUNER_CXX", "g++"))
+    if path is None:
+        raise MachineError("no g++ found: install it (apt install g++), or name it in TUNER_CXX")
+    return Compiler(path, _run([path, "--version"]).splitlines()[0])
+
+
+@cache
+def runtime_library() -> Path:
+    """The emulator's runtime as a shared library."""
+    key = key_of("runtime", compiler().version, *_RUNTIME, _primitives_digest())
+    host = PRIMITIVES / "host"
+
+    def build(folder: Path) -> Path:
+        includes = (f"-I{host}", f"-I{PRIMITIVES}")
+        output = folder / "runtime.so"
+        _run([compiler().path, *_RUNTIME, *includes, str(host / "runtime" / "runtime.cpp"), "-ldl", "-o", str(output)])
+        return output
+
+    return _cached(key, build)
+
+
+def shared_object(source: Source, *, checked: bool) -> Path:
+    """The kernels of a `host` source, compiled. Raises TemplateError, with g++'s words, when they do not compile."""
+    if source.target != "host":
+        raise TemplateError(f"the emulator runs sources rendered for 'host', not for {source.target!r}")
+    flags = (*_KERNEL, *_CHECKED) if checked else _KERNEL
+    key = key_of("kernel", source.digest, compiler().version, *flags, _primitives_digest())
+    return _cached(key, lambda folder: _compile(source, flags, folder))
+
+
+def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
+    _refuse_asm(source)
+    primitives = _primitives(flags)
+    kernel, output = folder / "kernel.cu", folder / "kernel.so"
+    entries = "".join(f"EMULATOR_ENTRY({entry})\n" for entry in source.entries)
+    kernel.write_text(f'#line 1 "kernel.cu"\n{source.text}\n#include "entry.cuh"\n{entries}')
+    own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
+    _write_headers(folder, own)
+    precompiled = () if own.keys() & primitives.texts.keys() else ("-include", str(primitives.folder / _UMBRELLA))
+    command = [compiler().path, *flags, *precompiled, f"-ffile-prefix-map={folder}/=", f"-I{folder}"]
+    command += [f"-I{primitives.folder}", "-x", "c++", str(kernel), "-o", str(output)]
+    command += ["-shared", "-nostdlib", "-lm", "-lc", "-lgcc"]  # without libtsan, which -fsanitize=thread would link
+    try:
+        _run(command)
+    except MachineError as error:
+        raise TemplateError(f"g++ does not compile {', '.join(source.entries)}: {error}") from error
+    return output
+
+
+def _refuse_asm(source: Source) -> None:
+    own = [text for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
+    for text in (source.text, *own):
+        if found := _ASM.search(text):
+            raise TemplateError(f"the emulator runs no inline PTX ({found[0][:80]}): wrap it in templates/primitives")
+
+
+# ---- precompiled primitives
+
+
+@dataclass(frozen=True)
+class _Primitives:
+    """The host primitives in one folder, with a precompiled umbrella header beside them."""
+
+    folder: Path
+    texts: Mapping[str, str]
+
+
+@cache
+def _primitives(flags: tuple[str, ...]) -> _Primitives:
+    texts = _primitive_texts()
+    key = key_of("primitives", compiler().version, *flags, _primitives_digest())
+    target = cache_dir() / "emulator" / f"primitives-{key[:16]}"
+    if not (target / f"{_UMBRELLA}.gch").exists():
+        target = _publish_folder(target, lambda folder: _precompile(folder, texts, flags))
+    return _Primitives(target, texts)
+
+
+def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
+    _write_headers(folder, texts)
+    (folder / _UMBRELLA).write_text("".join(f'#include "{name}"\n' for name in texts if "/" not in name))
+    output = folder / f"{_UMBRELLA}.gch"
+    _run([compiler().path, *flags, f"-I{folder}", "-x", "c++-header", str(folder / _UMBRELLA), "-o", str(output)])
+
+
+@cache
+def _primitive_texts() -> Mapping[str, str]:
+    """Include name → text of every header that a host source can reach."""
+    found = [
+        *PRIMITIVES.glob("*.cuh"),
+        *(PRIMITIVES / "host").glob("*.cuh"),
+        *(PRIMITIVES / "host").glob("*.cuh.jinja"),
+    ]
+    names = sorted({path.name.removesuffix(".jinja") for path in found})
+    return {name: header(name, PRIMITIVES, "host") for name in (*names, "runtime/api.h")}
+
+
+@cache
+def _primitives_digest() -> str:
+    digest = sha256()
+    for path in sorted((*PRIMITIVES.glob("*.cuh"), *(PRIMITIVES / "host").rglob("*"))):
+        if path.is_file():
+            digest.update(f"{path.relative_to(PRIMITIVES)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+# ---- files
+
+
+def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _cached(key: str, build: Callable[[Path], Path]) -> Path:
+    """The file that `build` makes, as an entry of the cache; a private copy where the cache cannot be written."""
+    store = Cache.of("emulator")
+    if store.get(key) is None:
+        with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+            data = build(Path(folder)).read_bytes()
+        store.put(key, Entry(data))
+        if store.get(key) is None:
+            private = _private_folder() / f"{key}.so"
+            private.write_bytes(data)
+            return private
+    return store.path(key)
+
+
+def _publish_folder(target: Path, build: Callable[[Path], None]) -> Path:
+    """A folder that appears whole or not at all; the first of several writers wins."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="partial-", dir=target.parent))
+    except OSError:
+        folder = target = _private_folder() / target.name
+        folder.mkdir()
+    build(folder)
+    if folder != target:
+        try:
+            folder.replace(target)
+        except OSError:  # somebody else was first
+            shutil.rmtree(folder)
+    return target
+
+
+@cache
+def _private_folder() -> Path:
+    return Path(_private_folder_owner().name)
+
+
+@cache
+def _private_folder_owner() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="tuner-emulator-")  # removed at exit
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise MachineError(f"cannot run {command[0]}: {error}") from error
+    if done.returncode:
+        raise MachineError(_first_errors(done.stderr) or f"{command[0]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def _first_errors(text: str) -> str:
+    lines = [line for line in text.splitlines() if "error" in line]
+    return "\n".join(lines[:5]) or text[-500:]

@@ -1,0 +1,177 @@
+"""Kernels compiled for the CPU, and one launch of them: what it found and what it counted."""
+
+import ctypes
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from tuner.emulator_build import shared_object
+from tuner.emulator_memory import Buffer
+from tuner.emulator_runtime import CFinding, CIndex, COptions, Counters, place, runtime
+from tuner.errors import InputError, TemplateError
+from tuner.source import Source
+
+Schedule = Literal["order", "reverse", "random"]
+Timing = Literal["early", "late", "random"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How to run: `checked` watches every access; `schedule` picks who runs next; `asynchronous` says when copies and
+    wgmma happen, at issue or as late as their wait allows; `seed` decides what is random."""
+
+    checked: bool = False
+    schedule: Schedule = "order"
+    asynchronous: Timing = "early"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        seed = f" seed={self.seed}" if "random" in (self.schedule, self.asynchronous) else ""
+        return f"{'checked' if self.checked else 'plain'} {self.schedule}/{self.asynchronous}{seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a kernel. `kind` is a word of templates/primitives/README.md; `place` is `file:line`."""
+
+    kind: str
+    message: str
+    block: tuple[int, int, int] = (0, 0, 0)
+    thread: int | None = None
+    place: str = ""
+    buffer: str = ""
+    offset: int = 0  # bytes into the buffer
+    other_thread: int | None = None
+    other_place: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        who = f" by thread {self.thread} of block {self.block}" if self.thread is not None else ""
+        where = f" at {self.place}" if self.place else ""
+        what = f", {self.buffer} offset {self.offset}" if self.buffer else ""
+        other = f", against thread {self.other_thread}" if self.other_thread is not None else ""
+        line = f", other at {self.other_place}" if self.other_place else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.kind}{where}: {self.message}{what}{who}{other}{line}{times}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a launch, or the launches of a plan, did."""
+
+    findings: tuple[Finding, ...]
+    counters: Counters
+    blocks: tuple[Counters, ...]  # of each block of each launch, x fastest
+    cpu_seconds: float
+
+
+Value = Buffer | np.generic | ctypes.Structure  # a pointer; a scalar of exactly the parameter's type; a struct by value
+
+
+class Kernel:
+    """Compiled kernels of one source, loaded into this process until nobody refers to them."""
+
+    def __init__(self, source: Source, *, checked: bool) -> None:
+        self.source, self.checked = source, checked
+        error = ctypes.create_string_buffer(1024)
+        library = runtime().emulator_open(str(shared_object(source, checked=checked)).encode(), error, len(error))
+        if not library:
+            raise TemplateError(f"the kernel cannot be loaded: {error.value.decode(errors='replace')}")
+        self._library = library
+        weakref.finalize(self, runtime().emulator_close, library)
+
+    def launch(
+        self,
+        entry: str,
+        grid: tuple[int, int, int],
+        threads: int | tuple[int, int, int],
+        smem_bytes: int,
+        arguments: Sequence[Value],
+        mode: Mode,
+    ) -> Run:
+        """Run a kernel over its grid. Buffers keep what it wrote. Raises InputError for a wrong number of arguments."""
+        if mode.checked and not self.checked:
+            raise InputError("this kernel was built without checks: build(source, checked=True)")
+        symbol = self._symbol(f"emulated_{entry}")
+        self._check_count(entry, len(arguments))
+        held = [_argument(value) for value in arguments]
+        pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(value) for value in held))
+        block = (threads, 1, 1) if isinstance(threads, int) else threads
+        with _LAUNCHING:
+            started = time.thread_time()
+            runtime().emulator_launch(symbol, pointers, CIndex(*grid), CIndex(*block), smem_bytes, _options(mode))
+            seconds = time.thread_time() - started
+            return Run(_findings(), _counters(), _block_counters(int(np.prod(grid))), seconds)
+
+    def _symbol(self, name: str) -> int:
+        found = runtime().emulator_symbol(self._library, name.encode())
+        if not found:
+            raise InputError(f"no kernel {name.partition('_')[2]!r}: the source has {', '.join(self.source.entries)}")
+        return int(found)
+
+    def _check_count(self, entry: str, given: int) -> None:
+        expected = ctypes.c_int.from_address(self._symbol(f"parameters_of_{entry}")).value
+        if given != expected:
+            raise InputError(f"{entry} takes {expected} arguments, not {given}")
+
+
+_LAUNCHING = threading.Lock()  # the runtime's state is the process's
+
+
+def build(source: Source, *, checked: bool) -> Kernel:
+    """Compile and load a source rendered for `host`; compiled code is cached.
+
+    Raises TemplateError when g++ refuses it, MachineError when this machine cannot build it.
+    """
+    return Kernel(source, checked=checked)
+
+
+def _options(mode: Mode) -> COptions:
+    return COptions(
+        get_args(Schedule).index(mode.schedule), get_args(Timing).index(mode.asynchronous), mode.checked, mode.seed
+    )
+
+
+def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c_char] | ctypes.Structure":
+    """An object that holds the value's bytes."""
+    if isinstance(value, Buffer):
+        return ctypes.c_uint64(value.address)
+    if isinstance(value, np.generic):
+        return ctypes.create_string_buffer(value.tobytes(), value.itemsize)
+    return value
+
+
+def _findings() -> tuple[Finding, ...]:
+    count = ctypes.c_int()
+    found = runtime().emulator_findings(ctypes.byref(count))
+    return tuple(_finding(found[i]) for i in range(count.value))
+
+
+def _finding(found: CFinding) -> Finding:
+    return Finding(
+        kind=found.kind.decode(),
+        message=found.message.decode(errors="replace"),
+        block=(found.block[0], found.block[1], found.block[2]),
+        thread=found.thread if found.thread >= 0 else None,
+        place=place(found.site),
+        buffer=found.buffer.decode(errors="replace"),
+        offset=found.offset,
+        other_thread=found.other_thread if found.other_thread >= 0 else None,
+        other_place=place(found.other_site),
+        count=found.count,
+    )
+
+
+def _counters() -> Counters:
+    counted: Counters = runtime().emulator_counters().contents.value()
+    return counted
+
+
+def _block_counters(blocks: int) -> tuple[Counters, ...]:
+    counted = runtime().emulator_block_counters()
+    return tuple(counted[i].value() for i in range(blocks))

@@ -1,0 +1,215 @@
+"""The door to the GPU: which one it is, and cubins loaded and launched on the caller's arrays and stream.
+
+CuPy is imported when a function is called; each of them but `available` raises MachineError where there is no GPU.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+from tuner import arch
+from tuner.arch import ARCHES, GPU
+from tuner.arrays import Framework
+from tuner.binding import Binding
+from tuner.cubin import Cubin
+from tuner.errors import InputError, MachineError, UsageError
+from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, scalars
+
+_STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def available() -> bool:
+    """Whether this machine has CuPy, a CUDA driver and a device."""
+    try:
+        _cupy()
+    except MachineError:
+        return False
+    return True
+
+
+def describe() -> str:
+    """One line about the current device."""
+    runtime = _cupy().cuda.runtime
+    found, (major, minor) = current_gpu(), divmod(runtime.driverGetVersion() // 10, 100)
+    return f"{_name(runtime.getDevice())} as {found.name} ({found.arch.name}), driver for CUDA {major}.{minor}"
+
+
+def current_gpu(ordinal: int | None = None) -> GPU:
+    """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not known."""
+    cuda = _cupy().cuda
+    return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
+
+
+def identify(name: str, capability: int) -> GPU:
+    """The GPU of a driver's model name and compute capability (90); the arch alone where the model is not known."""
+    try:
+        found = arch.gpu(name)
+        if found.arch.compute_capability == capability:
+            return found
+    except UsageError:
+        pass
+    for each in ARCHES.values():
+        if each.compute_capability == capability:
+            return arch.gpu(each.name)
+    raise MachineError(f"{name} has compute capability {capability}, which is none of {', '.join(ARCHES)}")
+
+
+def adopt(name: str, array: Any) -> Any:
+    """A CuPy view of a foreign array in GPU memory, ordered after the producer's work on CuPy's current stream."""
+    cupy = _cupy()
+    try:
+        return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: CuPy cannot read this {type(array).__qualname__} ({error})") from error
+
+
+class Kernel:
+    """A plan loaded on one device: call it with arrays that fit `binding` and the scalars that the caller gives.
+
+    The arrays and the outputs, in the operator's order, are of `framework`. A call returns when the launches are
+    queued on the framework's current stream.
+    """
+
+    def __init__(
+        self, operator: Operator[Any], binding: Binding, plan: Plan, cubin: Cubin, framework: Framework, ordinal: int
+    ) -> None:
+        cuda = _cupy().cuda
+        self._framework, self._ordinal, self._device = framework, ordinal, cuda.Device(ordinal)
+        self._problem, self._outputs, self._workspaces = binding.problem, operator.outputs, plan.workspaces
+        self._tensors = binding.tensors
+        self._scalars = scalars(operator, binding.problem)
+        with self._device:
+            self._steps = [_step(operator, binding, plan, launch, cubin) for launch in plan.launches]
+
+    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+        empty, address, place = self._framework.empty, self._framework.address, self._ordinal
+        tensors, problem = self._tensors, self._problem
+        with self._device:
+            outputs = {o.name: empty(tensors[o.name].caller_shape, o.dtype_of(problem), place) for o in self._outputs}
+            spaces = {space.name: empty(space.shape, space.dtype, place) for space in self._workspaces}
+            pointers = {name: address(array) for name, array in {**arrays, **outputs, **spaces}.items()}
+            values = {**pointers, **self._scalars, **given}
+            stream = self._framework.stream(place)
+            for step in self._steps:
+                step.launch(values, None if stream is None else _Stream(stream))
+        return tuple(outputs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """All that CuPy asks of the stream of another framework."""
+
+    ptr: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One launch. `fixed` holds the strides; the places of pointers and scalars are filled at each call."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem_bytes: int
+    fixed: tuple[Any, ...]
+    pointers: tuple[tuple[int, str], ...]  # position, argument
+    scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar by its own size
+
+    def launch(self, values: Mapping[str, Any], stream: _Stream | None) -> None:
+        """Raises MachineError when the driver refuses the launch."""
+        arguments = list(self.fixed)
+        for position, name in self.pointers:
+            arguments[position] = values[name]
+        for position, name, kind in self.scalars:
+            arguments[position] = kind(values[name])
+        try:
+            self.function(self.grid, self.block, arguments, self.smem_bytes, stream)
+        except _driver_error() as error:
+            raise MachineError(f"the GPU refused a launch of {self.grid} blocks: {error}") from error
+
+
+def _step(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch, cubin: Cubin) -> _Step:
+    slots = list(enumerate(parameters(operator, binding.problem, plan, launch)))
+    by_value = {argument.name for argument in operator.arguments if argument.role is Role.SCALAR}
+    return _Step(
+        function=_function(cubin, launch),
+        grid=launch.grid,
+        block=(launch.threads, 1, 1),
+        smem_bytes=launch.smem_bytes,
+        fixed=tuple(_stride(binding, parameter) for _, parameter in slots),
+        pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
+        scalars=tuple(
+            (position, parameter.argument, parameter.dtype.numpy.type)
+            for position, parameter in slots
+            if parameter.argument in by_value
+        ),
+    )
+
+
+def _stride(binding: Binding, parameter: Parameter) -> int | None:
+    """The stride that a parameter passes, in elements, as the int64 that CuPy makes of a Python int."""
+    return None if parameter.axis is None else binding.tensors[parameter.argument].strides[parameter.axis]
+
+
+def _function(cubin: Cubin, launch: Launch) -> Any:
+    cuda = _cupy().cuda
+    try:
+        function = _module(cuda.runtime.getDevice(), cubin.image).get_function(launch.entry)
+        granted = cuda.driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr)
+        if launch.smem_bytes > max(_STATIC_LIMIT, granted):
+            cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, launch.smem_bytes)
+    except _driver_error() as error:
+        name = f"{launch.entry} for {cubin.options.arch} by {cubin.toolkit}"
+        raise MachineError(
+            f"the driver cannot load {name} ({error}): it may be older than the toolkit; "
+            "or a stream is being captured: make the first call before"
+        ) from error
+    return function
+
+
+@cache
+def _module(ordinal: int, image: bytes) -> Any:  # noqa: ARG001  # a module belongs to the current device's context
+    module = _cupy().cuda.Module()
+    module.load(image)
+    return module
+
+
+@cache
+def _gpu(ordinal: int) -> GPU:
+    properties = _cupy().cuda.runtime.getDeviceProperties(ordinal)
+    return identify(_name(ordinal), 10 * int(properties["major"]) + int(properties["minor"]))
+
+
+def _name(ordinal: int) -> str:
+    name: bytes = _cupy().cuda.runtime.getDeviceProperties(ordinal)["name"]
+    return name.decode()
+
+
+@cache
+def _driver_error() -> type[Exception]:
+    from cupy.cuda.driver import CUDADriverError
+
+    return CUDADriverError  # type: ignore[no-any-return]  # CuPy ships no types
+
+
+@cache
+def _cupy() -> ModuleType:
+    """CuPy, on a machine where it has a device to work with."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise MachineError(f"no GPU can be used without CuPy ({error}): {_INSTALL}") from error
+    # With no driver every other call says that the driver is too old; the version 0 is the plain answer.
+    if cupy.cuda.runtime.driverGetVersion() == 0:
+        raise MachineError(f"no GPU, because there is no CUDA driver: {_WITHOUT}")
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise MachineError(f"no GPU ({error}): {_WITHOUT}") from error
+    return cast(ModuleType, cupy)
+
+
+_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12])"
+_WITHOUT = "install one, or use NumPy arrays, which run on the CPU emulator"

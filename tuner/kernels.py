@@ -1,0 +1,67 @@
+"""Choices compiled, each machine code once a process, and loaded for the arrays of a call."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner import emulated, emulator, gpu, nvrtc
+from tuner.arrays import CPU, FRAMEWORKS
+from tuner.binding import Binding
+from tuner.cache import Cache
+from tuner.choice import Choice
+from tuner.cubin import Cubin
+from tuner.errors import TemplateError
+from tuner.operator import Operator, canonical, statics
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+
+Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
+"""(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
+
+
+class Kernels:
+    """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._cubins: dict[object, Cubin] = {}
+        self._emulated: dict[object, emulator.Kernel] = {}
+
+    def compile(self, operator: Operator[Any], choice: Choice, place: int) -> None:
+        """All of `load` that needs no arrays, and no GPU either."""
+        if place == CPU:
+            self._emulator_kernel(operator, choice)
+        else:
+            self._cubin(operator, choice)
+
+    def load(self, operator: Operator[Any], choice: Choice, binding: Binding, framework: str, place: int) -> Run:
+        """A choice, ready for arrays of a framework at a place.
+
+        Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
+        """
+        plan, arrays = choice.implementation.plan(binding.problem, choice.config), FRAMEWORKS[framework]
+        if place == CPU:
+            return emulated.Kernel(operator, binding, plan, self._emulator_kernel(operator, choice), arrays)
+        return gpu.Kernel(operator, binding, plan, self._cubin(operator, choice), arrays, place)
+
+    def _cubin(self, operator: Operator[Any], choice: Choice) -> Cubin:
+        key = _key(operator, choice), choice.gpu.arch.name
+        if key not in self._cubins:
+            source = render(operator, choice.implementation, choice.problem, choice.config)
+            outcome = nvrtc.compile(source, Options(choice.gpu.arch.name), Cache.of("cubin"))
+            if isinstance(outcome, Failed):
+                what = f"{operator.name}/{choice.implementation.name} for {choice.gpu.arch.name}"
+                raise TemplateError(f"{what} does not compile: {outcome.reason}\n{outcome.log}")
+            self._cubins[key] = outcome
+        return self._cubins[key]
+
+    def _emulator_kernel(self, operator: Operator[Any], choice: Choice) -> emulator.Kernel:
+        key = _key(operator, choice)
+        if key not in self._emulated:
+            source = render(operator, choice.implementation, choice.problem, choice.config, "host")
+            self._emulated[key] = emulator.build(source, checked=False)
+        return self._emulated[key]
+
+
+def _key(operator: Operator[Any], choice: Choice) -> object:
+    selected = tuple(getattr(choice.problem, name) for name in statics(operator.problem))
+    return operator.name, choice.implementation.name, selected, canonical(choice.config)

@@ -1,0 +1,217 @@
+"""CUDA source to cubin on a machine without a GPU: NVRTC through CuPy's binding, a cache, and a pool of processes."""
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import ModuleType, TracebackType
+from typing import Any, cast
+
+from tuner.cache import Cache, Entry, key_of
+from tuner.cubin import Cubin, read
+from tuner.errors import MachineError, UsageError
+from tuner.pool import Limits, Lost, Pool
+from tuner.result import Failed, Stage
+from tuner.source import Source
+from tuner.toolkit import Options, Toolkit
+
+__all__ = ["Compiler", "Options", "Toolkit", "compile", "toolkit"]
+
+_OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
+_STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
+_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] uses an installed CUDA toolkit)"
+_PROBE = 'extern "C" __global__ void probe() {}'
+
+
+@cache
+def toolkit() -> Toolkit:
+    """The NVRTC of this machine. Raises MachineError, with what to install, where there is none."""
+    nvrtc = _binding()
+    version = ".".join(map(str, nvrtc.getVersion()))
+    image, _ = _invoke(Source(("probe",), _PROBE, (), "cuda"), (f"-arch=sm_{max(nvrtc.getSupportedArchs())}",))
+    build = re.search(rb"release [\d.]+, (V[\d.]+)", image)  # ptxas signs its work; the version is all NVRTC tells
+    return Toolkit("nvrtc", version, build[1].decode() if build else "")
+
+
+def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
+    """The cubin of `source`, from `cache` where it is known; Failed when NVRTC or ptxas refuses it.
+
+    In this process, so that a compiler crash is a crash here: `Compiler` is for sources that nobody has compiled yet.
+    Raises MachineError without NVRTC, UsageError for options or an arch that this NVRTC does not know.
+    """
+    key = _key(source, options)
+    if cache and (known := _cached(cache, key, options)):
+        return known
+    outcome = _compile(source, options)
+    if cache:
+        cache.put(key, _entry(outcome))
+    return outcome
+
+
+class Compiler:
+    """A context manager that compiles many sources at once, each at most once, in processes that may be lost.
+
+    Outcomes go to `cache` (the user's, when None). A compiler that crashes, takes more memory than `limits` allow or
+    more time gives Failed for its source alone, and is asked again next time; what NVRTC refuses is remembered.
+    """
+
+    def __init__(self, workers: int | None = None, *, limits: Limits | None = None, cache: Cache | None = None) -> None:
+        self._pool: Pool[_Job, Cubin | Failed] = Pool(_compile_job, workers=workers, limits=limits, warm=toolkit)
+        self._cache = cache or Cache.of("cubin")
+
+    def __enter__(self) -> "Compiler":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the compilers that run."""
+        return self._pool.pids()
+
+    def compile_many(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[tuple[int, Cubin | Failed]]:
+        """(position in `jobs`, outcome) in the order in which they finish; `jobs` is read as compilers become free."""
+        batch = _Batch(self._cache)
+        for (key, _, _), outcome in self._pool.run(batch.unknown(jobs)):
+            yield from batch.known()
+            yield from batch.finish(key, outcome)
+        yield from batch.known()
+
+
+_Job = tuple[str, Source, Options]  # key first
+_Outcome = Cubin | Failed | Lost
+
+
+class _Batch:
+    """Which positions wait for which key, and which outcomes need no compiler."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._waiting: dict[str, list[int]] = {}
+        self._known: deque[tuple[int, Cubin | Failed]] = deque()
+        self._unsaved: dict[str, _Outcome] = {}  # what the cache does not keep must not be compiled twice either
+
+    def unknown(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[_Job]:
+        """The jobs that must be compiled, each key once."""
+        for position, (source, options) in enumerate(jobs):
+            key = _key(source, options)
+            if key in self._waiting:
+                self._waiting[key].append(position)
+            elif known := self._unsaved.get(key) or _cached(self._cache, key, options):
+                self._known.append((position, _verdict(known)))
+            else:
+                self._waiting[key] = [position]
+                yield key, source, options
+
+    def known(self) -> Iterator[tuple[int, Cubin | Failed]]:
+        while self._known:
+            yield self._known.popleft()
+
+    def finish(self, key: str, outcome: _Outcome) -> Iterator[tuple[int, Cubin | Failed]]:
+        if isinstance(outcome, Lost) or not self._cache.put(key, _entry(outcome)):
+            self._unsaved[key] = outcome
+        for position in self._waiting.pop(key):
+            yield position, _verdict(outcome)
+
+
+def _key(source: Source, options: Options) -> str:
+    made_by = toolkit()
+    return key_of(source.digest, options.digest, str(made_by), made_by.build)
+
+
+def _compile_job(job: _Job) -> Cubin | Failed:
+    _, source, options = job
+    return _compile(source, options)
+
+
+def _compile(source: Source, options: Options) -> Cubin | Failed:
+    started = time.perf_counter()
+    try:
+        image, log = _invoke(source, options.flags)
+    except _RefusedError as refusal:
+        return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
+    cubin = read(image, log, options, toolkit(), time.perf_counter() - started)
+    if missing := [name for name in source.entries if name not in cubin.entries]:
+        reason = f'the source defines no kernel {missing[0]} (it needs extern "C" __global__)'
+        return Failed(Stage.COMPILE, reason, log)
+    return cubin
+
+
+class _RefusedError(Exception):
+    """The source does not compile."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+
+
+def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
+    """(cubin, log) of one compilation."""
+    nvrtc = _binding()
+    names = tuple(name.encode() for name, _ in source.headers)
+    texts = tuple(text.encode() for _, text in source.headers)
+    program = nvrtc.createProgram(source.text, "kernel.cu", texts, names)
+    try:
+        nvrtc.compileProgram(program, flags)
+        # CuPy 14 reads getCUBIN's result as text and drops its last byte, which is a zero of the program headers.
+        return nvrtc.getCUBIN(program) + b"\0", _log(nvrtc, program)
+    except nvrtc.NVRTCError as error:
+        raise _translated(error, _log(nvrtc, program), flags) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _log(nvrtc: ModuleType, program: object) -> str:
+    text: str = nvrtc.getProgramLog(program)
+    return text.rstrip("\0").strip()
+
+
+def _translated(error: Any, log: str, flags: tuple[str, ...]) -> Exception:
+    if error.status == _INVALID_OPTION:
+        return UsageError(f"NVRTC does not take {' '.join(flags)}: {log}")
+    if error.status == _OUT_OF_MEMORY or _STARVED.search(log):
+        return MemoryError(f"{error} {log}")
+    if error.status == _NO_BUILTINS:
+        return MachineError(f"NVRTC cannot load libnvrtc-builtins ({error} {log}): {_INSTALL}")
+    return _RefusedError(log or f"error: {error}")
+
+
+def _first_error(log: str) -> str:
+    found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
+    return (found[0] if found else log.partition("\n")[0]).strip()
+
+
+def _entry(outcome: Cubin | Failed) -> Entry:
+    if isinstance(outcome, Failed):
+        return Entry(b"", {"reason": outcome.reason, "log": outcome.log})
+    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds})
+
+
+def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    log = str(entry.metadata["log"])
+    if not entry.data:
+        return Failed(Stage.COMPILE, str(entry.metadata["reason"]), log)
+    return read(entry.data, log, options, toolkit(), float(entry.metadata["compile_seconds"]))
+
+
+def _verdict(outcome: _Outcome) -> Cubin | Failed:
+    return Failed(Stage.COMPILE, outcome.reason, outcome.log) if isinstance(outcome, Lost) else outcome
+
+
+@cache
+def _binding() -> ModuleType:
+    """CuPy's NVRTC functions, which need no driver."""
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        raise MachineError(f"compiling needs CuPy ({error}): {_INSTALL}") from error
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as error:  # cuda.pathfinder finds no library
+        why = str(error).partition("\n")[0]
+        raise MachineError(f"compiling needs the NVRTC library ({why}): {_INSTALL}") from error
+    return cast(ModuleType, nvrtc)

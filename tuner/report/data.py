@@ -1,0 +1,67 @@
+"""What a report is made of: plain values that a search hands over, one ReportData a problem."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a list: `Fact("mma work", "1.00×", "of the mathematics: D=72 costs 72")`."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceFacts:
+    """The search space of one implementation: combinations, what each constraint removed, what is left."""
+
+    implementation: str
+    raw: int
+    valid: int
+    removed: tuple[tuple[str, int], ...] = ()  # (reason, combinations), as Space.counts() gives them
+    closed: str = ""  # why the search gave up on this implementation before its end
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFacts:
+    """How the search went."""
+
+    method: str
+    seed: int
+    budget: int  # tries
+    effort: str
+    stopped: str  # why: "the budget of 128 tries is spent"
+    seconds: float
+    resumed: int = 0  # attempts that earlier sessions had made
+    prior_correlation: float | None = None  # Spearman's, of the ranks before compiling with the results
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """One problem's search on one GPU. Empty fields leave their part of the report out."""
+
+    operator: str
+    implementations: tuple[str, ...]  # that took part
+    problem: Fields
+    gpu: str
+    arch: str
+    device: str  # the model whose rates predictions assume
+    evidence: Evidence
+    attempts: Sequence[Attempt]  # in the order tried
+    search: SearchFacts
+    command: str  # that repeats the search
+    record: TuningRecord | None = None
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by index of the attempt
+    default: Attempt | None = None
+    spaces: tuple[SpaceFacts, ...] = ()
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # implementation → parameter → share
+    work: tuple[Fact, ...] = ()  # what the winner does against the least any kernel must do
+    source: str = ""  # of the winner, rendered
+    default_source: str = ""
+    sass: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    usage: str = ""  # Python that runs the winner

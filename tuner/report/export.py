@@ -1,0 +1,76 @@
+"""A report as JSON: what a program reads instead of the page."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tuner.report.data import ReportData
+from tuner.report.standing import judged, parameters
+from tuner.result import Attempt, to_data
+
+SCHEMA = "tuner-report/1"
+
+
+def data_json(data: Sequence[ReportData]) -> str:
+    """One JSON object. Attempts are a table, its columns named once; logs stay in the database."""
+    problems = [_problem(each) for each in data]
+    return json.dumps(_finite({"schema": SCHEMA, "problems": problems}), ensure_ascii=False, separators=(",", ":"))
+
+
+def script_json(data: Sequence[ReportData]) -> str:
+    """`data_json` for a script element: it holds no `<`, so that no text in it can end the element."""
+    return data_json(data).replace("<", "\\u003c")
+
+
+def _problem(data: ReportData) -> dict[str, Any]:
+    return {
+        "operator": data.operator,
+        "problem": dict(data.problem),
+        "gpu": data.gpu,
+        "arch": data.arch,
+        "device": data.device,
+        "evidence": data.evidence.value,
+        "record": to_data(data.record) if data.record else None,
+        "default": dict(data.default.config) if data.default else None,
+        "attempts": _table(judged(data.attempts, data.verdicts)),
+        "verdicts": {str(index): to_data(verdict) for index, verdict in data.verdicts.items()},
+        "importance": {name: dict(shares) for name, shares in data.importance.items()},
+        "work": [to_data(fact) for fact in data.work],
+        "search": to_data(data.search),
+        "spaces": [to_data(space) for space in data.spaces],
+        "environment": dict(data.environment),
+        "command": data.command,
+    }
+
+
+def _table(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    names = parameters(attempt.config for attempt in attempts)
+    terms = parameters(attempt.prediction.terms for attempt in attempts if attempt.prediction)
+    columns = ["implementation", *(f"config.{name}" for name in names), "stage", "reason", "cost", "time_us", "low_us"]
+    columns += ["high_us", "samples", "registers", "spill_bytes", "smem_bytes", "threads", "ctas_per_sm", "sass_digest"]
+    columns += [f"term.{name}" for name in terms]
+    return {"columns": columns, "rows": [_row(attempt, names, terms) for attempt in attempts]}
+
+
+def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[Any]:
+    failure, resources, prediction, time = attempt.failure, attempt.resources, attempt.prediction, attempt.measurement
+    row: list[Any] = [attempt.identity.implementation, *(attempt.config.get(name) for name in names)]
+    row += [failure.stage.value, failure.reason] if failure else [None, None]
+    row.append(prediction.cost if prediction else None)
+    row += [time.time_us, time.low_us, time.high_us, time.samples] if time else [None] * 4
+    if resources:
+        row += [resources.registers, resources.spill_bytes, resources.smem_bytes, resources.threads]
+        row += [resources.ctas_per_sm, resources.sass_digest]
+    else:
+        row += [None] * 6
+    return row + [prediction.terms.get(name) if prediction else None for name in terms]
+
+
+def _finite(value: Any) -> Any:
+    """Six digits of every float; null for what JSON cannot say."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value

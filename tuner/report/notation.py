@@ -1,0 +1,81 @@
+"""How values are spelled for people, so that a page, a table and a terminal agree."""
+
+import math
+
+from tuner.result import Fields, Scalar
+
+_SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
+
+
+def scalar(value: Scalar) -> str:
+    """One Problem or Config value as CUDA and JSON spell it: `true`, `64`, `bf16`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def fields(values: Fields) -> str:
+    """`BT=64 BK=128 swizzle=true`."""
+    return " ".join(f"{name}={scalar(value)}" for name, value in values.items())
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def counted(number: int, singular: str, plural: str) -> str:
+    """`1 try`, `128 tries`."""
+    return f"{number:,} {singular if number == 1 else plural}"
+
+
+def times(ratio: float) -> str:
+    """A ratio, with enough digits to tell close configs apart: `1.043×`, `12.6×`."""
+    return _finite(ratio, f"{ratio:.3f}×" if ratio < 10 else f"{ratio:.1f}×")
+
+
+def percent(share: float) -> str:
+    """A fraction as a percentage: 0.031 is `3.1 %`, 0.24 is `24 %`."""
+    digits = 0 if abs(share) >= 0.0995 else 1
+    text = f"{100 * share:.{digits}f}".replace("-", "−")
+    if share and float(f"{100 * share:.{digits}f}") == 0:
+        text = "<0.1" if share > 0 else ">−0.1"
+    return _finite(share, f"{text}{_SPACE}%")
+
+
+def change(share: float) -> str:
+    """A signed fraction: `+3.1 %`, `−0.4 %`."""
+    return ("+" if share > 0 else "") + percent(share)
+
+
+def significant(value: float) -> str:
+    """Three significant digits: `0.00231`, `2.31e-05`."""
+    return _finite(value, f"{value:.3g}")
+
+
+def microseconds(value: float) -> str:
+    """A time in µs without its unit, which stands in the heading."""
+    return _finite(value, f"{value:.2f}" if value < 1000 else f"{value:.1f}")
+
+
+def kib(nbytes: int) -> str:
+    """Bytes in KiB without the unit, which stands in the heading."""
+    return f"{nbytes / 1024:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """How long people waited: `0.31 s`, `42 s`, `4 min 10 s`, `2 h 05 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2g}{_SPACE}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}{_SPACE}s"
+    if whole < 3600:
+        return f"{whole // 60}{_SPACE}min {whole % 60:02d}{_SPACE}s"
+    return f"{whole // 3600}{_SPACE}h {whole % 3600 // 60:02d}{_SPACE}min"
+
+
+def _finite(value: float, text: str) -> str:
+    return text if math.isfinite(value) else "not finite"
+
+
+SPELLINGS = (scalar, fields, count, counted, times, percent, change, significant, microseconds, kib, duration)

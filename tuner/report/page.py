@@ -1,0 +1,95 @@
+"""ReportData → one HTML file that needs nothing else, or a short Markdown text."""
+
+import os
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import jinja2
+
+from tuner.assets import REPORTS
+from tuner.errors import MachineError
+from tuner.report import charts, highlight, notation
+from tuner.report.data import ReportData
+from tuner.report.export import script_json
+from tuner.report.section import sections
+
+_LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
+
+
+def render(data: Sequence[ReportData]) -> str:
+    """The page: the same data give the same bytes."""
+    style, script = _asset("style.css"), _asset("script.js")
+    return _template("report.html.jinja", escape=True).render(
+        sections=sections(data), style=style, script=script, csp=_policy(style, script), json=script_json(data)
+    )
+
+
+def markdown(data: Sequence[ReportData]) -> str:
+    """The short version: winner, margin, verdict, runner-ups, failures, how to repeat it."""
+    return _template("report.md.jinja", escape=False).render(sections=sections(data))
+
+
+def write(html: str, path: Path) -> None:
+    """Replace `path` at once: a reader sees the old file or the whole new one. Raises MachineError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(html, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise MachineError(f"cannot write the report to {path}: {error.strerror}; name another place") from error
+
+
+def _policy(style: str, script: str) -> str:
+    """A content security policy that lets this page's own style and script run, and nothing be loaded."""
+    own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    return (REPORTS / name).read_text(encoding="utf-8")
+
+
+def _template(name: str, *, escape: bool) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(REPORTS),
+        undefined=jinja2.StrictUndefined,
+        autoescape=escape,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
+    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": highlight.cuda}
+    environment.globals |= {"diff": highlight.diff, "bar": charts.bar, "WIDTH": charts.WIDTH, "BAR": charts.BAR}
+    return environment.get_template(name)
+
+
+def _printable(value: object) -> object:
+    """Refuse what a reader should never see; a template must say what an absent value means."""
+    if value is None or value != value:
+        raise TypeError(f"the report would print {value!r}")
+    return value
+
+
+def _shortened(log: str) -> str:
+    """The head and the tail of a long log."""
+    left_out = len(log) - _LOG_HEAD - _LOG_TAIL
+    if left_out <= 0:
+        return log
+    return f"{log[:_LOG_HEAD]}\n… {left_out:,} characters left out …\n{log[-_LOG_TAIL:]}"
+
+
+def _cell(text: str) -> str:
+    """Text that may stand in a Markdown table or line: no pipes, no breaks, no markup."""
+    flat = " ".join(text.split())
+    return "".join(f"\\{char}" if char in "\\|`*_<>[]#" else char for char in flat)

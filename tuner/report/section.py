@@ -1,0 +1,216 @@
+"""Everything that a page says about one problem, worked out from its ReportData before a template sees it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.report import charts, notation
+from tuner.report.data import ReportData
+from tuner.report.standing import (
+    Delta,
+    Entry,
+    FailureGroup,
+    Key,
+    failures,
+    judged,
+    key,
+    key_of,
+    losses,
+    machine_code,
+    overlap,
+    parameters,
+    predicted_ranks,
+    shared_fields,
+    standing,
+    value_of,
+)
+from tuner.result import Attempt, Evidence, Fields, Verdict
+
+FINALISTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """One of the best configs, beside the winner."""
+
+    entry: Entry
+    is_default: bool
+    twins: int  # other configs with the same machine code
+    verdict: Verdict | None
+    differs: frozenset[str]  # parameters whose value is not the winner's
+    deltas: tuple[Delta, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One row of the table of all attempts."""
+
+    number: int  # from 1
+    attempt: Attempt
+    entry: Entry | None  # None: it failed, or a later attempt at the same config decides
+    predicted_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    data: ReportData
+    id: str
+    title: str
+    attempts: tuple[Attempt, ...]  # a bad verdict is a failure here
+    entries: tuple[Entry, ...]  # best first
+    finalists: tuple[Finalist, ...]
+    shared: Fields  # fields that all finalists have in common
+    varying: tuple[str, ...]  # the other parameters of the finalists
+    parameters: tuple[str, ...]  # of all attempts
+    failures: tuple[FailureGroup, ...]
+    tries: tuple[Try, ...]
+    convergence: charts.Convergence
+    parallel: charts.Parallel | None
+    profile: charts.Profile | None
+
+    @property
+    def subject(self) -> str:
+        return f"{self.data.operator} on {self.data.gpu}"
+
+    @property
+    def measured(self) -> bool:
+        return self.data.evidence is Evidence.MEASURED
+
+    @property
+    def winner(self) -> Entry | None:
+        """The record's config, or the best one found where none has a good verdict."""
+        return self.entries[0] if self.entries else None
+
+    @property
+    def n_failed(self) -> int:
+        return sum(attempt.failure is not None for attempt in self.attempts)
+
+    @property
+    def commonest_failure(self) -> FailureGroup | None:
+        return max(self.failures, key=lambda group: len(group.tries), default=None)
+
+    @property
+    def n_implementations(self) -> int:
+        return len({attempt.identity.implementation for attempt in self.attempts})
+
+    @property
+    def default(self) -> Attempt | None:
+        """The default config's attempt, judged like the others."""
+        default = self.data.default
+        return next((a for a in self.attempts if default and key_of(a) == key_of(default)), default)
+
+    @property
+    def over_default(self) -> float | None:
+        """The default config's value over the winner's."""
+        value = value_of(self.default, self.data.evidence) if self.default else None
+        return value / self.entries[0].value if value is not None and self.entries and self.entries[0].value else None
+
+    @property
+    def default_won(self) -> bool:
+        return bool(self.entries and self.default and key_of(self.default) == key_of(self.entries[0].attempt))
+
+    @property
+    def per_minute(self) -> float | None:
+        """Attempts a minute of this session."""
+        search = self.data.search
+        return 60 * (len(self.attempts) - search.resumed) / search.seconds if search.seconds > 0 else None
+
+
+def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
+    """One section a problem; a title names the fields in which the problems differ."""
+    common = shared_fields([_identity(each) for each in data])
+    return tuple(_section(each, f"p{number}", _title(each, common)) for number, each in enumerate(data, 1))
+
+
+def _identity(data: ReportData) -> Fields:
+    return {"operator": data.operator, "gpu": data.gpu, **data.problem}
+
+
+def _title(data: ReportData, common: Fields) -> str:
+    own = {name: value for name, value in data.problem.items() if name not in common}
+    return f"{data.operator} on {data.gpu}" + (f": {notation.fields(own)}" if own else "")
+
+
+def _section(data: ReportData, id: str, title: str) -> Section:
+    attempts = judged(data.attempts, data.verdicts)
+    entries = standing(attempts, data.evidence, data.record)
+    finalists = _finalists(data, entries)
+    configs = [finalist.entry.attempt.config for finalist in finalists]
+    shared = shared_fields(configs)
+    return Section(
+        data=data,
+        id=id,
+        title=title,
+        attempts=attempts,
+        entries=entries,
+        finalists=finalists,
+        shared=shared,
+        varying=tuple(name for name in parameters(configs) if name not in shared),
+        parameters=parameters(attempt.config for attempt in attempts),
+        failures=failures(attempts),
+        tries=_tries(attempts, entries),
+        convergence=charts.convergence(attempts, entries, data.evidence),
+        parallel=charts.parallel(entries, data.evidence),
+        profile=charts.profile([finalist.entry for finalist in finalists]),
+    )
+
+
+def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ...]:
+    """The best configs of distinct machine code, and the default."""
+    groups: dict[object, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(machine_code(entry), []).append(entry)
+    default = key_of(data.default) if data.default else None
+    chosen = [group[0] for group in list(groups.values())[:FINALISTS]]
+    chosen += [entry for entry in entries if key_of(entry.attempt) == default and entry not in chosen]
+    verdicts = _verdicts(data)
+    return tuple(
+        Finalist(
+            entry=entry,
+            is_default=key_of(entry.attempt) == default,
+            twins=len(groups[machine_code(entry)]) - 1,
+            verdict=verdicts.get(key_of(entry.attempt)),
+            differs=_differences(entry, entries[0]),
+            deltas=losses(entry, entries[0]),
+            remarks=_remarks(entry, entries[0]),
+        )
+        for entry in chosen
+    )
+
+
+def _verdicts(data: ReportData) -> Mapping[Key, Verdict]:
+    found = {key_of(data.attempts[index]): verdict for index, verdict in data.verdicts.items()}
+    if data.record is not None:
+        found[key(data.record.identity.implementation, data.record.config)] = data.record.verdict
+    return found
+
+
+def _differences(entry: Entry, winner: Entry) -> frozenset[str]:
+    own, best = entry.attempt.config, winner.attempt.config
+    return frozenset(name for name in parameters((own, best)) if own.get(name) != best.get(name))
+
+
+def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
+    """What else decided between a config and the winner."""
+    if entry is winner:
+        return ()
+    found = []
+    resources = entry.attempt.resources
+    if resources is not None and resources.spill_bytes > 0:
+        found.append(f"spills {resources.spill_bytes} bytes a thread: ranked behind all that do not")
+    if machine_code(entry) == machine_code(winner):
+        found.append("same machine code as the winner")
+    elif overlap(entry.attempt, winner.attempt):
+        found.append("tie: the intervals overlap")
+    elif entry.attempt.measurement is None and entry.value == winner.value:
+        found.append("tie: the same predicted cost")
+    return tuple(found)
+
+
+def _tries(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[Try, ...]:
+    entered = {entry.index: entry for entry in entries}
+    ranks = predicted_ranks(attempts)
+    return tuple(
+        Try(index + 1, attempt, entered.get(index), ranks.get(key_of(attempt)) if attempt.prediction else None)
+        for index, attempt in enumerate(attempts)
+    )

@@ -1,0 +1,69 @@
+"""What a strategy knows when it proposes: results so far, configs being tried, and a prior belief about all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.stats import rankdata, spearmanr
+
+from tuner.space import Array
+
+_JUDGED_FROM, _JUDGED_TO = 8, 16  # valid results that judge a prior; later ones are all good, and rank by chance
+_WRONG = 0.2  # rank correlation below which a prior is dropped
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Results in the order in which they came, and configs asked for without a result yet."""
+
+    tried: Array  # indices of the configs [n]
+    values: Array  # [n], lower is better; inf: it failed
+    pending: Array  # indices [m]
+
+    @cached_property
+    def known(self) -> Array:
+        """Indices that must not be proposed again [n + m]."""
+        return np.concatenate([self.tried, self.pending])
+
+    @cached_property
+    def worked(self) -> Array:
+        """Which results are values: booleans [n]."""
+        return np.isfinite(self.values)
+
+    def best(self, count: int) -> Array:
+        """Indices of the best results, best first; failures last."""
+        return self.tried[np.argsort(self.values, kind="stable")[:count]]
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A predicted order of all configs, believed until the first results speak against it."""
+
+    cost: Array  # [configs], lower is better, any unit
+
+    @cached_property
+    def ranks(self) -> Array:
+        """Ranks in [0, 1] on a logarithmic axis, so that the first hundredth of the configs spans half of it."""
+        ranks = rankdata(np.nan_to_num(self.cost, nan=np.inf)) - 1
+        on_axis: Array = np.log1p(ranks) / np.log(max(2, len(ranks)))
+        return on_axis
+
+    def best(self, count: int) -> list[int]:
+        """Indices of the configs that are predicted best."""
+        order: list[int] = np.argsort(self.ranks, kind="stable")[:count].tolist()
+        return order
+
+    def correlation(self, history: History) -> float | None:
+        """Spearman's rank correlation with the first valid results; None before there are eight."""
+        first = np.flatnonzero(history.worked)[:_JUDGED_TO]
+        predicted, found = self.ranks[history.tried[first]], history.values[first]
+        if len(first) < _JUDGED_FROM or np.ptp(predicted) == 0 or np.ptp(found) == 0:
+            return None
+        return float(spearmanr(predicted, found).statistic)
+
+    def holds(self, history: History) -> bool:
+        """Whether the results leave the prior standing."""
+        correlation = self.correlation(history)
+        return correlation is None or correlation >= _WRONG

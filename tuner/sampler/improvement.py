@@ -1,0 +1,136 @@
+"""The Gaussian strategy: the config with the largest expected improvement under the model of all results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from threadpoolctl import ThreadpoolController
+
+from tuner.sampler.features import Coordinates, coordinates
+from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement
+from tuner.sampler.history import History, Prior
+from tuner.sampler.starts import Starts
+from tuner.sampler.strategies import candidates
+from tuner.space import Array, Space
+
+_FAILED = 0.8  # a failure scores like this quantile of the valid results
+_ROOM = 64  # rows that a model can grow by before it is fitted again
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A fit, and its posterior on a pool of candidates; grows row by row until the next fit is due."""
+
+    coordinates: Coordinates
+    hyperparameters: Hyperparameters
+    pool: Array  # indices of the candidates
+    posterior: Posterior
+    fitted: int  # results at the fit
+    rows: list[int]  # indices of the configs that the posterior is conditioned on
+
+    def covers(self, history: History) -> bool:
+        """Whether the history continues the rows, and brings too few results for another fit."""
+        n = len(history.tried)
+        continues = self.rows == history.known[: len(self.rows)].tolist()
+        return continues and n - self.fitted < max(2, n // 10) and len(history.known) < self.fitted + _ROOM
+
+    def extend(self, known: Array) -> None:
+        """Condition on the configs of `known` that are not rows yet."""
+        fresh = known[len(self.rows) :]
+        if len(fresh):
+            self.posterior.append(self.coordinates.of(fresh))
+            self.rows.extend(fresh.tolist())
+
+
+class Gaussian:
+    """The largest expected improvement under a Gaussian process over the whole valid set.
+
+    The model sees scores, not values: the mean of normal scores (ranks, deaf to outliers) and of logarithms
+    (which keep the gaps among the good), with failures as bad as the worst fifth.
+    """
+
+    def __init__(
+        self, space: Space[Any], rng: np.random.Generator, starts: Starts, prior: Prior | None = None
+    ) -> None:
+        self._space, self._rng, self._starts, self._prior = space, rng, starts, prior
+        self._model: Model | None = None
+        # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
+        self._threads = ThreadpoolController()
+        self.expected_improvement: float | None = None  # of the last proposal, relative to the best value
+
+    def propose(self, history: History) -> int:
+        start = self._starts.next(history)
+        if start is not None:
+            return start
+        with self._threads.limit(limits=1):
+            return self._most_promising(history)
+
+    def _most_promising(self, history: History) -> int:
+        model = self._model_of(history)
+        scores = standard_scores(history.values)
+        mean, deviation = model.posterior.predict(scores)
+        best = float(scores[history.worked].min())
+        gain = log_expected_improvement(mean, deviation, best)
+        gain[np.isin(model.pool, history.known)] = -np.inf
+        chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
+        self.expected_improvement = relative_gain(float(np.exp(gain[chosen])), scores, history)
+        return int(model.pool[chosen])
+
+    def _model_of(self, history: History) -> Model:
+        """The last model with a few more rows, or a new fit."""
+        if self._model is None or not self._model.covers(history):
+            self._model = self._fit(history)
+        self._model.extend(history.known)
+        return self._model
+
+    def _fit(self, history: History) -> Model:
+        axes = self._coordinates_for(history)
+        last = self._model.hyperparameters if self._model is not None and self._model.coordinates is axes else None
+        points, scores = axes.of(history.tried), standard_scores(history.values)
+        iterations = 30 if last is None else 12
+        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, last, iterations)
+        pool = candidates(self._space, history, self._rng)
+        posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
+        return Model(axes, fitted, pool, posterior, len(history.tried), [])
+
+
+    def _coordinates_for(self, history: History) -> Coordinates:
+        """The last coordinates, or new ones when the prior was dropped or taken up again."""
+        trusted = self._prior is not None and self._prior.holds(history)
+        if self._model is not None and trusted == (self._model.coordinates.prior is not None):
+            return self._model.coordinates
+        return coordinates(self._space, self._prior.ranks if trusted and self._prior is not None else None)
+
+
+def standard_scores(values: Array) -> Array:
+    """Values as the model sees them: mean 0, variance 1 [n]; inf is a failure."""
+    worked = np.isfinite(values)
+    valid = values[worked]
+    normal = ndtri((rankdata(valid) - 0.5) / len(valid))
+    scores = np.empty(len(values))
+    scores[worked] = (normal + _standard(_gaps(valid))) / 2
+    scores[~worked] = np.quantile(scores[worked], _FAILED)
+    return _standard(scores)
+
+
+def relative_gain(improvement: float, scores: Array, history: History) -> float:
+    """An improvement of the score as a share of the best value, by the slope between the best and the best third."""
+    gaps, valid = _gaps(history.values[history.worked]), scores[history.worked]
+    order = np.argsort(valid)
+    best, third = order[0], order[max(1, len(order) // 3)]
+    slope = (gaps[third] - gaps[best]) / max(valid[third] - valid[best], 1e-9)
+    return float(-np.expm1(-improvement * slope))
+
+
+def _gaps(values: Array) -> Array:
+    """Values on an axis of relative differences, where there is one."""
+    return np.log(values) if values.min() > 0 else values
+
+
+def _standard(scores: Array) -> Array:
+    standard: Array = (scores - scores.mean()) / (scores.std() + 1e-9)
+    return standard

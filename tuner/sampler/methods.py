@@ -1,0 +1,38 @@
+"""The methods by name: what proposes, what it starts from, and the trials it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.sampler.history import Prior
+from tuner.sampler.improvement import Gaussian
+from tuner.sampler.starts import Starts
+from tuner.sampler.strategies import Categorical, Exhaustive, Genetic, Random, Strategy
+from tuner.sampler.trials import RepairedTPE, Trials, ValidSampler
+from tuner.space import Space
+
+_OF_PRIOR = 10  # configs that a prior ranks best, among the starts
+_BALANCED = 4  # configs beside them, so that the judgement of the prior sees more than its best
+
+
+def build(
+    space: Space[Any], method: str, seed: int, starts: Sequence[int], prior: Prior | None
+) -> tuple[Trials, Strategy | None]:
+    """Empty trials over `space` and the strategy behind them (None: Optuna's own)."""
+    rng = np.random.default_rng(seed)
+    given = [*starts, *(prior.best(_OF_PRIOR) if prior is not None else ())]
+    design = Starts(space, rng, given, _BALANCED if prior is not None else 0)
+    if method == "tpe":
+        return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None
+    strategies: dict[str, Callable[[], Strategy]] = {
+        "gp": lambda: Gaussian(space, rng, design, prior),
+        "categorical": lambda: Categorical(space, rng, design),
+        "genetic": lambda: Genetic(space, rng, design),
+        "random": lambda: Random(space, rng, starts),
+        "exhaustive": lambda: Exhaustive(space),
+    }
+    strategy = strategies[method]()
+    return Trials(ValidSampler(space, lambda _study, _trial, history: strategy.propose(history))), strategy

@@ -1,0 +1,28 @@
+"""What is wrong with a database that opens: pages that contradict each other, rows that hold no value."""
+
+from sqlalchemy import Connection, select, text
+
+from tuner.errors import StoreError
+from tuner.store import rows
+from tuner.store.schema import ATTEMPTS, RECORDS, VERDICTS
+
+_READERS = ((ATTEMPTS, rows.attempt_of), (VERDICTS, rows.verdict_of), (RECORDS, rows.record_of))
+
+
+def damage(connection: Connection, pragma: str) -> list[str]:
+    """What SQLite's `quick_check` or `integrity_check` says, the first 20 lines; empty when all is well."""
+    if connection.dialect.name != "sqlite":
+        return []
+    return [line for line in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() if line != "ok"]
+
+
+def unreadable(connection: Connection) -> list[str]:
+    """A sentence for every attempt, verdict and record that cannot be read."""
+    found = []
+    for table, read in _READERS:
+        for row in connection.execute(select(table)).mappings():
+            try:
+                read(row)
+            except StoreError as error:
+                found.append(str(error))
+    return found

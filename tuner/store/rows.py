@@ -1,0 +1,148 @@
+"""Values ↔ rows of the tables, and the values that only the store has."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from tuner import tuned
+from tuner.canonical import decode, encode
+from tuner.errors import StoreError
+from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict, attempt_from, to_data, verdict_from
+from tuner.store.schema import IDENTITY
+
+_PARTS = ("failure", "resources", "prediction", "measurement")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttempt:
+    """An attempt with its row's number, its search session and when it was stored (ISO 8601, UTC)."""
+
+    id: int
+    attempt: Attempt
+    study: int | None
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One search session. `ended` and `why` are None while it runs, and for ever when it was killed."""
+
+    id: int
+    operator: str
+    problem: str  # canonical JSON
+    gpu: str
+    command: str  # the command line
+    seed: int
+    method: str
+    effort: str
+    budget: int  # tries
+    versions: Fields
+    started: str  # ISO 8601, UTC
+    ended: str | None
+    why: str | None  # it stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was known of a device or a toolkit at a time."""
+
+    name: str
+    facts: Fields
+    created: str  # ISO 8601, UTC
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def attempt_row(attempt: Attempt, study: int | None, created: str) -> dict[str, Any]:
+    data = to_data(attempt)
+    parts = {name: None if data[name] is None else encode(data[name]) for name in _PARTS}
+    about = {"study": study, "created": created, "seconds": attempt.seconds}
+    return {**about, **data["identity"], "config": encode(data["config"]), **parts}
+
+
+def attempt_of(row: RowMapping) -> StoredAttempt:
+    """Raises StoreError for a row that does not hold an attempt."""
+    try:
+        data = {name: None if row[name] is None else decode(row[name]) for name in ("config", *_PARTS)}
+        identity = {name: row[name] for name in IDENTITY}
+        attempt = attempt_from(data | {"identity": identity, "seconds": row["seconds"]})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable("attempt", row, error) from error
+    return StoredAttempt(row["id"], attempt, row["study"], row["created"])
+
+
+def verdict_row(attempt: int, verdict: Verdict) -> dict[str, Any]:
+    return {"attempt": attempt, "ok": verdict.ok, "created": now(), "verdict": encode(asdict(verdict))}
+
+
+def verdict_of(row: RowMapping) -> Verdict:
+    """Raises StoreError for a row that does not hold a verdict."""
+    try:
+        return verdict_from(decode(row["verdict"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable("verdict", row, error) from error
+
+
+def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
+    """Raises StoreError for a record without the evidence that a record must have."""
+    if reason := _refusal(record):
+        raise StoreError(f"no record for {record.identity.operator} on {record.identity.gpu}: {reason}")
+    line = tuned.to_line(record)
+    keys = {name: getattr(record.identity, name) for name in ("operator", "problem", "gpu")}
+    digest = sha256(line.encode()).hexdigest()
+    about = {"evidence": record.evidence.value, "created": record.created, "study": study}
+    return keys | about | {"digest": digest, "record": line}
+
+
+def record_of(row: RowMapping) -> TuningRecord:
+    """Raises StoreError for a row that does not hold a record."""
+    try:
+        return tuned.from_line(row["record"])
+    except StoreError as error:
+        raise _unreadable("record", row, error) from error
+
+
+def study_of(row: RowMapping) -> Study:
+    return Study(**{**row, "versions": decode(row["versions"])})
+
+
+def facts_of(row: RowMapping) -> Facts:
+    return Facts(row["name"], decode(row["facts"]), row["created"])
+
+
+def _refusal(record: TuningRecord) -> str:
+    if not record.verdict.ok:
+        return f"its verdict is not ok: {record.verdict.reason}"
+    if (record.measurement if record.evidence is Evidence.MEASURED else record.prediction) is None:
+        return f"it is said to be {record.evidence.value}, and holds no such figure"
+    if not _is_canonical(record.identity.problem):
+        return f"its problem is not canonical JSON: {record.identity.problem!r}"
+    if not _is_utc(record.created):
+        return f"its date {record.created!r} is not ISO 8601 in UTC, such as {now()}"
+    return ""
+
+
+def _is_canonical(problem: str) -> bool:
+    try:
+        fields = decode(problem)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and encode(fields) == problem
+
+
+def _is_utc(created: str) -> bool:
+    try:
+        offset = datetime.fromisoformat(created).utcoffset()
+    except ValueError:
+        return False
+    return offset is not None and not offset
+
+
+def _unreadable(what: str, row: RowMapping, error: Exception) -> StoreError:
+    reason = f"{type(error).__name__}: {error}"
+    return StoreError(f"{what} {row['id']} cannot be read ({reason}): put back a copy of the database")
