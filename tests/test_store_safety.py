@@ -13,19 +13,20 @@ from store_factory import attempt
 from tuner.store import Store
 
 WRITER = """
-import sys
-from store_factory import attempt
+import os, sys
+from store_factory import attempt, record
 from tuner.store import Store
 
 with Store.open(sys.argv[1]) as store:
     for number in range(int(sys.argv[2])):
         store.append([attempt(number), attempt(number)])
+        store.promote(record(number, problem={"T": os.getpid()}))
         print(number, flush=True)
 """
 
 
 def writer(path: Path, rounds: int) -> "subprocess.Popen[str]":
-    """A process that appends two attempts a round and then says which round that was."""
+    """A process that appends two attempts and promotes a record a round, and then says which round that was."""
     command = [sys.executable, "-c", WRITER, str(path), str(rounds)]
     return subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
 
@@ -60,10 +61,12 @@ def test_processes_that_make_and_fill_one_database_at_once_all_succeed(tmp_path:
     assert sorted(stored(path)) == sorted(list(range(60)) * 6)
 
 
-def test_a_reader_is_not_held_up_by_a_writer(tmp_path: Path) -> None:
+def test_a_long_look_does_not_hold_up_a_writer_and_goes_on_seeing_what_was(tmp_path: Path) -> None:
     path = tmp_path / "tuner.db"
-    with Store.open(path, patience_s=0.01) as store, closing(sqlite3.connect(path, isolation_level=None)) as writing:
+    count = "SELECT count(*) FROM attempts"
+    with Store.open(path, patience_s=0.01) as store, closing(sqlite3.connect(path, isolation_level=None)) as looking:
+        looking.execute("BEGIN")
+        before = looking.execute(count).fetchone()
         store.append([attempt()])
-        writing.execute("BEGIN IMMEDIATE")
-        writing.execute("DELETE FROM attempts")
+        assert looking.execute(count).fetchone() == before == (0,)
         assert len(store.attempts("scan")) == 1

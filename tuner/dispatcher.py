@@ -29,7 +29,7 @@ __all__ = ["Dispatcher", "Explanation", "Miss", "UntunedWarning", "explain", "mi
 
 DEVICES = ("emulator", "cuda")
 _REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
-_CALLERS = 3  # frames from `_prepare` up to the application
+_CALLERS = 4  # frames from `_prepare` up to the application
 
 
 def __getattr__(name: str) -> Any:
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *operators.names()})
+    return sorted({*__all__, *operators.names()})
 
 
 def explain(operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:

@@ -34,9 +34,8 @@ _COMMON = (
     *_CPU,
 )
 _RUNTIME = (*_COMMON, "-O2", "-shared")
-_KERNEL = (*_COMMON, "-O1", "-fstack-clash-protection", "-w")
+_KERNEL = (*_COMMON, "-O1", "-g1", "-fstack-clash-protection", "-w")  # -g1: lines, for faults and accesses
 _CHECKED = (
-    "-g1",  # lines, for accesses that are known by their instruction
     "-fsanitize=thread",  # calls a hook of ours for every access
     "--param=tsan-instrument-func-entry-exit=0",
     "-fno-tree-pta",  # else accesses that seem local are not instrumented

@@ -103,7 +103,7 @@ def disassemble(image: bytes) -> Mapping[str, str]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
-        done = subprocess.run([_nvdisasm(), "-c", file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run([nvdisasm(), "-c", file.name], capture_output=True, text=True, check=False)
     if done.returncode:
         raise MachineError(f"nvdisasm failed ({done.returncode}): {done.stderr.strip()}; install one as new as NVRTC")
     _, *parts = re.split(r"^//-+ (\S+) +-+\n", done.stdout, flags=re.MULTILINE)
@@ -111,7 +111,7 @@ def disassemble(image: bytes) -> Mapping[str, str]:
     return {name.removeprefix(".text."): text for name, text in pairs if name.startswith(".text.")}
 
 
-def _nvdisasm() -> str:
+def nvdisasm() -> str:
     """The wheel's nvdisasm before the one on PATH, which may be older than NVRTC."""
     with_wheel = (file.locate() for file in _wheel_files() if file.name in ("nvdisasm", "nvdisasm.exe"))
     found = next((str(path) for path in with_wheel if Path(path).is_file()), None) or shutil.which("nvdisasm")

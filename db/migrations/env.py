@@ -6,6 +6,5 @@ context.configure(
     connection=context.config.attributes["connection"],
     version_table=context.config.attributes["version_table"],
     render_as_batch=True,  # SQLite cannot alter a column in place
-    transactional_ddl=True,  # a kill in the middle leaves the old schema
 )
 context.run_migrations()

@@ -1,34 +1,24 @@
 """flash_attention on mma.sync (sm_80 and up): online softmax over tiles of keys that pass through a ring of slots."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from tuner.arch import Arch
+from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
+from .mma_sync_config import (
+    Config,
+    q_in_ring,
+    register_estimate,
+    register_limit,
+    smem_budgets,
+    smem_bytes,
+)
 from .mma_sync_work import work
 from .operator import Problem
 
 ENTRY = "flash_attention_mma_sync"
-ELEMENT = 2  # bytes of fp16 and bf16
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    BM: int  # rows of Q a block
-    BN: int  # keys a tile
-    warps: int
-    d_warps: int  # warps that share their rows: each multiplies a part of the keys, then a part of D
-    stages: int  # slots for tiles of K and V: one is read while the others are filled
-    smem_budget: int  # bytes a block may use; Q in registers has a place of its own only where it fits
-    min_ctas: int  # blocks that the registers of an SM must hold
-    q_in_registers: bool  # or read again from shared memory for each tile
-    swizzle: bool  # chunks of a row permuted, or rows padded to an odd number of chunks
-    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
-    heavy_first: bool  # causal: the row tiles with most keys first
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -55,7 +45,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
             ),
             Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
-            Constraint("only D > 64 is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > 64)),
+            Constraint("only D > 96 is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > 96)),
             Constraint(
                 "warps that share rows own whole pairs of 8-wide columns of O",
                 lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
@@ -82,49 +72,6 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     )
 
 
-def smem_budgets(arch: Arch) -> tuple[int, ...]:
-    """What an SM leaves each of 4, 3, 2 blocks or 1, in bytes, ascending."""
-    shares = (arch.smem_per_sm // ctas - arch.smem_reserved for ctas in (4, 3, 2, 1))
-    return tuple(min(share // 128 * 128, arch.smem_per_block) for share in shares)
-
-
-def row_bytes(D: int, swizzle: Any) -> Any:
-    """Bytes of a row of D elements in shared memory."""
-    return 16 * np.where(swizzle, D // 8, D // 8 | 1)
-
-
-def q_in_ring(D: int, c: Any) -> Any:
-    """Whether Q, on its way to registers, has no place of its own within the budget."""
-    return c.q_in_registers & ((c.BM + c.stages * c.BN) * row_bytes(D, c.swizzle) + _shared_rows(c) > c.smem_budget)
-
-
-def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes; `c` is a config or columns of many."""
-    ring = c.stages * c.BN
-    rows = np.where(q_in_ring(D, c), np.maximum(c.BM, ring), c.BM + ring)
-    return rows * row_bytes(D, c.swizzle) + _shared_rows(c)
-
-
-def _shared_rows(c: Any) -> Any:
-    """P, and a float a row and part, where warps share rows."""
-    return np.where(c.d_warps > 1, c.BM * (ELEMENT * c.BN + 4 * c.d_warps), 0)
-
-
-def register_estimate(D: int, c: Any) -> Any:
-    """Registers a thread: O, scores, Q where it stays, and 30 for what no config does without.
-
-    Hardly any config that this puts over the limit compiles without spills (README.md has the counts).
-    """
-    query = np.where(c.q_in_registers, D * c.d_warps / 2, 0)
-    return c.BM * (D + c.BN + query) / (32 * c.warps) + 30
-
-
-def register_limit(c: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds min_ctas blocks."""
-    share = arch.registers_per_sm // (32 * c.warps * c.min_ctas)
-    return np.minimum(share // 8 * 8, arch.registers_per_thread)
-
-
 def plan(problem: Problem, config: Config) -> Plan:
     D = problem.head_dim
     blocks = -(-problem.seq_q // config.BM) * problem.heads * problem.batch
@@ -135,15 +82,27 @@ def plan(problem: Problem, config: Config) -> Plan:
     )
 
 
+# BM, BN, warps: the first that fits is the default. 32 rows a warp read K and V half as often as 16.
+_TILES = ((128, 64, 4), (128, 64, 8), (128, 32, 8), (64, 32, 4), (32, 32, 2))
+_REGISTERS = 224  # an estimate up to here compiles without spills on every arch
+
+
 def default(problem: Problem, arch: Arch) -> Config:
-    raise NotImplementedError
+    """The largest tile that neither spills nor exceeds an arch's shared memory."""
+    for BM, BN, warps in _TILES:
+        for budget in smem_budgets(arch):
+            config = Config(BM, BN, warps, 1, 2, budget, 1, False, True, True, problem.causal)
+            fits = smem_bytes(problem.head_dim, config) <= budget
+            if fits and register_estimate(problem.head_dim, config) <= _REGISTERS:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
 
 
 IMPLEMENTATION = Implementation(
     name="mma_sync",
     summary="tensor cores through mma.sync, tiles of K and V through cp.async, exact for every head_dim",
     config=Config,
-    refusal=lambda problem, arch: None,
+    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -1,2 +1,142 @@
-"""x"""
-def work(*a): ...
+"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.operator import Array, Work
+
+from .mma_sync_config import ELEMENT, Config, q_in_ring, row_bytes
+from .operator import Problem, cost, visible_keys
+
+WARP = 32
+CHUNK = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Tiles of keys visited for one head, by blocks and by groups of warps that share rows."""
+
+    blocks: Array  # [blocks]
+    groups: int  # summed over all groups
+    rows_of_keys: int  # of K, summed over blocks, that are read from global memory
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> "Visits":
+        starts = np.arange(0, problem.seq_q, config.BM)
+        keys = _attended(problem, starts, config.BM)
+        blocks = -(-keys // config.BN)
+        group_starts = np.arange(0, problem.seq_q, config.rows_per_warp)
+        groups = -(-_attended(problem, group_starts, config.rows_per_warp) // config.BN)
+        read = np.minimum(blocks * config.BN, problem.seq_k)
+        return cls(blocks, int(np.sum(groups)), int(np.sum(read)))
+
+
+def _attended(problem: Problem, starts: Array, rows: int) -> Array:
+    """Keys that any of `rows` rows from each start attends: those of the last one."""
+    last = np.minimum(starts + rows, problem.seq_q) - 1
+    return visible_keys(problem)[last]
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+    """Work of all heads. mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer
+    instructions are those that the mathematics needs, with addresses estimated."""
+    heads, visits = problem.batch * problem.heads, Visits.of(problem, config)
+    blocks, tiles = len(visits.blocks), int(np.sum(visits.blocks))
+    group = _group_tile(problem.head_dim, config)
+    floor = cost(problem)
+    return Work(
+        ctas=heads * blocks,
+        warps=config.warps,
+        mma=heads * visits.groups * group.mma,
+        fma=heads * visits.groups * group.fma,
+        mufu=heads * visits.groups * group.mufu,
+        alu=heads * (visits.groups * group.alu + tiles * 2 * _copy_instructions(problem.head_dim, config)),
+        smem_wavefronts=heads * _wavefronts(problem, config, visits),
+        l2_bytes=float(heads * _global_bytes(problem, visits)),
+        dram_bytes=float(floor.bytes),
+        barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(problem.head_dim, config)),
+        longest_cta=float(np.max(visits.blocks) * blocks / tiles) if tiles else 1.0,
+        chain=float(np.max(visits.blocks, initial=0)),
+        stages=config.stages,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTile:
+    """Warp instructions of the warps that share rows, for one tile of keys."""
+
+    mma: float
+    fma: float
+    mufu: float
+    alu: float
+    ldmatrix: float  # 8x8 matrices: one wavefront each
+    stores: float  # of P and of row maxima, where warps share rows
+
+
+def _group_tile(D: int, config: Config) -> GroupTile:
+    m, parts, n = config.rows_per_warp // 16, config.d_warps, config.BN // 8
+    scores = m * 16 * config.BN / WARP
+    query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
+    row_values = 2 * m * parts  # a lane's rows
+    shared = parts > 1
+    return GroupTile(
+        mma=m * n * query_steps + m * (n / 2) * (D / 8),
+        # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
+        fma=3 * scores + 6 * row_values + (0 if config.lazy_rescale else m * 16 * D / WARP),
+        mufu=scores + row_values,
+        # two scores a conversion; shuffles; an XOR or addition a step of D
+        alu=scores / 2 + 6 * row_values + parts * 2 * (D / 16 + n / 2),
+        ldmatrix=2 * n * D / 8 + (0 if config.q_in_registers else parts * m * D / 4) + shared * parts * m * 2 * n,
+        stores=shared * (m * 2 * n + row_values * parts),
+    )
+
+
+def _wavefronts(problem: Problem, config: Config, visits: Visits) -> float:
+    """Shared-memory cycles for one head."""
+    D, blocks = problem.head_dim, len(visits.blocks)
+    group, groups = _group_tile(D, config), -(-problem.seq_q // config.rows_per_warp)
+    m = config.rows_per_warp // 16
+    threads = WARP * config.warps
+    copies = 2 * int(np.sum(visits.blocks)) * copy_wavefronts(D, config.swizzle, config.BN, threads)
+    query = blocks * copy_wavefronts(D, config.swizzle, config.BM, threads)
+    query += groups * config.d_warps * m * D / 4 * config.q_in_registers
+    epilogue = groups * m * 2 * (D / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
+    return visits.groups * (group.ldmatrix + group.stores) + copies + query + epilogue
+
+
+@cache
+def copy_wavefronts(D: int, swizzle: bool, rows: int, threads: int) -> int:
+    """Shared-memory cycles of writing a tile by cp.async: for each 8 lanes, the most that share a 16-byte column."""
+    chunks = D // 8
+    rows_per_pass = threads // chunks
+    thread = np.arange(threads)
+    row = thread // chunks + np.arange(-(-rows // rows_per_pass))[:, None] * rows_per_pass  # [passes, threads]
+    active = (thread // chunks < rows_per_pass) & (row < rows)
+    column = chunk_offset(D, swizzle, row, thread % chunks) // CHUNK % 8
+    hits = (column[..., None] == np.arange(8)) & active[..., None]
+    return int(np.sum(np.max(np.sum(hits.reshape(-1, 8, 8), axis=1), axis=1)))
+
+
+def chunk_offset(D: int, swizzle: bool, row: Array, chunk: Array) -> Array:
+    """Byte offset of a chunk in a tile: `Rows::offset` of rows.cuh."""
+    group = int(np.gcd(D // 8, 8)) if swizzle else 1
+    return row * row_bytes(D, swizzle) + CHUNK * (chunk ^ row // (8 // group) % group)
+
+
+def _copy_instructions(D: int, config: Config) -> float:
+    """Integer instructions of a block's warps to copy one tile: address, bound and pointer of each chunk."""
+    return 5 * config.BN * (D // 8) / WARP + 12 * config.warps
+
+
+def _global_bytes(problem: Problem, visits: Visits) -> int:
+    """Read and written by the blocks of one head: K and V again for each tile of rows."""
+    row = ELEMENT * problem.head_dim
+    return 2 * visits.rows_of_keys * row + 2 * problem.seq_q * row + 4 * problem.seq_q
+
+
+def _barriers_outside_the_loop(D: int, config: Config) -> int:
+    """One before O takes the place of Q; Q on its way to registers costs one more, or two in the ring's place."""
+    return 1 + int(config.q_in_registers) + int(q_in_ring(D, config))

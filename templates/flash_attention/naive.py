@@ -20,14 +20,12 @@ class Config:
     columns: int  # elements of a row of O that a thread holds; it computes the row's scores for them anew
 
 
-def space(problem: Problem, arch: Arch) -> Space[Config]:
+def space(problem: Problem, _arch: Arch) -> Space[Config]:
     D = problem.head_dim
     return Space(
         Config,
         choices={"threads": (32, 64, 128, 256), "columns": (8, 16, 24, 32, 40, 64, 80, 96, 128)},
-        constraints=(
-            Constraint("threads share a row evenly", lambda c: D % c.columns == 0),
-        ),
+        constraints=(Constraint("threads share a row evenly", lambda c: D % c.columns == 0),),
     )
 
 
@@ -35,12 +33,12 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, (_blocks(problem, config), 1, 1), config.threads, 0),), {})
 
 
-def default(problem: Problem, arch: Arch) -> Config:
+def default(problem: Problem, _arch: Arch) -> Config:
     """The widest share of a row that leaves every register in place."""
     return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim % n == 0))
 
 
-def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     """Every thread reads q, k and v through L1 for itself; nothing passes through shared memory."""
     D, columns = problem.head_dim, config.columns
     pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem))) * (D // columns) / WARP
@@ -72,7 +70,7 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others",
     config=Config,
-    refusal=lambda problem, arch: None,
+    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

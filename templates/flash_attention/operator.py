@@ -42,7 +42,8 @@ class Problem:
         if self.head_dim not in HEAD_DIMS:
             raise UsageError(f"head_dim {self.head_dim}: flash_attention takes 8 to 256 in steps of 8")
         if self.dtype not in DTYPES:
-            raise UsageError(f"dtype {getattr(self.dtype, 'value', self.dtype)}: flash_attention takes {', '.join(d.value for d in DTYPES)}")
+            name = getattr(self.dtype, "value", self.dtype)
+            raise UsageError(f"dtype {name}: flash_attention takes {', '.join(d.value for d in DTYPES)}")
         for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)}: flash_attention takes 1 and more")
@@ -81,10 +82,7 @@ ARGUMENTS = (
         default=lambda problem: float(problem.head_dim**-0.5),
         doc="positive; default head_dim ** -0.5",
     ),
-    *(
-        Argument(name, DType.INT32, role=Role.SCALAR)
-        for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k")
-    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k")),
 )
 
 INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from tuner import __version__, emulator, gpu, nvrtc
+from tuner import __version__, emulator_build, gpu, nvrtc, sass
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
 from tuner.cli.output import DbOption, JsonOption, emit_json, table
@@ -36,9 +36,9 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
         _python(),
         _try("compiling (NVRTC)", lambda: f"{nvrtc.toolkit()}, for {', '.join(ARCHES)}"),
         _cupy(),
-        _try("emulator (g++)", emulator.describe),
+        _try("emulator (g++)", lambda: str(emulator_build.compiler().version)),
         _try("GPU", gpu.describe, needed=False),
-        _try("machine code as text (nvdisasm)", _nvdisasm, needed=False),
+        _try("machine code as text (nvdisasm)", sass.nvdisasm, needed=False),
         _try("database", lambda: _database(db)),
         _cache(),
     ]
@@ -74,15 +74,9 @@ def _cupy() -> Check:
     return Check("CuPy", len(builds) == 1, ", ".join(builds) or "not installed", remedy)
 
 
-def _nvdisasm() -> str:
-    from tuner.sass import nvdisasm
-
-    return nvdisasm()
-
-
 def _database(db: str | None) -> str:
     with Store.open(db) as store:
-        return f"{store.place}, schema {store.version}"
+        return f"{store.place}{'' if store.writable else ' (read only)'}"
 
 
 def _cache() -> Check:

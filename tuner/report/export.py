@@ -13,7 +13,7 @@ SCHEMA = "tuner-report/1"
 
 
 def data_json(data: Sequence[ReportData]) -> str:
-    """One JSON object. Attempts are a table, its columns named once; logs stay in the database."""
+    """One JSON object. Attempts are a table without its empty columns; logs stay in the database."""
     problems = [_problem(each) for each in data]
     return json.dumps(_finite({"schema": SCHEMA, "problems": problems}), ensure_ascii=False, separators=(",", ":"))
 
@@ -50,7 +50,9 @@ def _table(attempts: Sequence[Attempt]) -> dict[str, Any]:
     columns = ["implementation", *(f"config.{name}" for name in names), "stage", "reason", "cost", "time_us", "low_us"]
     columns += ["high_us", "samples", "registers", "spill_bytes", "smem_bytes", "threads", "ctas_per_sm", "sass_digest"]
     columns += [f"term.{name}" for name in terms]
-    return {"columns": columns, "rows": [_row(attempt, names, terms) for attempt in attempts]}
+    rows = [_row(attempt, names, terms) for attempt in attempts]
+    used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    return {"columns": [columns[i] for i in used], "rows": [[row[i] for i in used] for row in rows]}
 
 
 def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[Any]:
@@ -68,9 +70,10 @@ def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[A
 
 
 def _finite(value: Any) -> Any:
-    """Six digits of every float; null for what JSON cannot say."""
+    """Six digits of every float, whole ones as integers; null for what JSON cannot say."""
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        short = float(f"{value:.6g}") if math.isfinite(value) else None
+        return int(short) if short is not None and short.is_integer() else short
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list) else value

@@ -86,6 +86,11 @@ class Section:
         return sum(attempt.failure is not None for attempt in self.attempts)
 
     @property
+    def n_passed_over(self) -> int:
+        """Configs with a better value than the winner's that rank behind it because they spill."""
+        return sum(entry.relative < 1 and entry.spills for entry in self.entries)
+
+    @property
     def commonest_failure(self) -> FailureGroup | None:
         return max(self.failures, key=lambda group: len(group.tries), default=None)
 
@@ -195,9 +200,8 @@ def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
     if entry is winner:
         return ()
     found = []
-    resources = entry.attempt.resources
-    if resources is not None and resources.spill_bytes > 0:
-        found.append(f"spills {resources.spill_bytes} bytes a thread: ranked behind all that do not")
+    if entry.spills and not winner.spills:
+        found.append("spills registers: ranked behind all that do not")
     if machine_code(entry) == machine_code(winner):
         found.append("same machine code as the winner")
     elif overlap(entry.attempt, winner.attempt):

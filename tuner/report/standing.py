@@ -22,6 +22,10 @@ class Entry:
     value: float  # µs where the evidence is measured, the model's cost otherwise
     relative: float  # value over the winner's; under 1 for a config that is ranked behind because it spills
 
+    @property
+    def spills(self) -> bool:
+        return _spills(self.attempt)
+
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tuner import places
@@ -19,6 +19,7 @@ _MAGIC = b"SQLite format 3\0"
 _LOCKED = "another process kept it locked for too long: wait for that process, or end it, and try again"
 DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
 _PERMISSION = "get permission for the file and its folder, or name another with --db"
+_NO_SUCH_ROW = "there is no such study or attempt: name one that is stored there"
 _MEANINGS = {  # by SQLite's result code, whose extended forms begin with it: https://www.sqlite.org/rescode.html
     "SQLITE_NOTADB": "it is not a SQLite database: name another file with --db, or move this one away",
     "SQLITE_CORRUPT": DAMAGED,
@@ -30,6 +31,8 @@ _MEANINGS = {  # by SQLite's result code, whose extended forms begin with it: ht
     "SQLITE_IOERR": "the disk reported an error: check its health and space",
     "SQLITE_PERM": f"access was denied: {_PERMISSION}",
     "SQLITE_PROTOCOL": "its locks do not work there: put it on a local disk",
+    "SQLITE_CONSTRAINT_FOREIGNKEY": _NO_SUCH_ROW,
+    "23503": _NO_SUCH_ROW,  # PostgreSQL's foreign_key_violation
 }
 
 
@@ -66,13 +69,7 @@ def locate(place: str | Path | None) -> Place:
     if "://" not in text:
         path = Path(text).expanduser()
         return Place(str(path), path=path)
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):  # its text, and so the error's, may hold a password
-        url = URL.create("unreadable")
-    if url.get_backend_name() != "postgresql":
-        kind = text.partition("://")[0]
-        raise UsageError(f"cannot use a {kind}:// URL: give a file, {places.MEMORY} or postgresql://USER@HOST/NAME")
+    url = _server_url(text)
     return Place(_redacted(url), url=url.set(drivername="postgresql+psycopg"))
 
 
@@ -109,15 +106,24 @@ def explained(place: Place) -> Iterator[None]:
     """Turn a database's errors into StoreError: what, where, and what to do."""
     try:
         yield
-    except IntegrityError as error:
-        raise StoreError(f"{place.label}: no such study or attempt: {error.orig}") from error
     except (DBAPIError, sqlite3.Error) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         raise StoreError(f"cannot use the database {place.label}: {_meaning(place, cause)}") from error
 
 
+def _server_url(text: str) -> URL:
+    accepted = f"give a file, {places.MEMORY} or postgresql://USER@HOST/NAME"
+    kind = text.partition("://")[0]
+    if kind != "postgresql":
+        raise UsageError(f"cannot use a {kind}:// URL: {accepted}")
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        raise UsageError(f"cannot make out the {kind}:// URL: {accepted}") from None  # the cause may show a password
+
+
 def _meaning(place: Place, cause: BaseException | None) -> str:
-    code = getattr(cause, "sqlite_errorname", "")
+    code = getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or ""
     for prefix, meaning in _MEANINGS.items():
         if code.startswith(prefix):
             return meaning

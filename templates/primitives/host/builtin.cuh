@@ -1,10 +1,7 @@
 // What CUDA C++ gives every kernel without an include: keywords, vector types, indices, intrinsics, warp functions.
 #pragma once
-#include <immintrin.h>
-
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "runtime/api.h"

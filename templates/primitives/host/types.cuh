@@ -9,11 +9,18 @@ struct fp16 {
   uint16_t bits;
 };
 
+namespace emulator {  // the CPU's own conversions, without its 2 MB of headers
+using Halves [[gnu::vector_size(16)]] = short;
+using Floats [[gnu::vector_size(16)]] = float;
+inline float from_half(uint16_t bits) { return __builtin_ia32_vcvtph2ps(Halves{short(bits)})[0]; }
+inline uint16_t to_half(float x) { return uint16_t(__builtin_ia32_vcvtps2ph(Floats{x}, 0)[0]); }
+}  // namespace emulator
+
 constexpr float kInfinity = __builtin_huge_valf();
 
 inline float to_float(float x) { return x; }
 inline float to_float(bf16 x) { return __uint_as_float(uint32_t(x.bits) << 16); }
-inline float to_float(fp16 x) { return _cvtsh_ss(x.bits); }
+inline float to_float(fp16 x) { return emulator::from_half(x.bits); }
 
 // Rounds to nearest even.
 template <class T>
@@ -29,7 +36,7 @@ inline bf16 from_float<bf16>(float x) {
 template <>
 inline fp16 from_float<fp16>(float x) {
   if (x != x) return {0x7fff};
-  return {uint16_t(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT))};
+  return {emulator::to_half(x)};
 }
 
 // Two values in one register; `lo` in the low half, as fragments and memory have it.

@@ -1,0 +1,38 @@
+"""row_norm with one thread a row."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU, Arch
+from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.space import Space
+
+from .operator import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return Plan((Launch("row_norm_naive", (-(-problem.rows // config.threads), 1, 1), config.threads, 0),), {})
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(Config, choices={"threads": (32, 64)}, constraints=())
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+    raise NotImplementedError("row_norm is never searched")
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread a row",
+    config=Config,
+    refusal=lambda problem, arch: None,
+    space=space,
+    plan=plan,
+    default=lambda problem, arch: Config(32),
+    work=work,
+)

@@ -1,0 +1,73 @@
+"""row_norm, an operator for tests: y = weight · x / rms(x) for each row, and the rms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Argument, Arrays, Cost, Operator, Request, Role, Tolerance, extent, static
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    width: int = static("elements of a row", default=32)
+    dtype: DType = static("of x and y", default=DType.FP32, choices=(DType.FP32, DType.BF16))
+    unit: bool = static("without the weight", default=False)
+    rows: int = extent("rows", default=64)
+
+    def __post_init__(self) -> None:
+        if self.width % 8:
+            raise UsageError(f"width {self.width}: row_norm takes multiples of 8")
+
+
+ARGUMENTS = (
+    Argument("x", "dtype", ("rows", "width"), strided=True),
+    Argument("weight", DType.FP32, ("width",)),
+    Argument("y", "dtype", ("rows", "width"), Role.OUTPUT, strided=True),
+    Argument("rms", DType.FP32, ("rows",), Role.OUTPUT),
+    Argument("epsilon", DType.FP32, role=Role.SCALAR, default=lambda problem: 1e-6),
+    Argument("rows", DType.INT32, role=Role.SCALAR),
+)
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    x = rng.standard_normal((problem.rows, problem.width)).astype(problem.dtype.numpy)
+    return {"x": x, "weight": rng.standard_normal(problem.width, np.float32)}
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    x = arrays["x"].astype(np.float64)
+    rms = np.sqrt(np.mean(x * x, axis=1) + arrays.get("epsilon", 1e-6))
+    y = x / rms[:, None]
+    return {"y": y if problem.unit else y * arrays["weight"], "rms": rms}
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    return {"y": Tolerance(1e-6 if problem.dtype is DType.FP32 else 4e-3), "rms": Tolerance(1e-6)}
+
+
+def row_norm(x: Any, weight: Any, *, unit: bool = False, epsilon: float | None = None) -> Request:
+    """y = weight · x / rms(x). Returns (y, rms)."""
+    scalars = {} if epsilon is None else {"epsilon": epsilon}
+    return Request({"x": x, "weight": weight}, {"unit": unit}, scalars)
+
+
+OPERATOR = Operator(
+    name="row_norm",
+    summary="rows divided by their root mean square",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=("normal",),
+    reference=reference,
+    rounded=reference,
+    tolerance=tolerance,
+    cost=lambda problem: Cost(4.0 * problem.rows * problem.width, 2.0 * problem.rows * problem.width),
+    tails=lambda problem: (problem,),
+    call=row_norm,
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,42 @@
+"""row_norm in two launches: squares summed into a workspace, then rows scaled."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.space import Space
+
+from .operator import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    grid = (-(-problem.rows // config.threads), 1, 1)
+    sums = Launch("row_norm_sums", grid, config.threads, 0, ("x", "rows", "squares"))
+    scale = Launch("row_norm_scale", grid, config.threads, 0)
+    return Plan((sums, scale), {}, (Workspace("squares", DType.FP32, (problem.rows,)),))
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(Config, choices={"threads": (32, 64)}, constraints=())
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+    raise NotImplementedError("row_norm is never searched")
+
+
+IMPLEMENTATION = Implementation(
+    name="two_pass",
+    summary="two launches with a workspace",
+    config=Config,
+    refusal=lambda problem, arch: "rows of 8 have one pass" if problem.width == 8 else None,
+    space=space,
+    plan=plan,
+    default=lambda problem, arch: Config(32),
+    work=work,
+)
