@@ -169,7 +169,7 @@ def test_measured_times_carry_intervals_and_no_banner() -> None:
     assert data.record and data.record.measurement
     assert "not validated" not in page("measured").text
     low, high = data.record.measurement.low_us, data.record.measurement.high_us
-    assert f"[{low:.2f}, {high:.2f}], 40 samples" in page("measured").text
+    assert f"{low:.2f} – {high:.2f}, 40 samples" in page("measured").text
 
 
 def test_the_winner_stands_with_its_config_margin_and_verdict() -> None:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tuner import operators
@@ -64,7 +64,8 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
 
     Raises UsageError where no implementation serves the problem.
     """
-    found = [(match, each) for each in gpus if (match := find(operator, problem, each, snapshot))]
+    plain = to_fields(problem)
+    found = [(match, each) for each in gpus if (match := _find(operator, plain, each, snapshot))]
     for match, each in sorted(found, key=lambda pair: pair[0].distance):
         identity = match.record.identity
         implementation = operators.implementation(operator.name, identity.implementation)
@@ -72,14 +73,6 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
             config = from_fields(implementation.config, match.record.config)
             return Choice(problem, each, implementation, config, match.record, f"record of {identity.gpu}: {match.why}")
     return _default(operator, problem, gpus)
-
-
-def find(operator: Operator[Any], problem: Any, target: GPU, snapshot: Snapshot) -> Match | None:
-    """The record that serves a problem on one GPU best."""
-    plain = to_fields(problem)
-    return snapshot.find(
-        operator.name, plain, target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
-    )
 
 
 def fresh(record: TuningRecord) -> bool:
@@ -112,15 +105,13 @@ def explain(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> Expl
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
     """The command line that tunes a problem; fields that have their default are left out."""
     words = ["tuner", "search", operator.name, "--gpu", target.name]
-    for each in fields(operator.problem):
-        value = getattr(problem, each.name)
-        if each.default is not MISSING and value == each.default:
-            continue
-        flag = each.name.replace("_", "-")
-        if each.type is bool:
+    changed = {each.name for each in fields(operator.problem) if getattr(problem, each.name) != each.default}
+    for name, value in to_fields(problem).items():
+        flag = name.replace("_", "-")
+        if name in changed and isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", str(to_fields(problem)[each.name])]
+        elif name in changed:
+            words += [f"--{flag}", str(value)]
     return shlex.join(words)
 
 
@@ -136,6 +127,11 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
             reasons[implementation.name] = refusal
     spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
+
+
+def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Match | None:
+    kinds = statics(operator.problem)
+    return snapshot.find(operator.name, problem, target.name, target.arch.name, statics=kinds, fresh=fresh)
 
 
 def _passed_over(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> tuple[str, ...]:

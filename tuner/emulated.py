@@ -1,5 +1,6 @@
 """A plan on the CPU emulator, behind the call that `gpu.Kernel` has: the same strides, pointers and scalars."""
 
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ class Kernel:
         self._parameters = [parameters(operator, binding.problem, plan, launch) for launch in plan.launches]
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
-        with ExitStack() as stack:
+        with _ONE_CALL, ExitStack() as stack:
             device = self._inputs(arrays, stack) | self._outputs(stack) | self._workspaces(stack)
             self._launch({**self._scalars, **given}, device)
             return tuple(self._fetched(argument.name, device) for argument in self._operator.outputs)
@@ -81,6 +82,9 @@ class Kernel:
         result = self._framework.empty(tensor.caller_shape, dtype, CPU)
         self._framework.numpy(result).transpose(tensor.axes)[...] = view
         return result
+
+
+_ONE_CALL = threading.Lock()  # the emulator's memory is the process's, and a launch watches all of it
 
 
 class _Placed(NamedTuple):

@@ -98,7 +98,7 @@ def search(
     """
     started = time.monotonic()
     race = _start(request, evaluator)
-    study = _begin(store, request)
+    study = _begin(store, request, evaluator.policy)
     log = _Log(store, study, race)
     try:
         reused = log.resume(request, evaluator) if request.resume else 0
@@ -179,7 +179,7 @@ def _start(request: Request, evaluator: Evaluator) -> Race:
     return Race([lane(each, r.problem, r.gpu.arch, evaluator.prior, r.method, r.seed, r.tries) for each in found])
 
 
-def _begin(store: Store, request: Request) -> int:
+def _begin(store: Store, request: Request, policy: str) -> int:
     return store.begin_study(
         operator=request.operator.name,
         problem=canonical(request.problem),
@@ -189,6 +189,7 @@ def _begin(store: Store, request: Request) -> int:
         method=request.method,
         effort=request.effort,
         budget=request.tries,
+        versions={"tuner": __version__, "policy": policy},
     )
 
 

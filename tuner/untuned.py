@@ -62,11 +62,12 @@ class Untuned:
         return tuple(sorted((each.miss() for each in list(self._tallies.values())), key=lambda miss: -miss.calls))
 
     def _complain(self, operator: Operator[Any], choice: Choice, depth: int) -> None:
-        command = search_command(operator, choice.problem, choice.gpu)
-        if self._strict:
-            raise UsageError(f"{operator.name}: no record serves this problem, and TUNER_STRICT is set: `{command}`")
         kernel = operator.name, choice.gpu.name, tuple(getattr(choice.problem, n) for n in statics(operator.problem))
+        if self._strict:
+            command = search_command(operator, choice.problem, choice.gpu)
+            raise UsageError(f"{operator.name}: no record serves this problem, and TUNER_STRICT is set: `{command}`")
         if kernel not in self._warned:
             self._warned.add(kernel)
+            command = search_command(operator, choice.problem, choice.gpu)
             text = f"{operator.name} runs {choice.implementation.name} with its default config; tune it: `{command}`"
             warnings.warn(text, UntunedWarning, stacklevel=depth + 1)

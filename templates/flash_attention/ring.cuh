@@ -14,7 +14,7 @@ struct Ring {
   int64_t k_stride, v_stride;
   int seq_k;
   uint32_t s_slots;
-  int issued = 0, acquired = 0;  // tiles of K and V together
+  int issued = 0;  // tiles of K and V together
 
   // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
   __device__ __forceinline__ void issue() {
@@ -32,12 +32,12 @@ struct Ring {
     for (int i = 0; i < kStages - 1; ++i) issue();
   }
   // Waits for the oldest tile and returns its address. Every thread has then left the tile before it, whose slot is
-  // filled again.
+  // filled again; the next one to be filled is the one returned.
   __device__ __forceinline__ uint32_t acquire() {
     cp_async_wait<kStages - 2>();
     __syncthreads();
     issue();
-    return slot(acquired++);
+    return slot(issued);
   }
   __device__ __forceinline__ uint32_t slot(unsigned tile) const { return s_slots + tile % kStages * kSlotBytes; }
 };

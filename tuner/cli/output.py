@@ -18,8 +18,7 @@ GpuOption = Annotated[
     str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …", rich_help_panel="Target")
 ]
 DbOption = Annotated[
-    str | None,
-    typer.Option("--db", envvar="TUNER_DB", help="database file or URL [default: the user's data directory]"),
+    str | None, typer.Option("--db", help="database file or URL [default: $TUNER_DB, or the user's data directory]")
 ]
 ImplementationOption = Annotated[str | None, typer.Option("--implementation", help="only this implementation")]
 ConfigOption = Annotated[
@@ -69,8 +68,21 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*("" if cell is None else str(cell) for cell in row))
-    console = stdout if stdout.is_terminal else Console(file=sys.stdout, width=_width(columns, rows), highlight=False)
-    console.print(shown)
+    if stdout.is_terminal:
+        stdout.print(shown)
+        return
+    wide = Console(width=_width(columns, rows), highlight=False, color_system=None)
+    with wide.capture() as captured:
+        wide.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and values on stdout, one a line."""
+    typer.echo(title)
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        typer.echo(f"  {label:<{width}}  {value}")
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
@@ -80,4 +92,4 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
 
 def say(text: str) -> None:
     """A line on stderr: progress and remarks, never results."""
-    stderr.print(text, markup=False)
+    stderr.print(text, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ import typer
 from tuner import arch, summary, tune
 from tuner.check import Checker
 from tuner.cli.display import Display
-from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, listing, say
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
@@ -126,5 +126,4 @@ def _print_winner(outcome: tune.Outcome) -> None:
         return
     measured = record.evidence is Evidence.MEASURED
     standing = "measured" if measured else f"predicted, not validated on {request.gpu.name}"
-    table(f"{_title(request)}: winner ({standing})", ("", ""), summary.winner_rows(outcome))
-    typer.echo("")
+    listing(f"{_title(request)}: winner ({standing})", summary.winner_rows(outcome))

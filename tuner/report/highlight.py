@@ -22,7 +22,6 @@ _TOKEN = re.compile(
     r"|(?P<_>\w+|\s+|.)",
     re.MULTILINE | re.DOTALL,
 )
-_DIFF_CLASS = {"+": "add", "-": "del", "@": "hunk"}
 
 
 def cuda(text: str) -> tuple[Piece, ...]:
@@ -36,7 +35,20 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
         yield ("" if kind == "_" else kind, "".join(text for _, text in run))
 
 
-def diff(old: str, new: str, old_name: str, new_name: str) -> tuple[Piece, ...]:
-    """A unified diff by line: `add`, `del`, `hunk` or plain; empty where the texts are equal."""
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="")
-    return tuple((_DIFF_CLASS.get(line[:1], "") if place > 1 else "file", line) for place, line in enumerate(lines))
+def diff(old: str, new: str) -> tuple[Piece, ...]:
+    """A unified diff from `old` to `new` by line: `add`, `del`, `hunk` or plain; empty where the texts are equal.
+
+    Unlike difflib.unified_diff it does not give up on lines that occur often, of which generated code is full.
+    """
+    before, after = old.splitlines(), new.splitlines()
+    found: list[Piece] = []
+    for hunk in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(3):
+        (_, i1, _, j1, _), (_, _, i2, _, j2) = hunk[0], hunk[-1]
+        found.append(("hunk", f"@@ -{i1 + 1},{i2 - i1} +{j1 + 1},{j2 - j1} @@"))
+        for change, i, i_end, j, j_end in hunk:
+            if change == "equal":
+                found += [("", f" {line}") for line in before[i:i_end]]
+            else:
+                found += [("del", f"-{line}") for line in before[i:i_end]]
+                found += [("add", f"+{line}") for line in after[j:j_end]]
+    return tuple(found)

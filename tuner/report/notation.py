@@ -34,17 +34,15 @@ def times(ratio: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A fraction as a percentage: 0.031 is `3.1 %`, 0.24 is `24 %`."""
-    digits = 0 if abs(share) >= 0.0995 else 1
-    text = f"{100 * share:.{digits}f}".replace("-", "−")
-    if share and float(f"{100 * share:.{digits}f}") == 0:
-        text = "<0.1" if share > 0 else ">−0.1"
-    return _finite(share, f"{text}{_SPACE}%")
+    """A fraction as a percentage: 0.031 is `3.1 %`, 0.24 is `24 %`, 0.0002 is `<0.1 %`."""
+    if 0 < share < 0.0005:
+        return f"<0.1{_SPACE}%"
+    return _finite(share, f"{100 * share:.{0 if share >= 0.0995 else 1}f}{_SPACE}%")
 
 
 def change(share: float) -> str:
     """A signed fraction: `+3.1 %`, `−0.4 %`."""
-    return ("+" if share > 0 else "") + percent(share)
+    return f"{'−' if share < 0 else '+'}{percent(abs(share))}"
 
 
 def significant(value: float) -> str:

@@ -116,9 +116,10 @@ class Section:
 
     @property
     def per_minute(self) -> float | None:
-        """Attempts a minute of this session."""
+        """Attempts a minute of this session; None where it made none."""
         search = self.data.search
-        return 60 * (len(self.attempts) - search.resumed) / search.seconds if search.seconds > 0 else None
+        made = len(self.attempts) - search.resumed
+        return 60 * made / search.seconds if made > 0 and search.seconds > 0 else None
 
 
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:

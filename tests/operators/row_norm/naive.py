@@ -1,4 +1,5 @@
 """row_norm with one thread a row."""
+# ruff: noqa: ARG001, ARG005  (what an Implementation is called with)
 
 from dataclasses import dataclass
 

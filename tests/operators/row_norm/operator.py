@@ -1,4 +1,5 @@
 """row_norm, an operator for tests: y = weight · x / rms(x) for each row, and the rms."""
+# ruff: noqa: ARG001, ARG005, RUF009  (what an Operator is called with; `static` returns a dataclass field)
 
 from collections.abc import Mapping
 from dataclasses import dataclass

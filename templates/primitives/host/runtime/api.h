@@ -81,12 +81,15 @@ EMULATOR_API void mbarrier_wait(uint32_t barrier, int parity, Site site);
 EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, Site site);
 EMULATOR_API void bulk_store(void* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_commit();
-EMULATOR_API void bulk_wait(int groups_in_flight, bool read_only);
-EMULATOR_API void tma_load(uint32_t dst, void const* map, uint32_t barrier, int rank, int const* coordinates, Site site);
-EMULATOR_API void tma_store(void const* map, uint32_t src, int rank, int const* coordinates, Site site);
+EMULATOR_API void bulk_wait(int groups_in_flight);
+struct Coordinates {
+  int rank;
+  int at[5];  // innermost first
+};
+EMULATOR_API void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, Site site);
+EMULATOR_API void tma_store(void const* map, uint32_t src, Coordinates const& box, Site site);
 EMULATOR_API void fence_proxy_async();
 EMULATOR_API void fence_mbarrier_init();
-EMULATOR_API void setmaxnreg(int registers, Site site);
 EMULATOR_API void wgmma_fence();
 EMULATOR_API void wgmma_commit(Site site);
 EMULATOR_API void wgmma_wait(int groups_in_flight, Site site);

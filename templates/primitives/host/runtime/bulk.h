@@ -4,20 +4,24 @@
 
 namespace emulator {
 
+// Up to 16 contiguous bytes of a copy: bytes [first, last) of the chunk lie in global memory, the others outside it.
+struct Chunk {
+  uint32_t shared;
+  unsigned char* global;  // of byte 0
+  int first, last;
+};
+
 // A copy into shared memory that has been issued and has not landed.
 struct Transfer {
-  std::vector<unsigned char> data;
-  std::vector<uint32_t> chunks;  // shared addresses of its 16-byte parts
-  uint32_t barrier;
+  std::vector<Chunk> chunks;
+  std::vector<unsigned char> data;  // read at issue, 16 bytes a chunk
+  uint32_t barrier, clock;
   Site site;
 };
 
 // A copy out of shared memory, of a thread's bulk group.
 struct BulkStore {
-  void* dst;  // or null, and a tensor map
-  void const* map;
-  uint32_t src;
-  int bytes, rank, coordinates[5];
+  std::vector<Chunk> chunks;
   bool done;
   Site site;
 };

@@ -104,6 +104,8 @@ void set_clock_width(int threads) {
   clock_width = width;
 }
 
+int agent_column(int agent) { return clock_width - kAgents + agent % kAgents; }
+
 RowRef empty_row() { return RowRef(make_row()); }
 
 void Gather::add(Clock const& clock, uint32_t thread) {
@@ -116,6 +118,12 @@ void Gather::add(RowRef const& row) {
   if (!joined_) joined_ = RowRef(copy_of(row.get()));
   else join_into(joined_.get(), row.get());
   last_ = row;
+}
+
+void Gather::add_agent(int agent, uint32_t until) {
+  if (!joined_) joined_ = empty_row();
+  uint32_t& known = joined_->known[agent_column(agent)];
+  known = std::max(known, until);
 }
 
 RowRef Gather::take() {
@@ -150,13 +158,6 @@ void proxy_fence(Clock& clock, uint32_t thread) {
   Row* row = copy_of(clock.row.get());
   std::memcpy(row->fenced, row->known, sizeof(uint32_t) * clock_width);
   row->fenced[thread] = clock.now++;
-  clock.row = RowRef(row);
-}
-
-void learn_agent(Clock& clock, int agent, uint32_t until) {
-  Row* row = copy_of(clock.row.get());
-  uint32_t& known = row->known[clock_width - kAgents + agent];
-  known = std::max(known, until);
   clock.row = RowRef(row);
 }
 

@@ -66,6 +66,7 @@ class Gather {
  public:
   void add(Clock const& clock, uint32_t thread);
   void add(RowRef const& row);
+  void add_agent(int agent, uint32_t until);
   RowRef take();  // and start again; null when none was added
 
  private:
@@ -74,6 +75,7 @@ class Gather {
 };
 
 constexpr int kAgents = 64;  // columns behind the threads: the copy engine's work, by mbarrier
+int agent_column(int agent);
 
 // Whether `stamp` of the own block is ordered before the next access of `thread` with this clock.
 inline bool knows(Clock const& clock, uint32_t thread, Stamp stamp) {
@@ -88,6 +90,5 @@ RowRef publish(Clock& clock, uint32_t thread);       // everything before now, f
 void learn(Clock& clock, RowRef const& published);   // from the own block
 void learn_foreign(Clock& clock, Publication const& published);
 void proxy_fence(Clock& clock, uint32_t thread);
-void learn_agent(Clock& clock, int agent, uint32_t until);
 
 }  // namespace emulator

@@ -113,7 +113,7 @@ void start_block(uint32_t linear) {
   start_warps(*starting);
   starting->mbarriers.clear();
   starting->transfers.clear();
-  start_warpgroups(*starting);
+  start_wgmma(*starting);
   map_shared(starting->shared, grid.shared_bytes);
   poison_shared(starting->shared);
   grid.resident.push_back(starting);
@@ -126,6 +126,7 @@ void start_block(uint32_t linear) {
 
 void retire(Block* done) {
   check_shared_canary(done->shared);
+  check_warpgroups(*done);
   grid.resident.erase(std::find(grid.resident.begin(), grid.resident.end(), done));
   grid.spare.push_back(done);
   grid.finished++;

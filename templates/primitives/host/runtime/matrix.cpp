@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collective.h"
+#include "element.h"
 #include "memory.h"
 #include "report.h"
 #include "scheduler.h"
@@ -105,9 +106,6 @@ struct MmaArguments {
   uint32_t const *a, *b;
 };
 
-float widen(uint32_t low_half, Element element) {
-  return element == Element::bf16 ? __builtin_bit_cast(float, low_half << 16) : _cvtsh_ss(uint16_t(low_half));
-}
 float tf32(uint32_t bits) { return __builtin_bit_cast(float, bits & 0xffffe000); }
 
 // Position of each lane's elements in the row-major tile.
@@ -130,8 +128,8 @@ void gather(float* tile, int lane, uint32_t const* r) {
     if constexpr (kInRegister == 1) {
       tile[position[i]] = tf32(r[i]);
     } else {
-      tile[position[2 * i]] = widen(r[i] & 0xffff, ELEMENT);
-      tile[position[2 * i + 1]] = widen(r[i] >> 16, ELEMENT);
+      tile[position[2 * i]] = widen(uint16_t(r[i]), ELEMENT);
+      tile[position[2 * i + 1]] = widen(uint16_t(r[i] >> 16), ELEMENT);
     }
   }
 }

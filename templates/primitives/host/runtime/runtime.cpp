@@ -1,6 +1,7 @@
 // The emulator's runtime, one translation unit: its hot paths inline into each other.
 #include "atomic.cpp"
 #include "barrier.cpp"
+#include "bulk.cpp"
 #include "clock.cpp"
 #include "collective.cpp"
 #include "cp_async.cpp"
@@ -9,8 +10,9 @@
 #include "grid.cpp"
 #include "library.cpp"
 #include "matrix.cpp"
+#include "mbarrier.cpp"
 #include "memory.cpp"
 #include "report.cpp"
 #include "scheduler.cpp"
 #include "shadow.cpp"
-#include "stub.cpp"
+#include "wgmma.cpp"

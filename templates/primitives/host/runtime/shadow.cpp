@@ -178,6 +178,10 @@ void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Sit
   });
 }
 
+void land_async_write(uint32_t address, uint32_t bytes) {
+  if (checked()) each_cell(address, bytes, [](SharedCell& cell) { cell.flags &= uint8_t(~kInFlight); });
+}
+
 void begin_async_read(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   check_shared_async_read(address, bytes, site);

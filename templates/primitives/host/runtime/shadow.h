@@ -30,8 +30,6 @@ struct GlobalCell {
   Site write_site;
 };
 
-enum class Proxy { generic, async };
-
 void start_shadow(Block& starting);  // fresh shared memory
 void reset_cells(Buffer& buffer);    // a new launch; what was written stays written
 void start_launch_shadow();
@@ -46,6 +44,8 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site);
 void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Site site);
 void begin_async_read(uint32_t address, uint32_t bytes, Site site);
 void end_async_read(uint32_t address, uint32_t bytes);
+void land_async_write(uint32_t address, uint32_t bytes);
+// cp.async of the running thread, which lands when that thread waits for it.
 void begin_copy(uint32_t address, uint32_t bytes, Site site);
 void land_copy(uint32_t address, uint32_t bytes, Site site);
 

@@ -27,7 +27,7 @@ struct BulkStore;   // bulk.h
 struct Transfer;    // bulk.h
 struct Mbarrier;    // mbarrier.h
 struct SharedCell;  // shadow.h
-struct Warpgroup;   // wgmma.h
+struct WgmmaQueue;  // wgmma.h
 
 struct AsyncCopy {
   uint32_t dst;
@@ -104,7 +104,7 @@ struct Block {
   std::vector<SharedCell> cells;  // checked mode: one for two bytes of shared memory
   std::vector<Mbarrier> mbarriers;
   std::vector<Transfer> transfers;       // in flight, of the copy engine
-  std::vector<Warpgroup> warpgroups;
+  std::vector<WgmmaQueue> wgmma;         // by warp
   uint64_t progress_seen;
 };
 

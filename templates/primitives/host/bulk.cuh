@@ -1,0 +1,22 @@
+// cp.async.bulk: contiguous copies by the copy engine; addresses and bytes are multiples of 16.
+#pragma once
+#include "types.cuh"
+
+// Global to shared; the bytes count towards `barrier`.
+__forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int bytes, uint32_t barrier,
+                                   emulator::Here site = {}) {
+  emulator::bulk_load(dst, src, bytes, barrier, site);
+}
+// Shared to global, in this thread's open group. What the block wrote must be fenced first: fence_proxy_async.
+__forceinline__ void cp_async_bulk_store(void* dst, uint32_t src, int bytes, emulator::Here site = {}) {
+  emulator::bulk_store(dst, src, bytes, site);
+}
+
+__forceinline__ void cp_async_bulk_commit() { emulator::bulk_commit(); }
+
+// Waits until at most the newest N groups of stores are unfinished.
+template <int N>
+__forceinline__ void cp_async_bulk_wait() { emulator::bulk_wait(N); }
+// The same, but only until their shared memory has been read and may be written again.
+template <int N>
+__forceinline__ void cp_async_bulk_wait_read() { emulator::bulk_wait(N); }

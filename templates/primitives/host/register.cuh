@@ -1,0 +1,20 @@
+// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither.
+#pragma once
+#include "types.cuh"
+
+// setmaxnreg: all warps of a warpgroup give registers back or ask for more; REGISTERS a thread, multiple of 8.
+template <int REGISTERS>
+__forceinline__ void setmaxnreg_dec() {
+  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+}
+template <int REGISTERS>
+__forceinline__ void setmaxnreg_inc() {
+  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+}
+
+// Orders the registers' uses before and after it.
+template <int N>
+__forceinline__ void fence_registers(float (&)[N]) {}
+
+// Ends the basic block. Call with x >= 0.
+__forceinline__ void end_basic_block(int) {}

@@ -1,0 +1,214 @@
+// The copy engine: bulk copies and boxes of tensors, between global and shared memory, at their time.
+#include "bulk.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fault.h"
+#include "mbarrier.h"
+#include "memory.h"
+#include "report.h"
+#include "shadow.h"
+#include "swizzle.cuh"
+#include "wgmma.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr int kChunk = 16;
+
+// ---- what a copy consists of
+
+std::vector<Chunk> contiguous(uint32_t shared, void const* global, int bytes, char const* what, Site site) {
+  if (bytes % kChunk || reinterpret_cast<uintptr_t>(global) % kChunk) {
+    report("misaligned", site, "%s: %d bytes at global address ...%x: both must be multiples of 16", what, bytes,
+           unsigned(reinterpret_cast<uintptr_t>(global) & 0xff));
+    stop();
+  }
+  shared_pointer(shared, uint32_t(bytes), kChunk, what, site);
+  auto* from = static_cast<unsigned char*>(const_cast<void*>(global));
+  std::vector<Chunk> chunks;
+  for (int i = 0; i < bytes; i += kChunk) chunks.push_back({shared + uint32_t(i), from + i, 0, kChunk});
+  return chunks;
+}
+
+// What the emulator's caller writes in place of a CUtensorMap.
+struct Map {
+  uint64_t magic;
+  unsigned char* base;
+  int32_t rank, element_bytes, swizzle, unused;
+  int32_t size[5], box[5];
+  int64_t stride[5];  // bytes; of dim 0 the element's
+};
+constexpr uint64_t kMagic = 0x70616d726f736e74;  // "tnsormap"
+
+Map const& checked_map(void const* map, uint32_t shared, Coordinates const& box, char const* what, Site site) {
+  Map const& tensor = *static_cast<Map const*>(map);
+  if (tensor.magic != kMagic || tensor.rank != box.rank) {
+    report("tma", site, "%s with %d coordinates: the map is no map of a %d-D tensor", what, box.rank, box.rank);
+    stop();
+  }
+  auto const swizzle = Swizzle(tensor.swizzle);
+  // A swizzle's pattern repeats every 8 spans; readers of the tile count on its beginning there.
+  uint32_t const alignment = swizzle == Swizzle::kNone ? 128 : 8 * uint32_t(swizzle_span(swizzle));
+  uint32_t bytes = uint32_t(tensor.element_bytes);
+  for (int i = 0; i < tensor.rank; i++) bytes *= uint32_t(tensor.box[i]);
+  shared_pointer(shared, bytes, alignment, what, site);
+  return tensor;
+}
+
+// The chunks of one innermost row of the box, of which `global` is element 0 of the tensor's row; null: outside.
+void add_row(std::vector<Chunk>& chunks, Map const& tensor, uint32_t shared, unsigned char* global, int c0) {
+  int const row_bytes = tensor.box[0] * tensor.element_bytes;
+  int64_t const begin = int64_t(c0) * tensor.element_bytes;
+  int64_t const end = global ? int64_t(tensor.size[0]) * tensor.element_bytes : 0;
+  for (int i = 0; i < row_bytes; i += kChunk) {
+    int const first = int(std::clamp<int64_t>(-(begin + i), 0, kChunk));
+    int const last = int(std::clamp<int64_t>(end - (begin + i), first, kChunk));
+    uint32_t const address = swizzled(shared + uint32_t(i), Swizzle(tensor.swizzle));
+    chunks.push_back({address, global ? global + begin + i : nullptr, first, last});
+  }
+}
+
+std::vector<Chunk> box_of(Map const& tensor, uint32_t shared, Coordinates const& box) {
+  int const row_bytes = tensor.box[0] * tensor.element_bytes;
+  int rows = 1;
+  for (int i = 1; i < tensor.rank; i++) rows *= tensor.box[i];
+  std::vector<Chunk> chunks;
+  for (int row = 0; row < rows; row++) {
+    unsigned char* global = tensor.base;
+    bool inside = true;
+    for (int i = 1, rest = row; i < tensor.rank; rest /= tensor.box[i], i++) {
+      int64_t const at = int64_t(box.at[i]) + rest % tensor.box[i];
+      inside &= at >= 0 && at < tensor.size[i];
+      global += at * tensor.stride[i];
+    }
+    add_row(chunks, tensor, shared + uint32_t(row * row_bytes), inside ? global : nullptr, box.at[0]);
+  }
+  return chunks;
+}
+
+unsigned char* shared_bytes(Chunk const& chunk) { return block->shared.base + (chunk.shared - kSharedBase); }
+
+// ---- loads
+
+void land_load(Transfer const& transfer) {
+  for (size_t i = 0; i < transfer.chunks.size(); i++) {
+    std::memcpy(shared_bytes(transfer.chunks[i]), &transfer.data[i * kChunk], kChunk);
+    land_async_write(transfer.chunks[i].shared, kChunk);
+  }
+  land_transfer(transfer.barrier, uint32_t(transfer.data.size()), transfer.clock, transfer.site);
+}
+
+void read_global(Transfer& transfer) {
+  transfer.data.assign(transfer.chunks.size() * kChunk, 0);
+  operation_site = transfer.site;
+  for (size_t i = 0; i < transfer.chunks.size(); i++) {
+    Chunk const& chunk = transfer.chunks[i];
+    if (chunk.first == chunk.last) continue;
+    auto const bytes = uint32_t(chunk.last - chunk.first);
+    if (checked()) check_access(chunk.global + chunk.first, bytes, false, transfer.site);
+    std::memcpy(&transfer.data[i * kChunk + size_t(chunk.first)], chunk.global + chunk.first, bytes);
+  }
+  operation_site = {};
+}
+
+void issue_load(std::vector<Chunk> chunks, uint32_t barrier, Site site) {
+  Stamp const stamp = begin_transfer(barrier, site);
+  Transfer transfer{std::move(chunks), {}, barrier, stamp.clock, site};
+  read_global(transfer);
+  counters.bulk_bytes += transfer.data.size();
+  bool const at_once = grid.options.timing == Timing::early;
+  for (Chunk const& chunk : transfer.chunks) {
+    check_shared_async_write(chunk.shared, kChunk, stamp, site);
+    if (!at_once) std::memset(shared_bytes(chunk), 0xff, kChunk);
+  }
+  if (at_once) land_load(transfer);
+  else block->transfers.push_back(std::move(transfer));
+}
+
+// ---- stores
+
+void perform(BulkStore& store) {
+  operation_site = store.site;
+  for (Chunk const& chunk : store.chunks) {
+    if (chunk.first == chunk.last) continue;
+    auto const bytes = uint32_t(chunk.last - chunk.first);
+    if (checked()) check_access(chunk.global + chunk.first, bytes, true, store.site);
+    std::memcpy(chunk.global + chunk.first, shared_bytes(chunk) + chunk.first, bytes);
+  }
+  operation_site = {};
+  store.done = true;
+}
+
+void issue_store(std::vector<Chunk> chunks, Site site) {
+  BulkStore store{std::move(chunks), false, site};
+  counters.bulk_bytes += store.chunks.size() * kChunk;
+  for (Chunk const& chunk : store.chunks)
+    if (chunk.first < chunk.last)
+      begin_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first), site);
+  if (grid.options.timing == Timing::early || (grid.options.timing == Timing::random && random_below(2))) perform(store);
+  self()->open_stores.push_back(std::move(store));
+}
+
+void finish(BulkStore& store) {
+  if (!store.done) perform(store);
+  for (Chunk const& chunk : store.chunks)
+    if (chunk.first < chunk.last) end_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first));
+}
+
+}  // namespace
+
+void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, Site site) {
+  issue_load(contiguous(dst, src, bytes, "cp_async_bulk", site), barrier, site);
+}
+
+void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, Site site) {
+  issue_load(box_of(checked_map(map, dst, box, "tma_load", site), dst, box), barrier, site);
+}
+
+void bulk_store(void* dst, uint32_t src, int bytes, Site site) {
+  issue_store(contiguous(src, dst, bytes, "cp_async_bulk_store", site), site);
+}
+
+void tma_store(void const* map, uint32_t src, Coordinates const& box, Site site) {
+  issue_store(box_of(checked_map(map, src, box, "tma_store", site), src, box), site);
+}
+
+void finish_any_transfer() {
+  auto& transfers = block->transfers;
+  size_t const i = grid.options.timing == Timing::random ? random_below(uint32_t(transfers.size())) : 0;
+  Transfer const transfer = std::move(transfers[i]);
+  transfers.erase(transfers.begin() + ptrdiff_t(i));
+  land_load(transfer);
+}
+
+void bulk_commit() {
+  Thread* thread = self();
+  thread->store_groups.push_back(std::move(thread->open_stores));
+  thread->open_stores.clear();
+}
+
+void bulk_wait(int groups_in_flight) {
+  auto& groups = self()->store_groups;
+  while (int(groups.size()) > groups_in_flight) {
+    for (BulkStore& store : groups.front()) finish(store);
+    groups.erase(groups.begin());
+  }
+}
+
+void check_outstanding() {
+  Thread const* thread = self();
+  for (auto const& group : thread->copy_groups)
+    if (!group.empty()) report("outstanding", group.front().site, "a thread exits before this cp_async has been waited for");
+  for (AsyncCopy const& copy : thread->open_copies)
+    report("outstanding", copy.site, "a thread exits before this cp_async has been waited for");
+  for (auto const& group : thread->store_groups)
+    if (!group.empty()) report("outstanding", group.front().site, "a thread exits before its store has read shared memory");
+  for (BulkStore const& store : thread->open_stores)
+    report("outstanding", store.site, "a thread exits before its store was committed and waited for");
+  check_outstanding_wgmma();
+}
+
+}  // namespace emulator

@@ -1,0 +1,145 @@
+// mbarrier: phases, waiters, and what a completed phase lets them know.
+#include "mbarrier.h"
+
+#include <algorithm>
+
+#include "memory.h"
+#include "report.h"
+#include "scheduler.h"
+#include "shadow.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr uint32_t kBytes = 8;
+constexpr int kMaxArrivals = (1 << 20) - 1;
+
+Mbarrier* find(uint32_t address) {
+  for (Mbarrier& barrier : block->mbarriers)
+    if (barrier.address == address) return &barrier;
+  return nullptr;
+}
+
+// The barrier that the running thread uses, which it reads as shared memory that another thread initialised.
+Mbarrier& used(uint32_t address, char const* what, Site site) {
+  shared_pointer(address, kBytes, kBytes, what, site);
+  if (Mbarrier* barrier = find(address)) {
+    check_shared(address, kBytes, false, site);
+    return *barrier;
+  }
+  set_place(report("mbarrier", site, "%s on what is no mbarrier (yet, or any more)", what), "shared", address - kSharedBase);
+  stop();
+}
+
+void end_phase(Mbarrier& barrier) {
+  if (barrier.pending || barrier.bytes) return;
+  barrier.phase ^= 1;
+  barrier.pending = barrier.arrivals;
+  if (checked()) barrier.completed = barrier.arriving.take();
+  for (int w = 0; w < block->warp_count; w++) {
+    make_ready(block->warps[w], barrier.waiting[w]);
+    barrier.waiting[w] = 0;
+  }
+}
+
+void learn_phase(Mbarrier const& barrier) {
+  if (checked() && barrier.completed) learn(self()->clock, barrier.completed);
+}
+
+}  // namespace
+
+void mbarrier_init(uint32_t address, int arrivals, Site site) {
+  shared_pointer(address, kBytes, kBytes, "mbarrier_init", site);
+  if (arrivals < 1 || arrivals > kMaxArrivals) {
+    report("mbarrier", site, "mbarrier_init for %d arrivals: 1 to %d are possible", arrivals, kMaxArrivals);
+    stop();
+  }
+  check_shared(address, kBytes, true, site);
+  Mbarrier* barrier = find(address);
+  if (!barrier) {
+    block->mbarriers.emplace_back();
+    barrier = &block->mbarriers.back();
+    barrier->agent = int(block->mbarriers.size()) - 1;
+  }
+  barrier->address = address;
+  barrier->initializer = current->linear;
+  barrier->fenced = false;
+  barrier->arrivals = barrier->pending = arrivals;
+  barrier->bytes = 0;
+  barrier->phase = 0;
+}
+
+void mbarrier_inval(uint32_t address, Site site) {
+  used(address, "mbarrier_inval", site).address = 0;
+  check_shared(address, kBytes, true, site);
+}
+
+void mbarrier_arrive(uint32_t address, Site site) {
+  Mbarrier& barrier = used(address, "mbarrier_arrive", site);
+  if (barrier.pending == 0) {
+    report("mbarrier", site, "more than the %d arrivals that this phase of the barrier expects", barrier.arrivals);
+    stop();
+  }
+  if (checked()) {
+    barrier.arriving.add(self()->clock, current->linear);
+    self()->clock.now++;
+  }
+  barrier.pending--;
+  end_phase(barrier);
+}
+
+void mbarrier_expect_tx(uint32_t address, int bytes, Site site) {
+  used(address, "mbarrier_expect_tx", site).bytes += bytes;
+}
+
+bool mbarrier_test_wait(uint32_t address, int parity, Site site) {
+  Mbarrier& barrier = used(address, "mbarrier_test_wait", site);
+  if (barrier.phase == (parity & 1)) {
+    spin("mbarrier_test_wait", site);
+    return false;
+  }
+  learn_phase(barrier);
+  return true;
+}
+
+void mbarrier_wait(uint32_t address, int parity, Site site) {
+  Mbarrier* barrier = &used(address, "mbarrier_wait", site);
+  while (barrier->phase == (parity & 1)) {
+    barrier->waiting[current->warp] |= 1u << current->lane;
+    wait_for("mbarrier_wait", site, address - kSharedBase);
+    barrier = &used(address, "mbarrier_wait", site);
+  }
+  learn_phase(*barrier);
+}
+
+void fence_mbarrier_init() {
+  for (Mbarrier& barrier : block->mbarriers)
+    if (barrier.initializer == current->linear) barrier.fenced = true;
+}
+
+void fence_proxy_async() {
+  fence_mbarrier_init();
+  if (checked()) proxy_fence(self()->clock, current->linear);
+}
+
+Stamp begin_transfer(uint32_t address, Site site) {
+  Mbarrier& barrier = used(address, "a copy", site);
+  if (!barrier.fenced)
+    set_place(report("proxy_fence", site, "the copy engine uses an mbarrier that no fence_mbarrier_init made visible to it"),
+              "shared", address - kSharedBase);
+  return {uint32_t(agent_column(barrier.agent)), ++barrier.agent_clock};
+}
+
+void land_transfer(uint32_t address, uint32_t bytes, uint32_t clock, Site site) {
+  Mbarrier* barrier = find(address);
+  if (!barrier) {
+    set_place(report("mbarrier", site, "a copy lands after its mbarrier is gone"), "shared", address - kSharedBase);
+    return;
+  }
+  if (checked()) barrier->arriving.add_agent(barrier->agent, clock);
+  barrier->bytes -= bytes;
+  end_phase(*barrier);
+}
+
+}  // namespace emulator

@@ -1,0 +1,331 @@
+// wgmma: operands in shared memory by descriptor, products at issue or as late as the wait.
+#include "wgmma.h"
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "collective.h"
+#include "element.h"
+#include "memory.h"
+#include "report.h"
+#include "shadow.h"
+#include "swizzle.cuh"
+
+namespace emulator {
+
+namespace {
+
+constexpr int kRows = 16, kK = 16;        // of one warp's part of A
+constexpr int kCore = 8;                  // rows, and elements a row, of a core matrix
+constexpr uint32_t kCoreRowBytes = 16;
+constexpr uint32_t kInFlightBits = 0x7fc0dead;  // a NaN, in accumulators that are being computed
+
+WgmmaQueue& queue_of(Warp const& warp) { return warp.block->wgmma[size_t(warp.index)]; }
+
+// ---- operands in shared memory
+
+struct Descriptor {
+  uint32_t start, leading, stride;  // bytes
+  Swizzle swizzle;
+};
+
+Descriptor decode(uint64_t bits) {
+  auto const field = [=](int shift) { return uint32_t(bits >> shift & 0x3fff) << 4; };
+  int const mode = int(bits >> 62);
+  return {field(0), field(16), field(32), mode == 0 ? Swizzle::kNone : Swizzle(4 - mode)};
+}
+
+// Address of the 8 contiguous elements of a core matrix's row: along k from (mn, k) if K-major, else along mn.
+uint32_t core_row(Descriptor const& d, int mn, int k, int major) {
+  auto const span = uint32_t(swizzle_span(d.swizzle));
+  uint32_t const elements = span / 2, m = uint32_t(mn), kk = uint32_t(k);
+  uint32_t offset;
+  if (major == 0) offset = m / 8 * d.stride + m % 8 * span + kk / elements * d.leading + kk % elements * 2;
+  else if (d.swizzle == Swizzle::kNone) offset = m / 8 * d.stride + kk % 8 * span + kk / 8 * d.leading;
+  else offset = m / elements * d.leading + m % elements * 2 + kk % 8 * span + kk / 8 * d.stride;
+  return swizzled(d.start + offset, d.swizzle);
+}
+
+// Visits (address, mn, k) of every core row of an operand's rows [first, first + count).
+template <class F>
+void each_core_row(uint64_t descriptor, int major, int first, int count, F visit) {
+  Descriptor const d = decode(descriptor);
+  if (major == 0) {
+    for (int mn = first; mn < first + count; mn++)
+      for (int k = 0; k < kK; k += kCore) visit(core_row(d, mn, k, major), mn - first, k);
+  } else {
+    for (int k = 0; k < kK; k++)
+      for (int mn = first; mn < first + count; mn += kCore) visit(core_row(d, mn, k, major), mn - first, k);
+  }
+}
+
+// Rows [first, first + count) of an operand as floats: tile[k * pitch + mn].
+void load_operand(float* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element, Site site) {
+  each_core_row(descriptor, major, first, count, [=](uint32_t address, int mn, int k) {
+    uint16_t row[kCore];
+    std::memcpy(row, shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", site), sizeof row);
+    for (int i = 0; i < kCore; i++) {
+      float& target = major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
+      target = widen(row[i], element);
+    }
+  });
+}
+
+int first_row(Warp const& warp) { return warp.index % 4 * kRows; }
+
+template <class F>
+void each_shared_row(WgmmaProduct const& product, Warp const& warp, F visit) {
+  WgmmaOperands const& o = product.lanes[0];
+  auto const check = [&](uint32_t address, int, int) {
+    shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", product.site);
+    visit(address);
+  };
+  each_core_row(o.b, o.b_major, 0, o.n, check);
+  if (!o.a_registers) each_core_row(o.a, o.a_major, first_row(warp), kRows, check);
+}
+
+// ---- the product
+
+void load_a(float (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
+  WgmmaOperands const& o = product.lanes[0];
+  if (!o.a_registers) {
+    load_operand(a[0], kRows, o.a, o.a_major, first_row(warp), kRows, o.element, product.site);
+    return;
+  }
+  for (int lane = 0; lane < kWarpSize; lane++)
+    for (int e = 0; e < M16N8K16::A::kElements; e++) {
+      auto const bits = uint16_t(product.a[lane][e / 2] >> e % 2 * 16);
+      a[M16N8K16::A::col(lane, e)][M16N8K16::A::row(lane, e)] = widen(bits, o.element);
+    }
+}
+
+void multiply(float* result, float const (&a)[kK][kRows], float const* b, int n) {
+  for (int i = 0; i < kRows; i++)
+    for (int j = 0; j < n; j += 8) {
+      __m256 sum = _mm256_setzero_ps();
+      for (int k = 0; k < kK; k++) sum = _mm256_fmadd_ps(_mm256_broadcast_ss(&a[k][i]), _mm256_load_ps(b + k * n + j), sum);
+      _mm256_store_ps(result + i * n + j, sum);
+    }
+}
+
+void add_to_accumulators(WgmmaProduct const& product, float const* result, int n) {
+  for (int lane = 0; lane < kWarpSize; lane++) {
+    WgmmaOperands const& o = product.lanes[lane];
+    for (int e = 0; e < n / 2; e++) {
+      float const value = result[M64K16::C::row(lane, e) * n + M64K16::C::col(lane, e)];
+      o.d[e] = o.accumulate ? o.d[e] + value : value;
+    }
+  }
+}
+
+void restore_accumulators(WgmmaProduct& product) {
+  if (product.before.empty()) return;
+  int const count = product.lanes[0].n / 2;
+  for (int lane = 0; lane < kWarpSize; lane++) {
+    float* const d = product.lanes[lane].d;
+    for (int e = 0; e < count; e++)
+      if (__builtin_bit_cast(uint32_t, d[e]) != kInFlightBits) {
+        report("wgmma", product.site, "accumulator %d was written while this wgmma was in flight", e);
+        break;
+      }
+    std::memcpy(d, &product.before[size_t(lane * count)], sizeof(float) * size_t(count));
+  }
+}
+
+void check_a_registers(WgmmaProduct const& product) {
+  if (!product.lanes[0].a_registers) return;
+  for (int lane = 0; lane < kWarpSize; lane++)
+    if (std::memcmp(product.a[lane], product.lanes[lane].a_registers, sizeof product.a[lane]))
+      report("wgmma", product.site, "A registers were written while this wgmma was in flight");
+}
+
+void perform(WgmmaProduct& product, Warp const& warp) {
+  alignas(32) static float b[kK * 256], result[kRows * 256];
+  float a[kK][kRows];
+  WgmmaOperands const& o = product.lanes[0];
+  restore_accumulators(product);
+  load_a(a, product, warp);
+  load_operand(b, o.n, o.b, o.b_major, 0, o.n, o.element, product.site);
+  multiply(result, a, b, o.n);
+  add_to_accumulators(product, result, o.n);
+  product.done = true;
+}
+
+// ---- issue
+
+bool is_pending(WgmmaQueue const& queue, float const* d) {
+  for (WgmmaProduct const& product : queue.open)
+    if (!product.done && product.lanes[0].d == d) return true;
+  for (auto const& group : queue.groups)
+    for (WgmmaProduct const& product : group)
+      if (!product.done && product.lanes[0].d == d) return true;
+  return false;
+}
+
+bool has_pending(WgmmaQueue const& queue) {
+  for (WgmmaProduct const& product : queue.open)
+    if (!product.done) return true;
+  for (auto const& group : queue.groups)
+    for (WgmmaProduct const& product : group)
+      if (!product.done) return true;
+  return false;
+}
+
+void poison_accumulators(WgmmaProduct& product) {
+  int const count = product.lanes[0].n / 2;
+  product.before.resize(size_t(kWarpSize * count));
+  for (int lane = 0; lane < kWarpSize; lane++) {
+    float* const d = product.lanes[lane].d;
+    std::memcpy(&product.before[size_t(lane * count)], d, sizeof(float) * size_t(count));
+    for (int e = 0; e < count; e++) std::memcpy(d + e, &kInFlightBits, sizeof kInFlightBits);
+  }
+}
+
+bool happens_at_issue(WgmmaQueue const& queue) {
+  Timing const timing = grid.options.timing;
+  return timing == Timing::early || (timing == Timing::random && !has_pending(queue) && random_below(2));
+}
+
+void check_uniform(WgmmaProduct const& product) {
+  WgmmaOperands const& first = product.lanes[0];
+  for (WgmmaOperands const& lane : product.lanes)
+    if (lane.a != first.a || lane.b != first.b || lane.accumulate != first.accumulate) {
+      report("wgmma", product.site, "the lanes of a warp give different descriptors or accumulate flags");
+      stop();
+    }
+}
+
+uint64_t mixed_in(uint64_t digest, uint64_t part) { return (digest ^ part) * 0x100000001b3ull; }
+
+uint64_t digest_of(WgmmaOperands const& o) {
+  uint64_t digest = 0;
+  for (int e = 0; e < o.n / 2; e++) digest = mixed_in(digest, __builtin_bit_cast(uint32_t, o.d[e]));
+  return digest;
+}
+
+// Without a fence since the last wait, a wgmma may only go on with accumulators that nobody has touched since.
+void check_fence(WgmmaQueue& queue, WgmmaOperands const& o, Site site) {
+  if (queue.fenced) return;
+  bool untouched = false;
+  for (Delivered const& delivered : queue.delivered)
+    untouched |= delivered.d == o.d && delivered.digest == digest_of(o);
+  if (o.a_registers || !o.accumulate || !untouched)
+    report("wgmma", site, "registers of this wgmma were accessed, and no wgmma_fence orders it behind that");
+}
+
+void remember(WgmmaQueue& queue, WgmmaOperands const& o) {
+  for (Delivered& delivered : queue.delivered)
+    if (delivered.d == o.d) {
+      delivered.digest = digest_of(o);
+      return;
+    }
+  queue.delivered.push_back({o.d, digest_of(o)});
+}
+
+void record(WgmmaQueue& queue, WgmmaProduct const& product) {
+  WgmmaOperands const& o = product.lanes[0];
+  for (uint64_t part : {o.a, o.b, uint64_t(o.n), uint64_t(o.accumulate)}) queue.digest = mixed_in(queue.digest, part);
+  queue.issued++;
+  queue.last = product.site;
+}
+
+void issue(Rendezvous& meeting) {
+  Warp& warp = *meeting.warp;
+  WgmmaQueue& queue = queue_of(warp);
+  WgmmaProduct product{};
+  product.site = meeting.site;
+  for (int lane = 0; lane < kWarpSize; lane++) {
+    product.lanes[lane] = argument<WgmmaOperands const>(meeting, lane);
+    if (uint32_t const* a = product.lanes[lane].a_registers) std::memcpy(product.a[lane], a, sizeof product.a[lane]);
+  }
+  check_uniform(product);
+  check_fence(queue, product.lanes[0], meeting.site);
+  record(queue, product);
+  counters.wgmma++;
+  counters.mma += uint64_t(product.lanes[0].n) / 8;
+  each_shared_row(product, warp, [&](uint32_t address) { begin_async_read(address, kCoreRowBytes, product.site); });
+  if (happens_at_issue(queue)) perform(product, warp);
+  else if (!is_pending(queue, product.lanes[0].d)) poison_accumulators(product);
+  queue.open.push_back(std::move(product));
+}
+
+void finish(WgmmaProduct& product, Warp const& warp) {
+  if (!product.done) {
+    check_a_registers(product);
+    perform(product, warp);
+  }
+  each_shared_row(product, warp, [](uint32_t address) { end_async_read(address, kCoreRowBytes); });
+}
+
+// Reads on the warp's behalf were remembered as lane 0's: every lane has waited for them.
+void tell_lanes(Warp& warp) {
+  if (!checked()) return;
+  RowRef const done = publish(warp.lanes[0].clock, warp.lanes[0].linear);
+  for (int lane = 1; lane < kWarpSize; lane++) learn(warp.lanes[lane].clock, done);
+}
+
+void wait(Rendezvous& meeting) {
+  Warp& warp = *meeting.warp;
+  WgmmaQueue& queue = queue_of(warp);
+  ThreadIndex* const caller = current;
+  current = warp.lanes;
+  while (int(queue.groups.size()) > argument<int>(meeting, 0)) {
+    for (WgmmaProduct& product : queue.groups.front()) finish(product, warp);
+    for (WgmmaProduct const& product : queue.groups.front()) remember(queue, product.lanes[0]);
+    queue.groups.erase(queue.groups.begin());
+    queue.fenced = false;
+  }
+  tell_lanes(warp);
+  current = caller;
+}
+
+void issue_as_lane_0(Rendezvous& meeting) {
+  ThreadIndex* const caller = current;
+  current = meeting.warp->lanes;
+  issue(meeting);
+  current = caller;
+}
+
+}  // namespace
+
+void wgmma(WgmmaOperands const& operands, Site site) {
+  meet(Operation::wgmma, kAllLanes, const_cast<WgmmaOperands*>(&operands), site, issue_as_lane_0);
+}
+
+void wgmma_fence() { queue_of(warp_of(self())).fenced = true; }
+
+void wgmma_commit(Site site) {
+  meet(Operation::wgmma_commit, kAllLanes, nullptr, site, [](Rendezvous& meeting) {
+    WgmmaQueue& queue = queue_of(*meeting.warp);
+    queue.groups.push_back(std::move(queue.open));
+    queue.open.clear();
+  });
+}
+
+void wgmma_wait(int groups_in_flight, Site site) {
+  meet(Operation::wgmma_wait, kAllLanes, &groups_in_flight, site, wait);
+}
+
+void start_wgmma(Block& starting) {
+  starting.wgmma.clear();
+  starting.wgmma.resize(size_t(starting.warp_count));
+}
+
+void check_outstanding_wgmma() {
+  WgmmaQueue const& queue = queue_of(warp_of(self()));
+  for (auto const& group : queue.groups)
+    if (!group.empty()) report("outstanding", group.front().site, "a warp exits before this wgmma has been waited for");
+  for (WgmmaProduct const& product : queue.open)
+    report("outstanding", product.site, "a warp exits before this wgmma was committed and waited for");
+}
+
+void check_warpgroups(Block const& done) {
+  for (int w = 0; w < done.warp_count; w++) {
+    WgmmaQueue const &first = done.wgmma[size_t(w / 4 * 4)], &own = done.wgmma[size_t(w)];
+    if (own.issued == first.issued && own.digest == first.digest) continue;
+    report("wgmma", own.issued ? own.last : first.last, "warp %d of its warpgroup issued other wgmma than warp 0 did", w % 4);
+  }
+}
+
+}  // namespace emulator

@@ -1,0 +1,50 @@
+// cp.async.bulk.tensor: boxes of a 1-D to 5-D tensor by its map; coordinates innermost first, in elements.
+// What lies outside the tensor is read as zero and not written. One thread issues; a map is a __grid_constant__.
+#pragma once
+#include "types.cuh"
+
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+__forceinline__ void tma_prefetch(TensorMap const*) {}
+
+// Global to shared; the box's bytes count towards `barrier`.
+__forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, emulator::Here site = {}) {
+  emulator::tma_load(dst, map, barrier, {1, {c0}}, site);
+}
+__forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, int c1,
+                              emulator::Here site = {}) {
+  emulator::tma_load(dst, map, barrier, {2, {c0, c1}}, site);
+}
+__forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, int c1, int c2,
+                              emulator::Here site = {}) {
+  emulator::tma_load(dst, map, barrier, {3, {c0, c1, c2}}, site);
+}
+__forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, int c1, int c2, int c3,
+                              emulator::Here site = {}) {
+  emulator::tma_load(dst, map, barrier, {4, {c0, c1, c2, c3}}, site);
+}
+__forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, int c1, int c2, int c3,
+                              int c4, emulator::Here site = {}) {
+  emulator::tma_load(dst, map, barrier, {5, {c0, c1, c2, c3, c4}}, site);
+}
+
+// Shared to global, in this thread's open bulk group (bulk.cuh commits and waits).
+__forceinline__ void tma_store(TensorMap const* map, uint32_t src, int c0, emulator::Here site = {}) {
+  emulator::tma_store(map, src, {1, {c0}}, site);
+}
+__forceinline__ void tma_store(TensorMap const* map, uint32_t src, int c0, int c1, emulator::Here site = {}) {
+  emulator::tma_store(map, src, {2, {c0, c1}}, site);
+}
+__forceinline__ void tma_store(TensorMap const* map, uint32_t src, int c0, int c1, int c2, emulator::Here site = {}) {
+  emulator::tma_store(map, src, {3, {c0, c1, c2}}, site);
+}
+__forceinline__ void tma_store(TensorMap const* map, uint32_t src, int c0, int c1, int c2, int c3,
+                               emulator::Here site = {}) {
+  emulator::tma_store(map, src, {4, {c0, c1, c2, c3}}, site);
+}
+__forceinline__ void tma_store(TensorMap const* map, uint32_t src, int c0, int c1, int c2, int c3, int c4,
+                               emulator::Here site = {}) {
+  emulator::tma_store(map, src, {5, {c0, c1, c2, c3, c4}}, site);
+}

@@ -1,0 +1,38 @@
+// wgmma.mma_async: a warpgroup's D[64][N] (+)= A[64][16] B[16][N], fp32 accumulators, N = 8, 16, ..., 256 from the size
+// of `d`. Asynchronous: neither d, nor A in registers, nor shared operands may be touched before wgmma_wait.
+#pragma once
+#include "mma.cuh"
+#include "swizzle.cuh"
+#include "types.cuh"
+
+// The first wgmma of a chain, and the first after registers changed, needs it.
+__forceinline__ void wgmma_fence() { emulator::wgmma_fence(); }
+__forceinline__ void wgmma_commit(emulator::Here site = {}) { emulator::wgmma_commit(site); }
+// Waits until at most the newest N groups are in flight.
+template <int N>
+__forceinline__ void wgmma_wait(emulator::Here site = {}) { emulator::wgmma_wait(N, site); }
+
+// An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8 rows
+// to the next, `leading` from one group of columns to the next (unswizzled: of 8; swizzled: of a span; unused when K fits
+// in one). MN-major swizzled: `stride` between groups of 8 k, `leading` between spans of the other dim; unswizzled: the
+// two change places.
+__forceinline__ uint64_t wgmma_descriptor(uint32_t address, int leading, int stride, Swizzle swizzle) {
+  uint64_t const mode = swizzle == Swizzle::kNone ? 0 : 4 - int(swizzle);
+  return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | mode << 62;
+}
+
+enum class Major { kK, kMN };  // which dim of an operand is contiguous
+
+// A in shared memory.
+template <class T, Major A_MAJOR = Major::kK, Major B_MAJOR = Major::kK, int R>
+__forceinline__ void wgmma_m64k16(float (&d)[R], uint64_t a, uint64_t b, bool accumulate, emulator::Here site = {}) {
+  static_assert(R % 4 == 0 && R >= 4 && R <= 128, "wgmma has N = 8, 16, ..., 256");
+  emulator::wgmma({d, nullptr, a, b, 2 * R, int(A_MAJOR), int(B_MAJOR), kElement<T>, accumulate}, site);
+}
+// A in registers, laid out as M64K16::A.
+template <class T, Major B_MAJOR = Major::kK, int R>
+__forceinline__ void wgmma_m64k16(float (&d)[R], uint32_t const (&a)[4], uint64_t b, bool accumulate,
+                                  emulator::Here site = {}) {
+  static_assert(R % 4 == 0 && R >= 4 && R <= 128, "wgmma has N = 8, 16, ..., 256");
+  emulator::wgmma({d, a, 0, b, 2 * R, 0, int(B_MAJOR), kElement<T>, accumulate}, site);
+}

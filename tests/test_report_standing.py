@@ -1,0 +1,134 @@
+"""Ranks, reasons and failure groups of a report."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from report_factory import DEFAULT, attempt, identity, record, report_data, resources
+
+from tuner.report import standing as s
+from tuner.result import Attempt, Evidence, Failed, Fields, Measurement, OutputError, Prediction, Stage, Verdict
+
+FASTER = {**DEFAULT, "BT": 128}
+SMALLER = {**DEFAULT, "BK": 32}
+
+
+def predicted(config: Fields, cost: float, **terms: float) -> Attempt:
+    return Attempt(identity(), config, resources=resources(config), prediction=Prediction(cost, terms, "tensor", "m/1"))
+
+
+def measured(config: Fields, low: float, middle: float, high: float) -> Attempt:
+    return replace(predicted(config, 1.0), measurement=Measurement(middle, low, high, 40))
+
+
+def configs(entries: tuple[s.Entry, ...]) -> list[Fields]:
+    return [entry.attempt.config for entry in entries]
+
+
+def test_configs_rank_by_predicted_cost_relative_to_the_best() -> None:
+    entries = s.standing([predicted(DEFAULT, 12.0), predicted(FASTER, 10.0)], Evidence.PREDICTED, None)
+    assert configs(entries) == [FASTER, DEFAULT]
+    assert [entry.relative for entry in entries] == [1.0, 1.2]
+
+
+def test_a_prediction_never_stands_in_for_a_time() -> None:
+    attempts = [measured(DEFAULT, 9.0, 10.0, 11.0), predicted(FASTER, 1.0)]
+    assert configs(s.standing(attempts, Evidence.MEASURED, None)) == [DEFAULT]
+
+
+def test_a_config_that_spills_ranks_behind_one_that_does_not() -> None:
+    spilling = replace(predicted(FASTER, 8.0), resources=resources(FASTER, spill_bytes=64))
+    assert configs(s.standing([spilling, predicted(DEFAULT, 10.0)], Evidence.PREDICTED, None)) == [DEFAULT, FASTER]
+
+
+def test_the_record_leads_even_where_another_config_ties() -> None:
+    attempts = [predicted(DEFAULT, 10.0), predicted(FASTER, 10.0)]
+    made = record(attempts, Evidence.PREDICTED, {})
+    assert made
+    entries = s.standing(attempts, Evidence.PREDICTED, replace(made, config=FASTER))
+    assert configs(entries) == [FASTER, DEFAULT]
+
+
+def test_the_last_attempt_at_a_config_decides() -> None:
+    attempts = [predicted(FASTER, 8.0), predicted(DEFAULT, 10.0)]
+    later = Attempt(identity(), FASTER, failure=Failed(Stage.VERIFY, "wrong"))
+    assert configs(s.standing([*attempts, later], Evidence.PREDICTED, None)) == [DEFAULT]
+
+
+def test_an_infinite_cost_has_no_rank() -> None:
+    assert not s.standing([predicted(DEFAULT, math.inf)], Evidence.PREDICTED, None)
+
+
+def test_a_bad_verdict_is_a_failure_with_its_findings_in_the_log() -> None:
+    verdict = Verdict((OutputError("o", 0.001, 0.01, 0.005, 0.1),), findings=("race on smem[12]", "late read"))
+    (judged,) = s.judged([predicted(DEFAULT, 10.0)], {0: verdict})
+    assert judged.failure
+    assert judged.failure.stage is Stage.EMULATE
+    assert judged.failure.log == "race on smem[12]\nlate read"
+
+
+def test_a_wrong_output_fails_at_verification() -> None:
+    verdict = Verdict((OutputError("o", math.nan, 0.01, 0.005, 0.1),))
+    (judged,) = s.judged([predicted(DEFAULT, 10.0)], {0: verdict})
+    assert judged.failure
+    assert judged.failure.stage is Stage.VERIFY
+
+
+def test_losses_name_the_terms_that_moved_most_as_shares_of_the_winners_cost() -> None:
+    attempts = [predicted(FASTER, 100.0, exp=30, L2=10, tail=5), predicted(DEFAULT, 110.0, exp=42, L2=9, tail=5.1)]
+    winner, loser = s.standing(attempts, Evidence.PREDICTED, None)
+    deltas = s.losses(loser, winner)
+    assert [(delta.term, pytest.approx(delta.share)) for delta in deltas] == [("exp", 0.12), ("L2", -0.01)]
+
+
+def test_costs_of_different_models_are_not_compared() -> None:
+    attempts = [predicted(FASTER, 100.0, exp=30), predicted(DEFAULT, 110.0, exp=60)]
+    winner, loser = s.standing(attempts, Evidence.PREDICTED, None)
+    assert loser.attempt.prediction
+    older = replace(loser, attempt=replace(loser.attempt, prediction=replace(loser.attempt.prediction, model="m/0")))
+    assert s.losses(older, winner) == ()
+
+
+def test_failures_that_differ_in_numbers_only_form_one_group() -> None:
+    reasons = ["needs 4096 bytes", "needs 8192 bytes", "needs 8192 threads"]
+    attempts = [Attempt(identity(), DEFAULT, failure=Failed(Stage.LIMIT, reason)) for reason in reasons]
+    found = [(group.reason, group.tries) for group in s.failures(attempts)]
+    assert found == [("needs 4096 bytes", (0, 1)), ("needs 8192 threads", (2,))]
+
+
+def test_failures_stand_in_the_order_of_the_stages() -> None:
+    stages = [Stage.VERIFY, Stage.COMPILE, Stage.RENDER]
+    attempts = [Attempt(identity(), DEFAULT, failure=Failed(stage, "no")) for stage in stages]
+    assert [group.stage for group in s.failures(attempts)] == [Stage.RENDER, Stage.COMPILE, Stage.VERIFY]
+
+
+def test_the_best_so_far_leaves_out_what_failed_its_check_later() -> None:
+    attempts = [predicted(DEFAULT, 10.0), predicted(FASTER, 5.0), predicted(SMALLER, 8.0)]
+    attempts.append(Attempt(identity(), FASTER, failure=Failed(Stage.VERIFY, "wrong")))
+    entries = s.standing(attempts, Evidence.PREDICTED, None)
+    assert s.best_so_far(attempts, entries) == (10.0, 10.0, 8.0, 8.0)
+
+
+@pytest.mark.parametrize(("low", "expected"), [(10.9, True), (11.1, False)])
+def test_intervals_overlap_when_they_share_a_value(low: float, expected: bool) -> None:
+    assert s.overlap(measured(DEFAULT, 9.0, 10.0, 11.0), measured(FASTER, low, 12.0, 13.0)) is expected
+
+
+def test_configs_with_equal_machine_code_and_launch_are_the_same_kernel() -> None:
+    same = replace(predicted(FASTER, 10.0), resources=resources(DEFAULT))
+    one, other = s.standing([predicted(DEFAULT, 10.0), same], Evidence.PREDICTED, None)
+    assert s.machine_code(one) == s.machine_code(other)
+
+
+def test_every_finished_attempt_of_a_search_has_a_rank() -> None:
+    data = report_data(100)
+    entries = s.standing(data.attempts, data.evidence, data.record)
+    assert len(entries) == sum(each.failure is None for each in data.attempts)
+    assert [entry.rank for entry in entries] == list(range(1, len(entries) + 1))
+
+
+def test_the_same_config_of_another_implementation_is_another_config() -> None:
+    rng = random.Random(0)
+    attempts = [attempt(DEFAULT, rng), attempt(DEFAULT, rng, implementation="naive")]
+    assert len(s.standing(attempts, Evidence.PREDICTED, None)) == 2
