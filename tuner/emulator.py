@@ -8,14 +8,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
-from tuner.emulator_memory import Array, Buffer
+from tuner.emulator_memory import Array, Buffer, TensorMap, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
 from tuner.errors import InputError
 from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
 
-__all__ = ["Buffer", "Counters", "Finding", "Kernel", "Mode", "Pool", "Run", "build", "run"]
+__all__ = [
+    "Buffer",
+    "Counters",
+    "Finding",
+    "Kernel",
+    "Mode",
+    "Pool",
+    "Run",
+    "TensorMap",
+    "build",
+    "run",
+    "tensor_map",
+]
 
 
 def run(

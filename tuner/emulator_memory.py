@@ -8,9 +8,65 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.emulator_runtime import runtime
-from tuner.errors import MachineError
+from tuner.errors import InputError, MachineError
 
 Array = npt.NDArray[Any]
+
+
+class TensorMap(ctypes.Structure):
+    """What the emulator takes in place of a CUtensorMap, in the kernel argument's 128 bytes."""
+
+    _fields_ = [
+        ("magic", ctypes.c_uint64),
+        ("base", ctypes.c_uint64),
+        ("rank", ctypes.c_int32),
+        ("element_bytes", ctypes.c_int32),
+        ("swizzle", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+        ("size", ctypes.c_int32 * 5),
+        ("box", ctypes.c_int32 * 5),
+        ("stride", ctypes.c_int64 * 5),
+        ("padding", ctypes.c_uint8 * 16),
+    ]
+
+
+SWIZZLES = (0, 32, 64, 128)  # bytes of a row that one swizzle spans
+
+
+def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: int = 0) -> TensorMap:
+    """The map of `array`, a view of `buffer`; `box` has the array's dims, `swizzle` is one of SWIZZLES.
+
+    Raises InputError for what cuTensorMapEncodeTiled would refuse.
+    """
+    reason = _map_refusal(array, box, swizzle)
+    if reason:
+        raise InputError(f"no tensor map of {buffer.name} {list(array.shape)} with box {list(box)}: {reason}")
+    address = array.__array_interface__["data"][0]
+    inner_first = slice(None, None, -1)
+    return TensorMap(
+        int.from_bytes(b"tnsormap", "little"),
+        address,
+        array.ndim,
+        array.itemsize,
+        SWIZZLES.index(swizzle),
+        0,
+        array.shape[inner_first],
+        box[inner_first],
+        array.strides[inner_first],
+    )
+
+
+def _map_refusal(array: Array, box: tuple[int, ...], swizzle: int) -> str:
+    if not 1 <= array.ndim <= 5 or len(box) != array.ndim or not all(1 <= n <= 256 for n in box):
+        return "1 to 5 dims, each of the box 1 to 256"
+    inner = box[-1] * array.itemsize
+    if inner % 16 or array.strides[-1] != array.itemsize:
+        return "the innermost dim must be contiguous, its box a multiple of 16 bytes"
+    if any(stride % 16 for stride in array.strides[:-1]) or array.__array_interface__["data"][0] % 16:
+        return "address and strides must be multiples of 16 bytes"
+    if swizzle not in SWIZZLES or (swizzle and inner > swizzle):
+        return f"a row of the box has {inner} bytes, the swizzle spans {swizzle} (known: {SWIZZLES})"
+    return ""
 
 
 class Buffer:

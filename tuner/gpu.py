@@ -77,17 +77,17 @@ class Kernel:
         self, operator: Operator[Any], binding: Binding, plan: Plan, cubin: Cubin, framework: Framework, ordinal: int
     ) -> None:
         cuda = _cupy().cuda
-        self._framework, self._ordinal, self._device = framework, ordinal, cuda.Device(ordinal)
+        self._framework, self._ordinal, self._device = framework, ordinal, cuda.Device
         self._problem, self._outputs, self._workspaces = binding.problem, operator.outputs, plan.workspaces
         self._tensors = binding.tensors
         self._scalars = scalars(operator, binding.problem)
-        with self._device:
+        with cuda.Device(ordinal):
             self._steps = [_step(operator, binding, plan, launch, cubin) for launch in plan.launches]
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
         empty, address, place = self._framework.empty, self._framework.address, self._ordinal
         tensors, problem = self._tensors, self._problem
-        with self._device:
+        with self._device(place):
             outputs = {o.name: empty(tensors[o.name].caller_shape, o.dtype_of(problem), place) for o in self._outputs}
             spaces = {space.name: empty(space.shape, space.dtype, place) for space in self._workspaces}
             pointers = {name: address(array) for name, array in {**arrays, **outputs, **spaces}.items()}

@@ -19,6 +19,13 @@ from .mma_sync_work import work
 from .operator import Problem
 
 ENTRY = "flash_attention_mma_sync"
+MAX_GRID_YZ = 65535
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
+        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
+    return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -74,10 +81,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     D = problem.head_dim
-    blocks = -(-problem.seq_q // config.BM) * problem.heads * problem.batch
+    grid = (-(-problem.seq_q // config.BM), problem.heads, problem.batch)
     smem = int(smem_bytes(D, config))
     return Plan(
-        launches=(Launch(ENTRY, (blocks, 1, 1), 32 * config.warps, smem),),
+        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
         constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
     )
 
@@ -102,7 +109,7 @@ IMPLEMENTATION = Implementation(
     name="mma_sync",
     summary="tensor cores through mma.sync, tiles of K and V through cp.async, exact for every head_dim",
     config=Config,
-    refusal=lambda _problem, _arch: None,
+    refusal=refusal,
     space=space,
     plan=plan,
     default=default,

@@ -123,6 +123,8 @@ def report(
     db: DbOption = None,
 ) -> None:
     """Write the report of what is stored about a problem, without searching."""
+    if form not in summary.FORMATS:
+        raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
     target = arch.gpu(gpu)
     outcomes = []
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
@@ -132,8 +134,6 @@ def report(
             if not outcome.tried:
                 raise NoValidConfigError(f"nothing is stored about {canonical(problem)} on {target.name}: search first")
             outcomes.append(outcome)
-    if form not in summary.FORMATS:
-        raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
     if form == "html":
         typer.echo(f"report: {summary.write(outcomes, out)}")
     else:

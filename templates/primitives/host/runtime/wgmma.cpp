@@ -154,22 +154,15 @@ void perform(WgmmaProduct& product, Warp const& warp) {
 
 // ---- issue
 
-bool is_pending(WgmmaQueue const& queue, float const* d) {
-  for (WgmmaProduct const& product : queue.open)
-    if (!product.done && product.lanes[0].d == d) return true;
-  for (auto const& group : queue.groups)
-    for (WgmmaProduct const& product : group)
-      if (!product.done && product.lanes[0].d == d) return true;
-  return false;
-}
-
-bool has_pending(WgmmaQueue const& queue) {
-  for (WgmmaProduct const& product : queue.open)
-    if (!product.done) return true;
-  for (auto const& group : queue.groups)
-    for (WgmmaProduct const& product : group)
-      if (!product.done) return true;
-  return false;
+// The oldest product that has not been performed, into `d` or, if null, into any accumulators; null: there is none.
+WgmmaProduct* pending(WgmmaQueue& queue, float const* d) {
+  auto const waits = [=](WgmmaProduct const& product) { return !product.done && (!d || product.lanes[0].d == d); };
+  for (auto& group : queue.groups)
+    for (WgmmaProduct& product : group)
+      if (waits(product)) return &product;
+  for (WgmmaProduct& product : queue.open)
+    if (waits(product)) return &product;
+  return nullptr;
 }
 
 void poison_accumulators(WgmmaProduct& product) {
@@ -182,9 +175,9 @@ void poison_accumulators(WgmmaProduct& product) {
   }
 }
 
-bool happens_at_issue(WgmmaQueue const& queue) {
+bool happens_at_issue(WgmmaQueue& queue) {
   Timing const timing = grid.options.timing;
-  return timing == Timing::early || (timing == Timing::random && !has_pending(queue) && random_below(2));
+  return timing == Timing::early || (timing == Timing::random && !pending(queue, nullptr) && random_below(2));
 }
 
 void check_uniform(WgmmaProduct const& product) {
@@ -246,7 +239,7 @@ void issue(Rendezvous& meeting) {
   counters.mma += uint64_t(product.lanes[0].n) / 8;
   each_shared_row(product, warp, [&](uint32_t address) { begin_async_read(address, kCoreRowBytes, product.site); });
   if (happens_at_issue(queue)) perform(product, warp);
-  else if (!is_pending(queue, product.lanes[0].d)) poison_accumulators(product);
+  else if (!pending(queue, product.lanes[0].d)) poison_accumulators(product);
   queue.open.push_back(std::move(product));
 }
 
@@ -254,6 +247,7 @@ void finish(WgmmaProduct& product, Warp const& warp) {
   if (!product.done) {
     check_a_registers(product);
     perform(product, warp);
+    if (WgmmaProduct* next = pending(queue_of(warp), product.lanes[0].d)) poison_accumulators(*next);
   }
   each_shared_row(product, warp, [](uint32_t address) { end_async_read(address, kCoreRowBytes); });
 }

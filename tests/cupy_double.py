@@ -1,0 +1,143 @@
+"""CuPy's part in a test without a GPU: device memory is the emulator's, and a launch runs the `host` kernel.
+
+What is checked is what `tuner.gpu` hands to the driver: the order, size and value of every kernel argument, grids,
+shared memory that was asked for before it is used. Rules are those of CuPy 14: a Python int travels as 8 bytes, a
+NumPy scalar in its own size.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import gpu, nvrtc
+from tuner.emulator import Buffer, Kernel, Mode
+
+MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
+_STATIC_LIMIT = 48 * 1024
+
+
+class DriverError(RuntimeError):
+    """As CUDADriverError."""
+
+
+class ndarray:  # noqa: N801  # CuPy's own name
+    """A dense array in device memory, or a view of one."""
+
+    def __init__(self, buffer: Buffer, view: np.ndarray) -> None:
+        self.buffer, self.host = buffer, view
+        self.shape, self.dtype, self.strides = view.shape, view.dtype, view.strides
+        self.data = SimpleNamespace(ptr=view.__array_interface__["data"][0], device_id=0)
+
+    def __getitem__(self, index: Any) -> "ndarray":
+        return ndarray(self.buffer, self.host[index])
+
+    def transpose(self, *axes: int) -> "ndarray":
+        return ndarray(self.buffer, self.host.transpose(axes))
+
+
+ndarray.__module__ = "cupy"
+
+
+def empty(shape: Any, dtype: Any) -> ndarray:
+    dtype = np.dtype(dtype)
+    buffer = Buffer("device", int(np.prod(shape)) * dtype.itemsize, writable=True)
+    return ndarray(buffer, buffer.view(dtype, tuple(shape)))
+
+
+def asarray(array: np.ndarray) -> ndarray:
+    copy = empty(array.shape, array.dtype)
+    copy.host[...] = array
+    return copy
+
+
+class Driver:
+    """One device that knows the kernels of `host` sources by their entry."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Kernel] = {}
+        self.granted: dict[str, int] = {}  # dynamic shared memory by entry
+        self.launches: list[str] = []
+
+    def know(self, *kernels: Kernel) -> None:
+        self.kernels.update({entry: kernel for kernel in kernels for entry in kernel.source.entries})
+
+    def launch(self, entry: str, grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) -> None:
+        assert stream is None, "CuPy arrays run on CuPy's own stream"
+        if smem_bytes > max(_STATIC_LIMIT, self.granted.get(entry, 0)):
+            raise DriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+        values = [each if isinstance(each, np.generic) else np.int64(each) for each in arguments]
+        run = self.kernels[entry].launch(entry, grid, block, smem_bytes, values, Mode())
+        assert not run.findings, run.findings
+        self.launches.append(entry)
+
+    def modules(self) -> dict[str, ModuleType]:
+        """`cupy`, as far as it is used."""
+        cupy, cuda, driver = (ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.driver"))
+        driver.CUDADriverError = DriverError
+        driver.funcGetAttribute = lambda attribute, function: self.granted.get(_entry(attribute, function), 0)
+        driver.funcSetAttribute = lambda function, attribute, value: self.granted.update(
+            {_entry(attribute, function): value}
+        )
+        cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
+        cuda.Module = lambda: SimpleNamespace(load=_loaded, get_function=self._function)
+        cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
+        return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
+
+    def _function(self, entry: str) -> Any:
+        function = _Function()
+        function.ptr, function.launch = entry, self.launch
+        return function
+
+
+class _Function:
+    """As cupy.cuda.Function: called with a grid, a block, arguments, dynamic shared memory and a stream."""
+
+    ptr: str
+    launch: Any
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) -> None:
+        self.launch(self.ptr, grid, block, arguments, smem_bytes, stream)
+
+
+_RUNTIME = SimpleNamespace(
+    driverGetVersion=lambda: 13020,
+    getDeviceCount=lambda: 1,
+    getDevice=lambda: 0,
+    getDeviceProperties={0: MODEL}.__getitem__,
+    CUDARuntimeError=RuntimeError,
+)
+
+
+def _entry(attribute: int, function: str) -> str:
+    assert attribute == 8, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    return function
+
+
+def _loaded(image: bytes) -> None:
+    assert image.startswith(b"\x7fELF")
+
+
+@contextmanager
+def _device(ordinal: int) -> Iterator[None]:
+    assert ordinal == 0
+    yield
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """A machine with a GPU, as far as `tuner.gpu` can see."""
+    nvrtc.toolkit()  # the compiler is CuPy's real one
+    found = Driver()
+    cached = (gpu._cupy, gpu._gpu, gpu._module, gpu._driver_error)
+    for name, module in found.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for each in cached:
+        each.cache_clear()
+    yield found
+    for each in cached:
+        each.cache_clear()

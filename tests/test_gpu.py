@@ -1,0 +1,126 @@
+"""What `tuner.gpu` hands to the driver, on a machine that has none; tests/gpu runs the same calls on a device."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cupy_double import Driver, asarray, driver, ndarray
+
+from tuner import emulator, gpu, operators
+from tuner.arch import ARCHES
+from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.errors import InputError, MachineError
+from tuner.operator import Operator
+from tuner.records import Snapshot
+from tuner.render import render
+from tuner.verify import errors
+
+__all__ = ["driver"]  # a fixture
+
+FOLDER = Path(__file__).parent / "operators"
+WEIGHT = np.linspace(0.5, 2, 32, dtype=np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def row_norm() -> Iterator[None]:
+    operators.add_folder(FOLDER)
+    yield
+    operators.__path__.remove(str(FOLDER))
+
+
+@pytest.fixture
+def at() -> Iterator[Dispatcher]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntunedWarning)
+        yield Dispatcher(Snapshot.load([]))
+
+
+def know(driver: Driver, operator: Operator[Any], problem: Any) -> None:
+    """Give the device the kernels of every implementation's default config."""
+    for each in operators.implementations(operator.name):
+        config = each.default(problem, ARCHES["sm_90a"])
+        driver.know(emulator.build(render(operator, each, problem, config, "host"), checked=False))
+
+
+def rows(dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((5, 64)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["fp32", "bf16"])
+def test_launches_get_pointers_strides_scalars_and_workspaces(driver: Driver, at: Dispatcher, dtype: Any) -> None:
+    operator = operators.load("row_norm")
+    x = rows(dtype)[:, :32]
+    problem = operator.problem(dtype=operator.problem().dtype.of(dtype), rows=5)
+    know(driver, operator, problem)
+    y, rms = at.call("row_norm", asarray(rows(dtype))[:, :32], asarray(WEIGHT), epsilon=0.5)
+    assert driver.launches == ["row_norm_sums", "row_norm_scale"]
+    found = {"y": y.host, "rms": rms.host}
+    assert all(each.ok for each in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, found))
+
+
+@pytest.mark.parametrize("head_dim", [64, 192])
+def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: Dispatcher, head_dim: int) -> None:
+    operator = operators.load("flash_attention")
+    problem = operator.problem(head_dim, batch=1, heads=4, kv_heads=2, seq_q=19, seq_k=35)
+    know(driver, operator, problem)
+    arrays = operator.inputs(problem, np.random.default_rng(0), "normal")
+    q, k, v = (asarray(np.ascontiguousarray(arrays[name].swapaxes(1, 2))) for name in "qkv")
+    o, lse = at.call("flash_attention", q, k, v, layout="bhtd")
+    assert isinstance(o, ndarray)
+    found = {"o": o.host.swapaxes(1, 2), "lse": lse.host}
+    assert all(each.ok for each in errors(operator, problem, arrays, found))
+
+
+def test_only_records_and_defaults_of_the_device_serve_it(driver: Driver, at: Dispatcher) -> None:
+    found = at.explain("row_norm", asarray(rows()[:, :32]), asarray(WEIGHT))
+    assert found.gpu == "H200"
+    assert driver.launches == []
+
+
+def test_arrays_in_two_places_are_an_input_error(driver: Driver, at: Dispatcher) -> None:
+    with pytest.raises(InputError, match="weight is a numpy array in CPU memory, but x is a cupy array on cuda:0"):
+        at.call("row_norm", asarray(rows()[:, :32]), WEIGHT)
+    assert driver.launches == []
+
+
+@pytest.mark.parametrize(("device", "move"), [("cuda", lambda x: x), ("emulator", asarray)], ids=["cuda", "emulator"])
+def test_a_device_that_the_arrays_are_not_on_is_an_input_error(
+    driver: Driver, at: Dispatcher, device: str, move: Any
+) -> None:
+    with pytest.raises(InputError, match=f"x is .* and device='{device}' takes arrays"):
+        at.call("row_norm", move(rows()[:, :32]), move(WEIGHT), device=device)
+    assert driver.launches == []
+
+
+def test_the_device_is_described_in_one_line(driver: Driver) -> None:
+    assert gpu.describe() == "NVIDIA H200 as H200 (sm_90a), driver for CUDA 13.2"
+    assert driver.launches == []
+
+
+def test_without_a_driver_there_is_no_gpu_and_the_error_says_what_to_do() -> None:
+    if gpu.available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(MachineError, match=r"^no GPU, because there is no CUDA driver: install one"):
+        gpu.current_gpu()
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "expected"),
+    [
+        ("NVIDIA H200", 90, "H200"),
+        ("NVIDIA GeForce RTX 4090", 89, "RTX 4090"),
+        ("NVIDIA GeForce RTX 4060", 89, "sm_89"),  # a model that is not known, of an arch that is
+        ("NVIDIA GeForce RTX 5090", 90, "sm_90a"),  # the device knows better than its name
+    ],
+)
+def test_a_gpu_is_identified_by_its_name_and_else_by_its_capability(name: str, capability: int, expected: str) -> None:
+    assert gpu.identify(name, capability).name == expected
+
+
+def test_a_gpu_of_no_known_arch_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(MachineError, match=r"Tesla T4 has compute capability 75, which is none of sm_80, .*sm_120a"):
+        gpu.identify("Tesla T4", 75)

@@ -1,0 +1,48 @@
+"""The README's examples, executed as they stand."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tuner.cli import build
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def commands(program: str) -> list[list[str]]:
+    lines = [line for block in blocks("console") for line in block.splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[1:] for line in words if line and line[0] == program]
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_examples_run(code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_commands_run_in_the_order_in_which_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
+    for line in commands("tuner"):
+        report = ["--report", str(tmp_path / "r.html")] if line[0] == "search" else []
+        out = ["--out", str(tmp_path / "r.html")] if line[0] == "report" else []
+        done = CliRunner().invoke(build(), [*line, *report, *out])
+        assert done.exit_code == 0, f"tuner {shlex.join(line)}\n{done.output}"
+
+
+def test_make_has_the_targets_that_are_named() -> None:
+    named = {line[0] for line in commands("make") if line}
+    makefile = (ROOT / "Makefile").read_text()
+    assert named
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)
