@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tuner.report import axes, notation
 from tuner.report.axes import Tick, ValueAxis
 from tuner.report.standing import Entry, best_so_far, numbers, parameters
-from tuner.result import Attempt, Evidence, Fields, Scalar
+from tuner.result import Attempt, Evidence, Scalar
 
 WIDTH = 760  # of a drawing
 BAR = 100  # the longest bar
@@ -113,8 +113,8 @@ def _values(entries: Sequence[Entry], best_at: float, worst_at: float, evidence:
 
 
 def parallel(entries: Sequence[Entry], evidence: Evidence) -> Parallel | None:
-    """Lines of the parameters that vary among `entries` (best first); None where nothing varies."""
-    configs = [_with_implementation(entry) for entry in entries]
+    """Lines of the parameters that vary among `entries`, best first, of one implementation; None where nothing varies."""
+    configs = [entry.attempt.config for entry in entries]
     names = [name for name in parameters(configs) if len({config.get(name) for config in configs}) > 1]
     if not names:
         return None
@@ -133,10 +133,6 @@ def parallel(entries: Sequence[Entry], evidence: Evidence) -> Parallel | None:
         n_best=n_best,
         frame=frame,
     )
-
-
-def _with_implementation(entry: Entry) -> Fields:
-    return {"implementation": entry.attempt.identity.implementation, **entry.attempt.config}
 
 
 def _line(found: Sequence[Axis], row: int) -> str:

@@ -3,6 +3,7 @@
 import os
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,14 +22,16 @@ _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
 def render(data: Sequence[ReportData]) -> str:
     """The page: the same data give the same bytes."""
     style, script = _asset("style.css"), _asset("script.js")
-    return _template("report.html.jinja", escape=True).render(
-        sections=sections(data), style=style, script=script, csp=_policy(style, script), json=script_json(data)
+    return (
+        _environment(escape=True)
+        .get_template("report.html.jinja")
+        .render(sections=sections(data), style=style, script=script, csp=_policy(style, script), json=script_json(data))
     )
 
 
 def markdown(data: Sequence[ReportData]) -> str:
     """The short version: winner, margin, verdict, runner-ups, failures, how to repeat it."""
-    return _template("report.md.jinja", escape=False).render(sections=sections(data))
+    return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data))
 
 
 def write(html: str, path: Path) -> None:
@@ -59,7 +62,8 @@ def _asset(name: str) -> str:
     return (REPORTS / name).read_text(encoding="utf-8")
 
 
-def _template(name: str, *, escape: bool) -> jinja2.Template:
+@cache
+def _environment(*, escape: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(REPORTS),
         undefined=jinja2.StrictUndefined,
@@ -71,7 +75,7 @@ def _template(name: str, *, escape: bool) -> jinja2.Template:
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
     environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": highlight.cuda}
     environment.globals |= {"diff": highlight.diff, "bar": charts.bar, "WIDTH": charts.WIDTH, "BAR": charts.BAR}
-    return environment.get_template(name)
+    return environment
 
 
 def _printable(value: object) -> object:

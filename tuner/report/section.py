@@ -34,6 +34,7 @@ class Finalist:
 
     entry: Entry
     is_default: bool
+    fields: Fields  # its implementation and config
     twins: int  # other configs with the same machine code
     verdict: Verdict | None
     differs: frozenset[str]  # parameters whose value is not the winner's
@@ -141,7 +142,7 @@ def _section(data: ReportData, id: str, title: str) -> Section:
     attempts = judged(data.attempts, data.verdicts)
     entries = standing(attempts, data.evidence, data.record)
     finalists = _finalists(data, entries)
-    configs = [finalist.entry.attempt.config for finalist in finalists]
+    configs = [finalist.fields for finalist in finalists]
     shared = shared_fields(configs)
     return Section(
         data=data,
@@ -156,9 +157,19 @@ def _section(data: ReportData, id: str, title: str) -> Section:
         failures=failures(attempts),
         tries=_tries(attempts, entries),
         convergence=charts.convergence(attempts, entries, data.evidence),
-        parallel=charts.parallel(entries, data.evidence),
+        parallel=charts.parallel(_of_winning_implementation(entries), data.evidence),
         profile=charts.profile([finalist.entry for finalist in finalists]),
     )
+
+
+def _with_implementation(entry: Entry) -> Fields:
+    return {"implementation": entry.attempt.identity.implementation, **entry.attempt.config}
+
+
+def _of_winning_implementation(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Parameters of different implementations do not compare."""
+    names = [entry.attempt.identity.implementation for entry in entries]
+    return tuple(entry for entry, name in zip(entries, names, strict=True) if name == names[0])
 
 
 def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ...]:
@@ -174,6 +185,7 @@ def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ..
         Finalist(
             entry=entry,
             is_default=key_of(entry.attempt) == default,
+            fields=_with_implementation(entry),
             twins=len(groups[machine_code(entry)]) - 1,
             verdict=verdicts.get(key_of(entry.attempt)),
             differs=_differences(entry, entries[0]),
@@ -192,7 +204,7 @@ def _verdicts(data: ReportData) -> Mapping[Key, Verdict]:
 
 
 def _differences(entry: Entry, winner: Entry) -> frozenset[str]:
-    own, best = entry.attempt.config, winner.attempt.config
+    own, best = _with_implementation(entry), _with_implementation(winner)
     return frozenset(name for name in parameters((own, best)) if own.get(name) != best.get(name))
 
 

@@ -177,7 +177,7 @@ extern "C" __global__ void warp_functions(int const* in, int* out) {
   write(int(__reduce_and_sync(all, unsigned(x))));
   write(int(__reduce_or_sync(half, unsigned(x))));
   write(int(__reduce_xor_sync(all, unsigned(x))));
-  if (lane < 8) x < 0 ? write(0) : write(__shfl_xor_sync(0xffu, 1, 1));  // a part of the warp may meet alone
+  if (lane < 8) write(__shfl_xor_sync(0xffu, 1, 1));  // a part of the warp may meet alone
 }
 
 // ---- blocks

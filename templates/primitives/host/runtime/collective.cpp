@@ -24,12 +24,12 @@ Rendezvous* find_meeting(Warp& warp, Operation operation, uint32_t mask, Site si
       if (!vacant) vacant = &meeting;
     } else if (meeting.mask == mask && meeting.operation == operation && meeting.site.bits == site.bits) {
       return &meeting;
-    } else if (meeting.mask & mask) {
+    } else if (meeting.mask >> current->lane & 1 && meeting.arrived & mask) {  // each waits for the other
       refuse(operation, mask, site, meeting);
     }
   }
   if (!vacant) {
-    report("unsupported", site, "more than 4 groups of lanes of one warp meet at once");
+    report("unsupported", site, "more than 8 groups of lanes of one warp meet at once");
     stop();
   }
   vacant->operation = operation;

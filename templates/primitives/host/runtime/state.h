@@ -74,7 +74,7 @@ struct Warp {
   int index;
   uint32_t alive;
   uint32_t ready, spinning;
-  Rendezvous rendezvous[4];
+  Rendezvous rendezvous[8];
 };
 
 struct Barrier {

@@ -1,0 +1,91 @@
+"""Small kernels on the emulator: sources of tests/emulator/kernels, arrays in, arrays out."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.emulator import Buffer, Kernel, Mode, Run, build
+from tuner.render import headers
+from tuner.source import Source, Target
+
+KERNELS = Path(__file__).parent / "kernels"
+PLAIN = (Mode(), Mode(schedule="reverse", asynchronous="late"))
+CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
+
+
+@dataclass(frozen=True)
+class Uninitialized:
+    """An output that the kernel writes."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch: inputs, then outputs, then scalars, in the order of the kernel's parameters."""
+
+    file: str
+    entry: str
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray | Uninitialized]
+    scalars: Sequence[np.generic] = ()
+    grid: tuple[int, int, int] = (1, 1, 1)
+    threads: int = 32
+    smem_bytes: int = 0
+    replace: tuple[tuple[str, str], ...] = field(default=())
+
+
+@cache
+def source(file: str, entries: tuple[str, ...], replace: tuple[tuple[str, str], ...] = (), target: Target = "host") -> Source:
+    """A kernel file as a source, after textual replacements, each of which must find its text."""
+    text = (KERNELS / file).read_text()
+    for old, new in replace:
+        assert old in text, f"{file} has no {old!r}"
+        text = text.replace(old, new)
+    return Source(entries, text, headers(text, KERNELS, target), target)
+
+
+@cache
+def entries_of(file: str) -> tuple[str, ...]:
+    """The kernels of a file; those made by a macro are the first argument of a line `…_KERNEL(name, …`."""
+    found = []
+    for line in (KERNELS / file).read_text().splitlines():
+        head, _, tail = line.partition("(")
+        if head.endswith("_KERNEL") and not line.startswith("#"):
+            found.append(tail.partition(",")[0])
+        elif "__global__" in line and not line.rstrip().endswith("\\"):
+            found.append(line.partition("(")[0].split()[-1] if "__launch_bounds__" not in line else "")
+    return tuple(name for name in found if name)
+
+
+@cache
+def kernel(file: str, checked: bool, replace: tuple[tuple[str, str], ...] = ()) -> Kernel:
+    return build(source(file, entries_of(file), replace), checked=checked)
+
+
+def launch(call: Call, mode: Mode) -> tuple[dict[str, np.ndarray], Run]:
+    """(outputs by name, what happened)."""
+    with ExitStack() as stack:
+        buffers = [stack.enter_context(Buffer.of(name, array)) for name, array in call.inputs.items()]
+        views = {}
+        for name, output in call.outputs.items():
+            nbytes = int(np.prod(output.shape)) * np.dtype(output.dtype).itemsize
+            known = not isinstance(output, Uninitialized)
+            buffer = stack.enter_context(Buffer(name, nbytes, writable=True, initialized=known))
+            views[name] = buffer.view(output.dtype, output.shape)
+            if not isinstance(output, Uninitialized):
+                views[name][...] = output
+            buffers.append(buffer)
+        runner = kernel(call.file, mode.checked, call.replace)
+        run = runner.launch(call.entry, call.grid, call.threads, call.smem_bytes, [*buffers, *call.scalars], mode)
+        return {name: view.copy() for name, view in views.items()}, run
+
+
+def kinds(run: Run) -> set[str]:
+    return {finding.kind for finding in run.findings}

@@ -1,0 +1,251 @@
+"""The micro kernels: one call a primitive, with integer-valued inputs and what NumPy says must come out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from emulated import Call, Uninitialized
+
+BF16, FP16 = ml_dtypes.bfloat16, np.float16
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A call, the first arch that has the primitive, and its outputs as a function of its inputs."""
+
+    name: str
+    arch: str
+    call: Call
+    expected: Callable[[Arrays], Arrays]
+
+
+def integers(seed: int, shape: tuple[int, ...], dtype: object, low: int = -4, high: int = 5) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+def micros() -> list[Micro]:
+    return [*_conversions(), *_matrices(), *_products(), *_threads(), *_blocks(), *_hopper(), *_wgmma()]
+
+
+def sm80(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
+    return Call("primitives_sm80.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
+
+
+def sm90(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
+    return Call("primitives_sm90.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
+
+
+# ---- types
+
+
+def _conversions() -> list[Micro]:
+    every = np.arange(65536, dtype=np.uint16)
+    b, h = every.view(BF16).astype(np.float32), every.view(FP16).astype(np.float32)
+    finite = every[~(np.isnan(b) | np.isnan(h))]
+    x = np.concatenate([integers(0, (2048,), np.float32, -70000, 70000), *_halfway_values()])
+
+    def converted(inputs: Arrays) -> Arrays:
+        with np.errstate(over="ignore"):
+            halves = [inputs["x"].astype(kind) for kind in (BF16, FP16)]
+            negated = [(-inputs["x"]).astype(kind) for kind in (BF16, FP16)]
+        words = [lo.view(np.uint16).astype(np.uint32) | hi.view(np.uint16).astype(np.uint32) << 16
+                 for lo, hi in zip(halves, negated, strict=True)]
+        back = [part.astype(np.float32) for pair in zip(halves, negated, strict=True) for part in pair]
+        return {"b": halves[0], "h": halves[1], "packed": np.stack(words, 1), "back": np.stack(back, 1)}
+
+    def widened(inputs: Arrays) -> Arrays:
+        return {"b": inputs["bits"].view(BF16).astype(np.float32), "h": inputs["bits"].view(FP16).astype(np.float32)}
+
+    def rounded(inputs: Arrays) -> Arrays:
+        return {"y": (inputs["x"].view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)}
+
+    n = len(x)
+    convert_outputs = {"b": Uninitialized(BF16, (n,)), "h": Uninitialized(FP16, (n,)),
+                       "packed": Uninitialized(np.uint32, (n, 2)), "back": Uninitialized(np.float32, (n, 4))}
+    m = len(finite)
+    widen_outputs = {"b": Uninitialized(np.float32, (m,)), "h": Uninitialized(np.float32, (m,))}
+    per_thread = {"threads": 256}
+    return [
+        Micro("convert", "sm_80", sm80("convert", {"x": x}, convert_outputs, scalars=(np.int32(n),),
+                                       grid=(-(-n // 256), 1, 1), **per_thread), converted),
+        Micro("widen", "sm_80", sm80("widen", {"bits": finite}, widen_outputs, scalars=(np.int32(m),),
+                                     grid=(-(-m // 256), 1, 1), **per_thread), widened),
+        Micro("round_tf32", "sm_80", sm80("round_to_tf32", {"x": x}, {"y": Uninitialized(np.uint32, (n,))},
+                                          scalars=(np.int32(n),), grid=(-(-n // 256), 1, 1), **per_thread), rounded),
+    ]
+
+
+def _halfway_values() -> list[np.ndarray]:
+    """Values half-way between two of bf16 and of fp16, which round to even."""
+    upper = np.arange(0x3F80, 0x4080, dtype=np.uint32)
+    bf16 = (upper << 16 | 0x8000).view(np.float32)
+    fp16 = (upper << 13 | 0x1000 | 0x38000000).astype(np.uint32).view(np.float32)
+    return [bf16, fp16]
+
+
+# ---- ldmatrix, stmatrix
+
+
+def _matrices() -> list[Micro]:
+    tiles = np.arange(256, dtype=np.uint16).reshape(32, 8)
+
+    def loaded(inputs: Arrays) -> Arrays:
+        out = np.zeros((6, 32, 4), np.uint32)
+        matrices = inputs["in"].reshape(4, 8, 8)
+        for variant in range(6):
+            for i in range((1, 2, 4)[variant % 3]):
+                matrix = matrices[i].T if variant >= 3 else matrices[i]
+                pairs = np.ascontiguousarray(matrix).reshape(32, 2).astype(np.uint32)
+                out[variant, :, i] = pairs[:, 0] | pairs[:, 1] << 16
+        return {"out": out}
+
+    words = np.random.default_rng(1).integers(0, 2**32, (32, 4), np.uint32)
+
+    def stored(inputs: Arrays) -> Arrays:
+        out = np.zeros((6, 32, 8), np.uint16)
+        for variant in range(6):
+            for i in range((1, 2, 4)[variant % 3]):
+                matrix = np.ascontiguousarray(inputs["in"][:, i]).view(np.uint16).reshape(8, 8)
+                out[variant, 8 * i : 8 * i + 8] = matrix.T if variant >= 3 else matrix
+        return {"out": out}
+
+    return [
+        Micro("ldmatrix", "sm_80", sm80("load_matrices", {"in": tiles}, {"out": Uninitialized(np.uint32, (6, 32, 4))},
+                                        smem_bytes=512), loaded),
+        Micro("stmatrix", "sm_90a", sm90("store_matrices", {"in": words}, {"out": Uninitialized(np.uint16, (6, 32, 8))},
+                                         smem_bytes=512), stored),
+    ]
+
+
+# ---- mma
+
+
+def _multiplied(inputs: Arrays) -> Arrays:
+    a, b = (inputs[name].astype(np.float64) for name in "ab")
+    return {"d": (inputs["c"] + a @ b).astype(np.float32) if "c" in inputs else (a @ b).astype(np.float32)}
+
+
+def _products() -> list[Micro]:
+    shapes = {"mma_k16_bf16": (16, BF16), "mma_k16_fp16": (16, FP16), "mma_k8_bf16": (8, BF16),
+              "mma_k8_fp16": (8, FP16), "mma_k8_tf32": (8, np.float32)}
+    return [
+        Micro(entry, "sm_80", sm80(entry, {"a": integers(2, (16, k), dtype), "b": integers(3, (k, 8), dtype),
+                                           "c": integers(4, (16, 8), np.float32)},
+                                   {"d": Uninitialized(np.float32, (16, 8))}), _multiplied)
+        for entry, (k, dtype) in shapes.items()
+    ]
+
+
+# ---- one warp
+
+
+def _threads() -> list[Micro]:
+    source = integers(5, (512,), np.uint8, 0, 256)
+    values = integers(6, (32,), np.int32, -9, 10)
+    return [
+        Micro("cp_async", "sm_80", sm80("copy_partly", {"in": source}, {"out": Uninitialized(np.uint8, (32, 48))},
+                                        smem_bytes=32 * 48), _copied_partly),
+        Micro("warp_functions", "sm_80", sm80("warp_functions", {"in": values},
+                                              {"out": np.zeros((20, 32), np.int32)}), _warp_functions),
+    ]
+
+
+def _copied_partly(inputs: Arrays) -> Arrays:
+    out = np.zeros((32, 48), np.uint8)
+    for lane in range(32):
+        for at, size, count in ((0, 16, lane % 17), (16, 8, lane % 9), (24, 8, 8), (32, 4, lane % 5), (36, 4, 4)):
+            out[lane, at : at + count] = inputs["in"][lane * size : lane * size + count]
+    return {"out": out}
+
+
+def _warp_functions(inputs: Arrays) -> Arrays:
+    x, lane = inputs["in"], np.arange(32)
+    unsigned = x.view(np.uint32)
+    halves = x.reshape(2, 16)
+    up = np.where(lane >= 3, lane - 3, lane)
+    up16 = np.where(lane % 16 >= 3, lane - 3, lane)
+    down = np.where(lane < 30, lane + 2, lane)
+    down4 = np.where(lane % 4 < 2, lane + 2, lane)
+    rows = [
+        x[np.full(32, 5)], x[lane // 8 * 8 + (lane + 7) % 8], x[up], x[up16], x[down], x[down4], x[lane ^ 9], x[lane ^ 5],
+        np.full(32, int((x > 0) @ (1 << lane.astype(np.uint64)))),
+        np.repeat((halves == 3).any(1), 16), np.repeat((halves > -100).all(1), 16), np.full(32, x.sum()),
+        np.repeat(halves.sum(1), 16), np.full(32, x.min()), np.full(32, x.max()),
+        np.full(32, unsigned.max()), np.full(32, np.bitwise_and.reduce(unsigned)),
+        np.repeat(np.bitwise_or.reduce(unsigned.reshape(2, 16), 1), 16), np.full(32, np.bitwise_xor.reduce(unsigned)),
+    ]  # fmt: skip
+    out = np.zeros((20, 32), np.int32)
+    out[:19] = np.stack([row.astype(np.uint64).astype(np.uint32).view(np.int32) for row in rows])
+    out[19, :8] = 1
+    return {"out": out}
+
+
+# ---- blocks
+
+
+def _blocks() -> list[Micro]:
+    values = integers(7, (256,), np.int32, -9, 10)
+    bins = integers(8, (1000,), np.int32, 0, 16)
+    rows = integers(9, (40, 32), np.int32, -9, 10)
+    ones = {"arrived": np.zeros(1, np.uint32)}
+
+    def block_functions(inputs: Arrays) -> Arrays:
+        squares = inputs["in"][:32] ** 2 + np.arange(4)[:, None]
+        return {"out": np.concatenate([[inputs["in"].sum()], squares.ravel()]).astype(np.int32)}
+
+    def counted(inputs: Arrays) -> Arrays:
+        histogram = np.bincount(inputs["in"], minlength=16).astype(np.int32)
+        return {"histogram": histogram, "tickets": np.array([8], np.uint32), "drawn": np.ones(8, np.int32)}
+
+    def scanned(inputs: Arrays) -> Arrays:
+        sums = inputs["in"].ravel().cumsum().reshape(40, 32).astype(np.int32)
+        return {"out": sums, "ticket": np.array([40], np.uint32), "prefix": sums[:, 31], "ready": np.ones(40, np.uint32)}
+
+    def last_block(inputs: Arrays) -> Arrays:
+        partial = inputs["in"].reshape(40, -1).sum(1).astype(np.int32)
+        return {"partial": partial, "arrived": np.array([40], np.uint32), "total": partial.sum(keepdims=True)}
+
+    totals = {"partial": Uninitialized(np.int32, (40,)), **ones, "total": Uninitialized(np.int32, (1,))}
+    return [
+        Micro("barriers", "sm_80", sm80("block_functions", {"in": values}, {"out": Uninitialized(np.int32, (129,))},
+                                        threads=256, smem_bytes=256), block_functions),
+        Micro("atomics", "sm_80", sm80("count", {"in": bins}, {
+            "histogram": np.zeros(16, np.int32), "tickets": np.zeros(1, np.uint32),
+            "drawn": Uninitialized(np.int32, (8,))}, scalars=(np.int32(1000),), grid=(8, 1, 1), threads=128,
+            smem_bytes=64), counted),
+        Micro("look_back", "sm_80", sm80("scan", {"in": rows}, {
+            "out": Uninitialized(np.int32, (40, 32)), "ticket": np.zeros(1, np.uint32),
+            "prefix": Uninitialized(np.int32, (40,)), "ready": np.zeros(40, np.uint32)}, grid=(40, 1, 1),
+            smem_bytes=16), scanned),
+        Micro("last_block_fences", "sm_80", sm80("last_block", {"in": rows}, totals, grid=(40, 1, 1)), last_block),
+        Micro("last_block_acq_rel", "sm_80", sm80("last_block_ordered", {"in": rows[:, 0].copy()}, totals,
+                                                  grid=(40, 1, 1)), last_block),
+    ]  # fmt: skip
+
+
+# ---- sm_90
+
+
+def _hopper() -> list[Micro]:
+    rounds = integers(10, (7, 32), np.int32, -9, 10)
+    words = integers(11, (128,), np.int32, -9, 10)
+    return [
+        Micro("mbarrier", "sm_90a", sm90("pipeline", {"in": rounds}, {"out": Uninitialized(np.int32, (7, 32))},
+                                         scalars=(np.int32(7),), threads=64, smem_bytes=512),
+              lambda inputs: {"out": inputs["in"][:, ::-1]}),
+        Micro("cp_async_bulk", "sm_90a", sm90("bulk_copy", {"in": words}, {"out": Uninitialized(np.int32, (128,))},
+                                              threads=128, smem_bytes=1040), lambda inputs: {"out": inputs["in"] * 2}),
+    ]  # fmt: skip
+
+
+def _wgmma() -> list[Micro]:
+    shapes = dict.fromkeys(
+        [f"wgmma_{swizzle}{major}" for major in ("", "_mn") for swizzle in ("none", 32, 64, 128)], (64, BF16)
+    ) | {"wgmma_n8": (8, FP16), "wgmma_n72": (72, BF16), "wgmma_n256": (256, FP16)}
+    return [
+        Micro(entry, "sm_90a", sm90(entry, {"a": integers(12, (64, 64), dtype), "b": integers(13, (64, n), dtype)},
+                                    {"d": Uninitialized(np.float32, (64, n))}, threads=128, smem_bytes=49152), _multiplied)
+        for entry, (n, dtype) in shapes.items()
+    ]  # fmt: skip

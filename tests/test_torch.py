@@ -1,0 +1,63 @@
+"""The torch operators, where torch is installed; on the CPU they run on the emulator."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tuner.dispatcher import UntunedWarning  # noqa: E402
+from tuner.errors import InputError  # noqa: E402
+from tuner.operators import load  # noqa: E402
+from tuner.torch import schema  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _untuned() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntunedWarning)
+        yield
+
+
+def qkv(heads: int = 2, kv_heads: int = 2) -> tuple[Any, Any, Any]:
+    return tuple(torch.randn(1, n, 7, 16).bfloat16() for n in (heads, kv_heads, kv_heads))  # type: ignore[return-value]
+
+
+def test_the_schema_is_the_operators_signature() -> None:
+    tensors = "Tensor q, Tensor k, Tensor v"
+    options = 'bool causal=False, float? softmax_scale=None, str layout="bthd"'
+    assert schema(load("flash_attention")) == f"flash_attention({tensors}, *, {options}) -> (Tensor, Tensor)"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_agrees_with_torchs_own_attention(causal: bool) -> None:
+    q, k, v = qkv(4, 2)
+    o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=causal, layout="bhtd")
+    given = [each.double() for each in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=causal, enable_gqa=True)
+    assert torch.allclose(o.double(), expected, atol=2e-2)
+    assert lse.shape == (1, 4, 7)
+
+
+def test_torch_finds_its_rules_kept() -> None:
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    operator = torch.ops.tuner.flash_attention.default
+    found = torch.library.opcheck(operator, qkv(), {"layout": "bhtd"}, test_utils=checks)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_it_is_one_node_of_a_compiled_graph() -> None:
+    def block(q: Any, k: Any, v: Any) -> Any:
+        return torch.ops.tuner.flash_attention(q, k, v)[0] * 2
+
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    given = qkv()
+    assert torch.equal(compiled(*given), block(*given))
+
+
+def test_tensors_that_require_grad_are_refused() -> None:
+    q, k, v = qkv()
+    with pytest.raises(InputError, match="q requires grad, and there is no backward"):
+        torch.ops.tuner.flash_attention(q.requires_grad_(), k, v)

@@ -1,0 +1,81 @@
+"""Every operator as `torch.ops.tuner.<operator>`, which `torch.compile` and `torch.export` keep as one node.
+
+    import tuner.torch
+    o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
+
+Plain eager code needs no more than `tuner.dispatcher`. There is no backward: tensors that require grad are refused.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+
+from tuner import dispatcher, operators
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Argument, Operator, Role
+
+_LIBRARY = torch.library.Library("tuner", "DEF")
+_TYPES = {bool: "bool", int: "int", float: "float", str: "str", float | None: "float?", int | None: "int?", Any: "Tensor"}
+
+
+def schema(operator: Operator[Any]) -> str:
+    """The operator's signature as torch writes it. Raises TemplateError for a parameter that torch has no type for."""
+    words: list[str] = []
+    for parameter in signature(operator.call).parameters.values():
+        if parameter.kind is Parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(_declared(operator, parameter))
+    results = ", ".join(["Tensor"] * len(operator.outputs))
+    return f"{operator.name}({', '.join(words)}) -> " + (f"({results})" if len(operator.outputs) > 1 else results)
+
+
+def _declared(operator: Operator[Any], parameter: Parameter) -> str:
+    if parameter.annotation not in _TYPES:
+        raise TemplateError(f"{operator.name}: torch has no type for {parameter}; it takes {', '.join(_TYPES.values())}")
+    declared = f"{_TYPES[parameter.annotation]} {parameter.name}"
+    if parameter.default is Parameter.empty:
+        return declared
+    spelled = f'"{parameter.default}"' if isinstance(parameter.default, str) else str(parameter.default)
+    return f"{declared}={spelled}"
+
+
+def _shapes(operator: Operator[Any]) -> Callable[..., Any]:
+    """What torch calls to learn the outputs of tensors that have no memory: shapes and dtypes, symbolic sizes too."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        request = operator.call(*args, **kwargs)
+        sizes: dict[str, Any] = {}
+        dtypes: dict[DType | str, Any] = {each: getattr(torch, each.numpy.name) for each in DType}
+        for argument in operator.arguments:
+            if argument.role is Role.INPUT:
+                given = request.arrays[argument.name]
+                order = request.axes.get(argument.name, range(given.ndim))
+                sizes |= {dim: given.shape[axis] for dim, axis in zip(argument.dims, order, strict=True)}
+                dtypes[argument.dtype] = given.dtype
+        first = next(iter(request.arrays.values()))
+        outputs = [
+            first.new_empty(_caller_shape(each, sizes, request.axes.get(each.name)), dtype=dtypes[each.dtype])
+            for each in operator.outputs
+        ]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    return fake
+
+
+def _caller_shape(output: Argument, sizes: dict[str, Any], axes: tuple[int, ...] | None) -> list[Any]:
+    order = axes or tuple(range(len(output.dims)))
+    return [sizes[output.dims[order.index(axis)]] for axis in range(len(order))]
+
+
+def _register(operator: Operator[Any]) -> None:
+    name = _LIBRARY.define(schema(operator))
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, getattr(dispatcher, operator.name), key)
+    torch.library.register_fake(f"tuner::{operator.name}", _shapes(operator), lib=_LIBRARY)
+
+
+for _name in operators.names():
+    _register(operators.load(_name))
