@@ -6,14 +6,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search clean
+.PHONY: help venv test lint search matrix throughput clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),sass,dev]'
 	@touch $@
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
@@ -27,6 +27,12 @@ lint: $(STAMP) ## ruff and mypy --strict
 
 search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on any machine
 	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal
+
+matrix: $(STAMP) ## search every head_dim, dtype, mask and architecture (about 25 minutes on two cores)
+	$(BIN)/python benchmarks/matrix.py --budget 6 --json reports/out/matrix.json
+
+throughput: $(STAMP) ## configs compiled, ranked and verified a minute
+	$(BIN)/python benchmarks/throughput.py
 
 clean: ## remove the virtual environment and the caches of the checks
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 from base64 import b64encode
 from collections import Counter
@@ -12,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_factory import DEFAULT, PROBLEM, report_data
+from report_factory import DEFAULT, PROBLEM, attempt, report_data
 
 from tuner import report
 from tuner.errors import MachineError
@@ -177,7 +178,7 @@ def test_the_winner_stands_with_its_config_margin_and_verdict() -> None:
     assert data.record
     text = page("predicted").text
     assert f"runner-up (predicted) +{100 * data.record.margin:.1f}" in text
-    assert f"BT {data.record.config['BT']} default {DEFAULT['BT']}" in text
+    assert f"value default BT {data.record.config['BT']} {DEFAULT['BT']} BK" in text
     assert "✓ verified On the emulator, 3 checks against float64." in text
 
 
@@ -208,6 +209,14 @@ def test_a_long_log_shows_its_head_and_its_tail() -> None:
     assert "first line" in text
     assert "last line" in text
     assert "95,521 characters left out" in text
+
+
+def test_parameters_are_drawn_for_the_winning_implementation_only() -> None:
+    data = report_data(30)
+    other = attempt({**DEFAULT, "columns": 24}, random.Random(0), implementation="naive")
+    text = report.render([replace(data, attempts=[*data.attempts, other])])
+    assert "one line a config over BT, BK, warps" in text
+    assert "One line a config of mma_sync" in text
 
 
 def test_several_problems_are_named_by_the_fields_in_which_they_differ() -> None:

@@ -189,7 +189,10 @@ def _start(db: Path, budget: int) -> "subprocess.Popen[str]":
 
 def _rows(db: Path) -> list[tuple[str, str]]:
     with Store.open(db) as store:
-        return [(each.attempt.identity.implementation, str(each.attempt.config)) for each in store.attempts("flash_attention")]
+        return [
+            (each.attempt.identity.implementation, str(each.attempt.config))
+            for each in store.attempts("flash_attention")
+        ]
 
 
 def _wait_for_rows(db: Path, count: int, process: "subprocess.Popen[str]") -> None:

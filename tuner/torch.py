@@ -17,8 +17,16 @@ from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Argument, Operator, Role
 
-_LIBRARY = torch.library.Library("tuner", "DEF")
-_TYPES = {bool: "bool", int: "int", float: "float", str: "str", float | None: "float?", int | None: "int?", Any: "Tensor"}
+_LIBRARY: Any = torch.library.Library("tuner", "DEF")
+_TYPES: dict[Any, str] = {
+    Any: "Tensor",
+    bool: "bool",
+    int: "int",
+    int | None: "int?",
+    float: "float",
+    float | None: "float?",
+    str: "str",
+}
 
 
 def schema(operator: Operator[Any]) -> str:
@@ -34,7 +42,8 @@ def schema(operator: Operator[Any]) -> str:
 
 def _declared(operator: Operator[Any], parameter: Parameter) -> str:
     if parameter.annotation not in _TYPES:
-        raise TemplateError(f"{operator.name}: torch has no type for {parameter}; it takes {', '.join(_TYPES.values())}")
+        known = ", ".join(map(str, _TYPES))
+        raise TemplateError(f"{operator.name}: torch has no type for the parameter {parameter} (known: {known})")
     declared = f"{_TYPES[parameter.annotation]} {parameter.name}"
     if parameter.default is Parameter.empty:
         return declared

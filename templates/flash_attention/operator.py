@@ -39,21 +39,26 @@ class Problem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "seq_k", self.seq_k or self.seq_q)
-        if self.head_dim not in HEAD_DIMS:
-            raise UsageError(f"head_dim {self.head_dim}: flash_attention takes 8 to 256 in steps of 8")
-        if self.dtype not in DTYPES:
-            name = getattr(self.dtype, "value", self.dtype)
-            raise UsageError(f"dtype {name}: flash_attention takes {', '.join(d.value for d in DTYPES)}")
-        for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)}: flash_attention takes 1 and more")
-        if self.heads % self.kv_heads:
-            raise UsageError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}")
-        if max(self.seq_q, self.seq_k) > MAX_SEQ or self.batch * self.heads * self.seq_q > MAX_ROWS:
-            raise UsageError(
-                f"batch {self.batch}, heads {self.heads}, seq_q {self.seq_q}, seq_k {self.seq_k}: too large; "
-                f"sequences go up to {MAX_SEQ}, batch · heads · seq_q up to {MAX_ROWS}"
-            )
+        check_sizes("flash_attention", self, DTYPES)
+
+
+def check_sizes(operator: str, problem: Any, dtypes: tuple[DType, ...]) -> None:
+    """Raises UsageError for a head_dim, dtype, number of heads or length that no kernel of `operator` takes."""
+    if problem.head_dim not in HEAD_DIMS:
+        raise UsageError(f"head_dim {problem.head_dim}: {operator} takes 8 to 256 in steps of 8")
+    if problem.dtype not in dtypes:
+        name = getattr(problem.dtype, "value", problem.dtype)
+        raise UsageError(f"dtype {name}: {operator} takes {', '.join(d.value for d in dtypes)}")
+    for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k"):
+        if getattr(problem, name) < 1:
+            raise UsageError(f"{name} {getattr(problem, name)}: {operator} takes 1 and more")
+    if problem.heads % problem.kv_heads:
+        raise UsageError(f"kv_heads {problem.kv_heads} does not divide heads {problem.heads}")
+    if max(problem.seq_q, problem.seq_k) > MAX_SEQ or problem.batch * problem.heads * problem.seq_q > MAX_ROWS:
+        raise UsageError(
+            f"batch {problem.batch}, heads {problem.heads}, seq_q {problem.seq_q}, seq_k {problem.seq_k}: too large; "
+            f"sequences go up to {MAX_SEQ}, batch · heads · seq_q up to {MAX_ROWS}"
+        )
 
 
 ARGUMENTS = (
@@ -118,15 +123,16 @@ def _one_hot(rows: int, columns: int) -> Array:
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
     """o [B, T, H, D] and lse [B, H, T] in float64."""
-    return _attention(problem, arrays, rounded=False)
+    return attention(problem, arrays, _visible(problem), rounded=False)
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
     """The reference with the probabilities and o rounded to the dtype, as the kernels round them."""
-    return _attention(problem, arrays, rounded=True)
+    return attention(problem, arrays, _visible(problem), rounded=True)
 
 
-def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool) -> Arrays:
+    """o and lse in float64, where query i attends the keys j with visible[i, j]; `visible` is boolean [T, S]."""
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
     group = problem.heads // problem.kv_heads
@@ -134,18 +140,17 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lse = np.zeros((problem.batch, problem.heads, problem.seq_q))
     for b, h in np.ndindex(problem.batch, problem.heads):
         scores = scale * q[b, :, h] @ k[b, :, h // group].T
-        o[b, :, h], lse[b, h] = _softmax_product(problem, scores, v[b, :, h // group], rounded)
+        masked = np.where(visible, scores, -np.inf)
+        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], problem.dtype if rounded else None)
     return {"o": _round(o, problem.dtype) if rounded else o, "lse": lse}
 
 
-def _softmax_product(problem: Problem, scores: Array, v: Array, rounded: bool) -> tuple[Array, Array]:
-    """Softmax of scores [T, S] times v [S, D], and the logarithms of the sums [T]."""
-    visible = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
-    scores = np.where(visible, scores, -np.inf)
+def _softmax_product(scores: Array, v: Array, rounded: DType | None) -> tuple[Array, Array]:
+    """Softmax of scores [T, S] times v [S, D], and the logarithms of the sums [T]; P is rounded to a dtype if given."""
     peak = np.max(scores, axis=1, keepdims=True)
     p = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
     total = np.sum(p, axis=1, keepdims=True)
-    product = (_round(p, problem.dtype) if rounded else p) @ v
+    product = (_round(p, rounded) if rounded else p) @ v
     with np.errstate(divide="ignore"):
         lse = np.where(np.isfinite(peak), peak, 0) + np.log(total)
     return np.divide(product, total, out=np.zeros_like(product), where=total > 0), lse[:, 0]
@@ -153,6 +158,12 @@ def _softmax_product(problem: Problem, scores: Array, v: Array, rounded: bool) -
 
 def _round(x: Array, dtype: DType) -> Array:
     return x.astype(dtype.numpy).astype(np.float64)
+
+
+def _visible(problem: Problem) -> Array:
+    """Whether each query attends each key: bool [T, S]."""
+    visible: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    return visible
 
 
 def visible_keys(problem: Problem) -> Array:

@@ -3,7 +3,8 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Walk tells which keys are visited: `int tiles`, and `int key(int tile)`, the first key of a tile.
+// Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the first key of a tile; `int end(int tile)`, the
+// key before which its keys end: those from there on become zeros.
 template <class T, class Layout, class Walk, int BN, int kStages, int kThreads>
 struct Ring {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");
@@ -12,7 +13,6 @@ struct Ring {
   Walk walk;
   T const *g_k, *g_v;  // key 0
   int64_t k_stride, v_stride;
-  int seq_k;
   uint32_t s_slots;
   int issued = 0;  // tiles of K and V together
 
@@ -22,7 +22,7 @@ struct Ring {
       int const key = walk.key(issued / 2);
       bool const is_v = issued % 2;
       int64_t const stride = is_v ? v_stride : k_stride;
-      load_rows<Layout, BN, kThreads>(slot(issued), (is_v ? g_v : g_k) + key * stride, stride, seq_k - key);
+      load_rows<Layout, BN, kThreads>(slot(issued), (is_v ? g_v : g_k) + key * stride, stride, walk.end(issued / 2) - key);
     }
     cp_async_commit();
     ++issued;

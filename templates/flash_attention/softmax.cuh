@@ -1,5 +1,6 @@
 // Online softmax in base 2 over tiles of scores in registers: maxima, sums, and the scaling of what came before.
 #pragma once
+#include "flash_attention/steps.cuh"
 #include "math.cuh"
 #include "types.cuh"
 
@@ -77,10 +78,11 @@ __device__ __forceinline__ void rescale(float (&r_o)[kM][kN][4], float const (&f
       for (int e = 0; e < 4; ++e) r_o[m][n][e] *= factor[m][e / 2];
 }
 
-// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; adds the unrounded P to the sums.
-template <class T, int kM, int kN>
+// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; adds the unrounded P to the sums. P of steps that
+// are not visited stays undefined.
+template <class T, int kM, int kN, class Steps = EveryStep>
 __device__ __forceinline__ void exponentiate(uint32_t (&r_p)[kN / 2][kM][4], RowState<kM>& state,
-                                             float const (&r_s)[kM][kN][4], float scale) {
+                                             float const (&r_s)[kM][kN][4], float scale, Steps visited = {}) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -88,6 +90,7 @@ __device__ __forceinline__ void exponentiate(uint32_t (&r_p)[kN / 2][kM][4], Row
       float const shift = exponent_shift(state.max[m][h], scale);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
+        if (!visited(n / 2)) continue;
         float const p0 = exp2_approx(r_s[m][n][2 * h] * scale - shift);
         float const p1 = exp2_approx(r_s[m][n][2 * h + 1] * scale - shift);
         state.sum[m][h] += p0 + p1;

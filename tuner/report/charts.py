@@ -64,6 +64,7 @@ class Parallel:
     best: str  # the best tenth
     winner: str
     n_drawn: int
+    n_total: int
     n_best: int
     frame: Frame
 
@@ -113,7 +114,7 @@ def _values(entries: Sequence[Entry], best_at: float, worst_at: float, evidence:
 
 
 def parallel(entries: Sequence[Entry], evidence: Evidence) -> Parallel | None:
-    """Lines of the parameters that vary among `entries`, best first, of one implementation; None where nothing varies."""
+    """Lines of one implementation's `entries`, best first, over what varies among them; None where nothing does."""
     configs = [entry.attempt.config for entry in entries]
     names = [name for name in parameters(configs) if len({config.get(name) for config in configs}) > 1]
     if not names:
@@ -130,6 +131,7 @@ def parallel(entries: Sequence[Entry], evidence: Evidence) -> Parallel | None:
         best="".join(_line(found, row) for row in range(n_best)),
         winner=_line(found, 0),
         n_drawn=n_best + len(rest),
+        n_total=len(entries),
         n_best=n_best,
         frame=frame,
     )

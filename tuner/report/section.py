@@ -106,6 +106,13 @@ class Section:
         return next((a for a in self.attempts if default and key_of(a) == key_of(default)), default)
 
     @property
+    def default_config(self) -> Fields:
+        """The default config, where it is of the winner's implementation; otherwise there is nothing to compare."""
+        default, record = self.data.default, self.data.record
+        same = default and record and default.identity.implementation == record.identity.implementation
+        return default.config if default and same else {}
+
+    @property
     def over_default(self) -> float | None:
         """The default config's value over the winner's."""
         value = value_of(self.default, self.data.evidence) if self.default else None

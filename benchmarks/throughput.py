@@ -1,0 +1,96 @@
+"""How many configs a minute are compiled and ranked, and how many are verified.
+
+    python benchmarks/throughput.py [--configs 60] [--workers 2]
+
+Starts from empty caches in a temporary folder. Reports wall time and CPU seconds of this process and its workers: on a
+busy machine the CPU seconds are the honest figure, and `configs a minute on 2 idle cores` follows from them.
+"""
+
+import argparse
+import os
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_CORES = 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configs", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=_CORES)
+    parser.add_argument("--head-dim", type=int, default=72)
+    parser.add_argument("--gpu", default="sm_90a")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TUNER_CACHE_DIR"] = folder
+        _run(options)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from tuner import operators
+    from tuner.arch import gpu
+    from tuner.check import Checker
+    from tuner.evaluate import Candidate, Predictor
+    from tuner.nvrtc import Compiler
+
+    operator, target = operators.load("flash_attention"), gpu(options.gpu)
+    implementation = operators.implementation("flash_attention", "mma_sync")
+    problem = operator.problem(head_dim=options.head_dim, causal=True)
+    space = implementation.space(problem, target.arch)
+    picked = random.Random(0).sample(range(len(space)), options.configs)
+    wanted = [Candidate(implementation, space[i]) for i in picked]
+    with Compiler(options.workers) as compiler, Checker(options.workers) as checker:
+        predictor = Predictor(operator, problem, target, compiler, checker)
+        _report("compiled and ranked", len(wanted), lambda: list(predictor.attempts(wanted)))
+        _warm(predictor, wanted[:1])
+        _report("verified", len(wanted), lambda: _verify(predictor, wanted))
+
+
+def _warm(predictor: Any, wanted: list[Any]) -> None:
+    """Build the emulator's runtime, which happens once a machine."""
+    list(predictor.verdicts(wanted))
+
+
+def _verify(predictor: Any, wanted: list[Any]) -> None:
+    verdicts = [verdict for _, verdict in predictor.verdicts(wanted)]
+    wrong = [verdict.reason for verdict in verdicts if not verdict.ok]
+    print(f"  {len(wrong)} of {len(verdicts)} configs are wrong{': ' + wrong[0] if wrong else ''}")
+
+
+def _report(what: str, count: int, work: Callable[[], object]) -> None:
+    cpu, started = _cpu_seconds(), time.monotonic()
+    work()
+    wall = time.monotonic() - started
+    used = _cpu_seconds() - cpu
+    print(
+        f"{what}: {count} configs in {wall:.1f} s, {60 * count / wall:.0f} a minute; {used / count:.3f} CPU s each: "
+        f"{60 * count * _CORES / used:.0f} a minute on {_CORES} idle cores"
+    )
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and of workers, living ones included."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    living = sum(_stat(path) for path in Path("/proc").glob("[0-9]*/stat"))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime + living
+
+
+def _stat(path: Path) -> float:
+    """CPU seconds of a living child, its own ended children included; 0 for any other process."""
+    try:
+        fields = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    if int(fields[1]) != os.getpid():
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+// How a tile's rows of O and their logarithms leave the block.
+#pragma once
+#include "flash_attention/softmax.cuh"
+#include "flash_attention/tile.cuh"
+
+// O = accumulated / sum, rounded, into the warp's rows in shared memory; 0 for a row that attended no key.
+template <class Tile>
+__device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
+                                          RowState<Tile::kM> const& state, Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) {
+    float const sum = state.sum[i / 2][i % 2], inverse = sum > 0 ? rcp_approx(sum) : 0;
+    int const row = at.warp_row + i * 8 + at.lane / 4;
+#pragma unroll
+    for (int n = 0; n < Tile::kN; ++n) {
+      float const* pair = &r_o[i / 2][n][i % 2 * 2];
+      uint32_t const chunk = (n / 2 * Tile::kParts + at.part) * 2 + n % 2;
+      uint32_t const offset = Tile::kQuery + Tile::Layout::offset(row, chunk) + at.lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(smem + offset) =
+          pack<typename Tile::T>(pair[0] * inverse, pair[1] * inverse);
+    }
+  }
+}
+
+// The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `rows` of the block's
+// rows exist.
+template <class Tile>
+__device__ __forceinline__ void store_o(typename Tile::T* g_o, int64_t stride, unsigned char const* smem, int rows,
+                                        Place const& at) {
+  using Layout = typename Tile::Layout;
+  for (int i = 32 * at.part + at.lane; i < Tile::kRows * Layout::kChunks; i += 32 * Tile::kParts) {
+    int const row = at.warp_row + i / Layout::kChunks, chunk = i % Layout::kChunks;
+    if (row < rows)
+      *reinterpret_cast<uint4*>(g_o + row * stride + chunk * 8) =
+          *reinterpret_cast<uint4 const*>(smem + Tile::kQuery + Layout::offset(row, chunk));
+  }
+}
+
+// Natural logarithms of the sums of the exponentials; -inf for a row that attended no key.
+template <class Tile>
+__device__ __forceinline__ void store_lse(float* g_lse, RowState<Tile::kM> const& state, float scale, int rows,
+                                          Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) {
+    int const row = at.warp_row + i * 8 + at.lane / 4;
+    float const shift = exponent_shift(state.max[i / 2][i % 2], scale);
+    if (at.part == 0 && at.lane % 4 == 0 && row < rows)
+      g_lse[row] = (shift + log2_approx(state.sum[i / 2][i % 2])) * kLn2;
+  }
+}
+
+// All of it. The block's last use of shared memory is over, and no copy is under way.
+template <class Tile>
+__device__ __forceinline__ void store_rows(typename Tile::T* g_o, int64_t stride, float* g_lse, unsigned char* smem,
+                                           float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
+                                           float scale, int rows, Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
+  reduce_parts<Tile, true>(state.sum, smem, at);
+  normalize<Tile>(smem, r_o, state, at);
+  sync_parts<Tile>(at);
+  store_o<Tile>(g_o, stride, smem, rows, at);
+  store_lse<Tile>(g_lse, state, scale, rows, at);
+}

@@ -1,0 +1,106 @@
+// The tile of a block: BM rows of Q against BN keys, D wide. Warps own 16 or 32 rows each; kParts warps may share rows,
+// then each takes a part of the keys for Q Kᵀ and a part of D for P V, and P passes through shared memory.
+#pragma once
+#include "flash_attention/products.cuh"
+#include "thread.cuh"
+
+// What follows from a kernel's choices: T, D, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
+template <class Choice>
+struct Tile : Choice {
+  using Layout = Rows<Choice::D, Choice::kSwizzle>;  // of Q, K, V and O in shared memory
+  using LayoutP = Rows<Choice::BN, true>;
+  static constexpr int kThreads = 32 * Choice::kWarps;
+  static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
+  static constexpr int kM = kRows / 16;                                         // mma tiles of them
+  static constexpr int kKeys = Choice::BN / Choice::kParts;                     // whose scores a warp computes
+  static constexpr int kN = Choice::D / 8 / Choice::kParts;                     // 8-wide column tiles of O of a warp
+  static_assert(kRows % 16 == 0 && kRows * (Choice::kWarps / Choice::kParts) == Choice::BM,
+                "a warp owns whole mma tiles of 16 rows");
+  static_assert(kKeys % 16 == 0, "P V takes 16 keys a step");
+  static_assert(Choice::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
+
+  // Byte offsets in shared memory: Q, whose place O takes in the end; the ring of K and V; P; a float a row and part.
+  static constexpr int kQuery = 0;
+  static constexpr int kQueryBytes = Choice::BM * Layout::kRowBytes;
+  static constexpr int kRingBytes = Choice::kStages * Choice::BN * Layout::kRowBytes;
+  static constexpr int kRing = Choice::kQueryInRing ? 0 : kQueryBytes;
+  static constexpr int kP = Choice::kQueryInRing && kQueryBytes > kRingBytes ? kQueryBytes : kRing + kRingBytes;
+  static constexpr int kRowValues = kP + (Choice::kParts > 1 ? Choice::BM * LayoutP::kRowBytes : 0);
+  static constexpr int kSharedBytes = kRowValues + (Choice::kParts > 1 ? Choice::kParts * Choice::BM * 4 : 0);
+};
+
+// This thread's place in the grid and in the tile.
+struct Place {
+  int row0, head, batch;     // row0: the block's first row of Q
+  int lane, part, warp_row;  // warp_row: the warp's first row within the block
+};
+
+template <class Tile>
+__device__ __forceinline__ Place locate(int row_tile) {
+  int const warp = threadIdx.x / 32;
+  return {row_tile * Tile::BM,   int(blockIdx.y),      int(blockIdx.z),
+          int(threadIdx.x % 32), warp % Tile::kParts, warp / Tile::kParts * Tile::kRows};
+}
+
+// The warps that share rows wait for each other.
+template <class Tile>
+__device__ __forceinline__ void sync_parts(Place const& at) {
+  if constexpr (Tile::kParts > 1)
+    named_barrier_sync(1 + at.warp_row / Tile::kRows, 32 * Tile::kParts);
+  else
+    __syncwarp();
+}
+
+// Each row's sum, or largest value, over the warps that share it.
+template <class Tile, bool kSum>
+__device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsigned char* smem, Place const& at) {
+  if constexpr (Tile::kParts > 1) {
+    float* s_values = reinterpret_cast<float*>(smem + Tile::kRowValues) + at.warp_row + at.lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2 * Tile::kM; ++i)
+      if (at.lane % 4 == 0) s_values[at.part * Tile::BM + i * 8] = value[i / 2][i % 2];
+    sync_parts<Tile>(at);
+#pragma unroll
+    for (int i = 0; i < 2 * Tile::kM; ++i)
+#pragma unroll
+      for (int other = 1; other < Tile::kParts; ++other) {
+        float const theirs = s_values[(at.part ^ other) * Tile::BM + i * 8];
+        value[i / 2][i % 2] = kSum ? value[i / 2][i % 2] + theirs : fmaxf(value[i / 2][i % 2], theirs);
+      }
+  }
+}
+
+// P of this warp's keys, from registers to the tile that the warps of its rows share. They read it after a barrier.
+template <class Tile>
+__device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4],
+                                        Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM && Tile::kParts > 1; ++i)
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 8; ++n) {
+      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (Tile::kKeys / 8) + n;
+      uint32_t const offset = Tile::LayoutP::offset(row, chunk) + at.lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(smem + Tile::kP + offset) = r_p[n / 2][i / 2][n % 2 * 2 + i % 2];
+    }
+}
+
+// r_o += P V for one tile of keys. `p`: this lane's address of the shared P, by rows_first.
+template <class Tile>
+__device__ __forceinline__ void accumulate_tile(float (&r_o)[Tile::kM][Tile::kN][4],
+                                                uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,
+                                                uint32_t s_v, Place const& at) {
+  using Layout = typename Tile::Layout;
+  uint32_t const v = s_v + rows_first<Layout>(at.lane, 2 * at.part);
+#pragma unroll
+  for (int step = 0; step < Tile::BN / 16; ++step) {
+    if constexpr (Tile::kParts == 1) {
+      accumulate<typename Tile::T, Layout, 1>(r_o, r_p[step], v, step * 16 * Layout::kRowBytes);
+    } else {
+      uint32_t r_shared[Tile::kM][4];
+#pragma unroll
+      for (int m = 0; m < Tile::kM; ++m)
+        ldmatrix<4>(r_shared[m], Tile::LayoutP::advance(p, 2 * step) + m * 16 * Tile::LayoutP::kRowBytes);
+      accumulate<typename Tile::T, Layout, Tile::kParts>(r_o, r_shared, v, step * 16 * Layout::kRowBytes);
+    }
+  }
+}

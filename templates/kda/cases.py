@@ -1,0 +1,70 @@
+"""Inputs of kda that kernels find hard, and the small problems that hit every edge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.errors import UsageError
+from tuner.operator import Array, Arrays
+
+from .problem import Problem
+
+INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes")
+SAFE_GATE = -5.0  # what safe_gate promises
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """Tensors of one kind; q and k have unit length unless the kernel normalises them.
+
+    strong_gate: g in -5 … 0, a state that forgets within tokens. weak_gate: |g| ~ 1e-2, a state that remembers.
+    zero_gate: no decay at all. equal_keys: weak gates, keys that correlate by 0.9. beta_one: weak gates, beta near 1.
+    gate_spikes: now and then a token forgets all (g = -60, or -5 where the gate is safe), the others nothing.
+    """
+    if kind not in INPUT_KINDS:
+        raise UsageError(f"inputs {kind!r}: kda has {', '.join(INPUT_KINDS)}")
+    tokens = (problem.batch, problem.seq_len)
+    q, k = (rng.standard_normal((*tokens, problem.heads, problem.key_dim)) for _ in range(2))
+    if kind == "equal_keys":
+        k = 0.9 * k[:, :1] + (1 - 0.9**2) ** 0.5 * k
+    v = rng.standard_normal((*tokens, problem.value_heads, problem.value_dim))
+    beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
+    state = rng.standard_normal((problem.initial_states, problem.value_heads, problem.key_dim, problem.value_dim))
+    return {
+        "q": _length(problem, q).astype(problem.dtype.numpy),
+        "k": _length(problem, k).astype(problem.dtype.numpy),
+        "v": v.astype(problem.dtype.numpy),
+        "g": _gate(problem, rng, kind).astype(problem.gate_dtype.numpy),
+        "beta": _beta(problem, beta).astype(problem.beta_dtype.numpy),
+        "initial_state": state.astype(np.float32),
+    }
+
+
+def _length(problem: Problem, x: Array) -> Array:
+    """Unit vectors, unless the kernel is to make them: then of lengths that differ."""
+    if problem.use_qk_l2norm_in_kernel:
+        return x
+    unit: Array = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return unit
+
+
+def _beta(problem: Problem, logits: Array) -> Array:
+    return logits if problem.use_beta_sigmoid_in_kernel else 1 / (1 + np.exp(-logits))
+
+
+def _gate(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
+    shape = (problem.batch, problem.seq_len, problem.value_heads, problem.key_dim)
+    open_share: Array = rng.random(shape)
+    if kind == "strong_gate":
+        return SAFE_GATE * open_share
+    if kind == "zero_gate":
+        return np.zeros(shape)
+    if kind == "gate_spikes":
+        return np.where(open_share < 0.1, SAFE_GATE if problem.safe_gate else -60.0, 0.0)
+    return -0.02 * open_share
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
+    shapes = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
+    names = ("batch", "seq_len", "heads", "value_heads")
+    return tuple(replace(problem, **dict(zip(names, shape, strict=True))) for shape in shapes)

@@ -1,0 +1,98 @@
+"""kda with one thread for a column of the state, in fp32: the first step of the ladder."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU, Arch
+from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.space import Constraint, Space
+
+from .operator import taken
+from .problem import Problem
+
+ENTRY = "kda_naive"
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int  # a block: columns of the state
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={"threads": (32, 64, 128, 256)},
+        constraints=(
+            Constraint(
+                "the columns fit the shared memory", lambda c: _smem_bytes(problem, c.threads) <= arch.smem_per_block
+            ),
+            Constraint("no thread without a column in every block", lambda c: c.threads < problem.value_dim + WARP),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    names = ("q", "k", "v", "g", "beta", "initial_state", "o", "final_state", "scale", "seq_len", "heads")
+    grid = (_blocks(problem, config), problem.value_heads, problem.batch)
+    smem = _smem_bytes(problem, config.threads)
+    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names, "value_heads"))
+    return Plan((launch,), {"smem_bytes": smem, **states(problem)})
+
+
+def states(problem: Problem) -> dict[str, str]:
+    """C++ expressions for the states: the parameter, or a null pointer where the launch takes none."""
+    return {
+        "first_state": "initial_state" if problem.use_initial_state else "nullptr",
+        "last_state": "final_state" if problem.output_final_state else "nullptr",
+    }
+
+
+def default(_problem: Problem, _arch: Arch) -> Config:
+    return Config(WARP)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+    """Every thread reads q, k and g through L1 for itself, and passes over its column twice a token."""
+    K = problem.key_dim
+    blocks = _blocks(problem, config) * problem.value_heads * problem.batch
+    warps = config.threads // WARP
+    steps = blocks * warps * problem.seq_len  # warps' tokens
+    norms = 2 * K * problem.use_qk_l2norm_in_kernel
+    element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
+    tokens = problem.batch * problem.seq_len
+    rows = tokens * problem.value_heads * (2 * element * problem.value_dim + gate * K + problem.beta_dtype.itemsize)
+    states = 4 * (problem.initial_states + problem.final_states) * problem.value_heads * K * problem.value_dim
+    return Work(
+        ctas=blocks,
+        warps=warps,
+        mma=0,
+        fma=steps * (5 * K + norms),
+        mufu=steps * K,
+        alu=steps * 3 * K,
+        smem_wavefronts=steps * 4 * K,
+        l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + states,
+        dram_bytes=rows + tokens * problem.heads * element * 2 * K + states,
+        barriers=0,
+        longest_cta=1,
+        chain=problem.seq_len,
+    )
+
+
+def _smem_bytes(problem: Problem, threads: int) -> int:
+    return 4 * problem.key_dim * threads
+
+
+def _blocks(problem: Problem, config: Config) -> int:
+    return -(-problem.value_dim // config.threads)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,141 @@
+"""kda, forward: Kimi Delta Attention, a delta rule whose state decays by a gate of its own for every key channel."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+
+from .cases import INPUT_KINDS, inputs, tails
+from .problem import Problem
+from .recurrence import reference, rounded
+
+LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
+_STATE = ("value_heads", "key_dim", "value_dim")
+
+ARGUMENTS = (
+    Argument("q", "dtype", ("batch", "seq_len", "heads", "key_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument("k", "dtype", ("batch", "seq_len", "heads", "key_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument("v", "dtype", ("batch", "seq_len", "value_heads", "value_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument(
+        "g",
+        "gate_dtype",
+        ("batch", "seq_len", "value_heads", "key_dim"),
+        strided=True,
+        doc="natural logarithm of the decay, <= 0; rows 16-byte aligned",
+    ),
+    Argument("beta", "beta_dtype", ("batch", "seq_len", "value_heads"), doc="how much of the error is written"),
+    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    Argument(
+        "o",
+        "dtype",
+        ("batch", "seq_len", "value_heads", "value_dim"),
+        Role.OUTPUT,
+        strided=True,
+        doc="rows 16-byte aligned",
+    ),
+    Argument("final_state", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument(
+        "scale",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda problem: float(problem.key_dim**-0.5),
+        doc="of q; default key_dim ** -0.5",
+    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads")),
+)
+
+
+def taken(problem: Problem, *names: str) -> tuple[str, ...]:
+    """`names` less the states that the problem does not have: what a launch takes."""
+    absent = {"initial_state": not problem.use_initial_state, "final_state": not problem.output_final_state}
+    return tuple(name for name in names if not absent.get(name, False))
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    """To the rounding of operands and o; of fp32 tensors, to that of fp32 sums and of the ex2 unit."""
+    limit = Tolerance(1e-5 if problem.dtype is DType.FP32 else 5e-3)
+    return {"o": limit, "final_state": limit}
+
+
+def cost(problem: Problem) -> Cost:
+    """Three products with the state a token (k, q, and the update), two operations each; every tensor once."""
+    K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
+    tokens = problem.batch * problem.seq_len
+    row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
+    states = 4 * (problem.initial_states + problem.final_states) * problem.value_heads * K * V
+    nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K) + states
+    return Cost(flops=6 * K * V * tokens * problem.value_heads, bytes=nbytes)
+
+
+def kda(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    scale: float | None = None,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    *,
+    layout: str = "bthd",
+) -> Request:
+    """Kimi Delta Attention, named as FLA's `chunk_kda` names it. Returns (o, final_state).
+
+    A token decays the state S [K, V] by e^g, a channel of K each for itself, then corrects what it recalls for k by
+    beta of the error: S += beta k (v - Sᵀ k)ᵀ, and o = scale · Sᵀ q.
+
+    q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta:
+    [B, T, HV]. H divides HV: value head h reads head h · H // HV of q and k. With layout="bhtd", q, k, v and g are
+    [B, H, T, ·], and beta stays [B, T, HV]. K and V are 16 to 256 in steps of 16; bf16, fp16 or fp32, q, k and v
+    alike. Views are taken as they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+
+    scale: default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros. output_final_state: otherwise
+    final_state is empty. use_qk_l2norm_in_kernel: q and k are divided by their lengths first; without it they should
+    have unit length, or the state grows. use_beta_sigmoid_in_kernel: beta is given before its sigmoid;
+    allow_neg_eigval doubles that sigmoid. safe_gate promises g >= -5, which saves a check.
+
+    o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
+
+    Raises UsageError for an unknown layout or a scale that is not finite, and InputError for arrays that do not fit.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"layout {layout!r}: kda takes {', '.join(LAYOUTS)}")
+    if scale is not None and not abs(scale) < float("inf"):
+        raise UsageError(f"scale {scale}: must be finite")
+    arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+    if initial_state is not None:
+        arrays["initial_state"] = initial_state
+    statics = {
+        "use_initial_state": initial_state is not None,
+        "output_final_state": output_final_state,
+        "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
+        "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
+        "allow_neg_eigval": allow_neg_eigval,
+        "safe_gate": safe_gate,
+    }
+    scalars = {} if scale is None else {"scale": scale}
+    return Request(arrays, statics, scalars, dict.fromkeys(("q", "k", "v", "g", "o"), LAYOUTS[layout]))
+
+
+OPERATOR = Operator(
+    name="kda",
+    summary="Kimi Delta Attention: a delta rule with a decay a key channel, and a state of K × V a head",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=INPUT_KINDS,
+    reference=reference,
+    rounded=rounded,
+    tolerance=tolerance,
+    cost=cost,
+    tails=tails,
+    call=kda,
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,70 @@
+"""What kda computes on: sizes, dtypes, and which of the optional steps happen inside the kernel."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import extent, static
+
+DIMS = tuple(range(16, 257, 16))
+DTYPES = (DType.BF16, DType.FP16, DType.FP32)
+MAX_BLOCKS = 65535  # of a grid's second and third dims: heads and sequences
+MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk more
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
+
+    The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`. `initial_states` and
+    `final_states` follow from them: batch, or 0 where there is no such tensor. Raises UsageError for what no kernel
+    takes.
+    """
+
+    key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
+    value_dim: int = static("V: elements of v and o, 16 to 256 in steps of 16", default=128, choices=DIMS)
+    dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
+    gate_dtype: DType = static("of g", default=DType.BF16, choices=DTYPES)
+    beta_dtype: DType = static("of beta", default=DType.BF16, choices=DTYPES)
+    use_initial_state: bool = static("the state starts at initial_state, not at 0", default=False)
+    output_final_state: bool = static("the last state is an output", default=False)
+    use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
+    use_beta_sigmoid_in_kernel: bool = static("beta is given before its sigmoid", default=False)
+    allow_neg_eigval: bool = static("the sigmoid of beta counts twice", default=False)
+    safe_gate: bool = static("g >= -5 is promised; otherwise any g <= 0 is safe, at some cost", default=False)
+    batch: int = extent("B: sequences", default=1)
+    seq_len: int = extent("T: tokens of a sequence", default=8192)
+    heads: int = extent("H: heads of q and k", default=64)
+    value_heads: int = extent("HV: heads of v, g, beta and o, a multiple of heads (0: as many)", default=0)
+    initial_states: int = extent("follows: batch with use_initial_state, else 0", default=0)
+    final_states: int = extent("follows: batch with output_final_state, else 0", default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value_heads", self.value_heads or self.heads)
+        object.__setattr__(self, "initial_states", self.batch * self.use_initial_state)
+        object.__setattr__(self, "final_states", self.batch * self.output_final_state)
+        if refusal := next(_refusals(self), None):
+            raise UsageError(refusal)
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    for name in ("key_dim", "value_dim"):
+        if getattr(problem, name) not in DIMS:
+            yield f"{name} {getattr(problem, name)}: kda takes 16 to 256 in steps of 16"
+    for name in ("dtype", "gate_dtype", "beta_dtype"):
+        if getattr(problem, name) not in DTYPES:
+            found = getattr(getattr(problem, name), "value", getattr(problem, name))
+            yield f"{name} {found}: kda takes {', '.join(each.value for each in DTYPES)}"
+    for name in ("batch", "seq_len", "heads"):
+        if getattr(problem, name) < 1:
+            yield f"{name} {getattr(problem, name)}: kda takes 1 and more"
+    if problem.heads > 0 and problem.value_heads % problem.heads:
+        yield f"value_heads {problem.value_heads} is no multiple of heads {problem.heads}"
+    if max(problem.batch, problem.value_heads) > MAX_BLOCKS or problem.seq_len > MAX_SEQ:
+        yield (
+            f"batch {problem.batch}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "
+            f"batch and value_heads go up to {MAX_BLOCKS}, seq_len up to {MAX_SEQ}"
+        )
+    if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
+        yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"

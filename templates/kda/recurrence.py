@@ -1,0 +1,110 @@
+"""kda in float64: the recurrence that defines it, and its chunked form rounded where the kernels round."""
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.operator import Array, Arrays
+
+from .problem import Problem
+
+L2_EPSILON = 1e-6
+CHUNK = 16
+FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """o [B, T, HV, V] and final_state [B or 0, HV, K, V] by the recurrence, one token after the other.
+
+    S' = diag(e^g) S;  u = beta (v - S'ᵀ k);  S = S' + k uᵀ;  o = scale · Sᵀ q
+    """
+    q, k, v, g, beta, state = _operands(problem, arrays)
+    o = np.zeros(v.shape)
+    for t in range(problem.seq_len):
+        state = np.exp(g[:, :, t, :, None]) * state
+        u = beta[:, :, t, None] * (v[:, :, t] - _times(k[:, :, t], state))
+        state = state + k[:, :, t, :, None] * u[:, :, None, :]
+        o[:, :, t] = _times(q[:, :, t], state)
+    return _outputs(problem, o, state)
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The chunked form with operands rounded as tensor cores take them: bf16 products for 16-bit tensors.
+
+    fp32 tensors are computed in fp32: there the recurrence runs in that precision.
+    """
+    if problem.dtype is DType.FP32:
+        return _recurrence_fp32(problem, arrays)
+    q, k, v, g, beta, state = _operands(problem, arrays)
+    o = np.zeros(v.shape)
+    for start in range(0, problem.seq_len, CHUNK):
+        part = slice(start, start + CHUNK)
+        tensors = (each[:, :, part] for each in (q, k, v, g, beta))
+        o[:, :, part], state = _chunk(*tensors, state)
+    return _outputs(problem, _round(o, problem.dtype), state)
+
+
+def _chunk(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]."""
+    g = np.maximum(g, FORGOTTEN)
+    gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
+    q_in, k_in, k_out = _bf16(q * np.exp(gate)), _bf16(k * np.exp(gate)), _bf16(k * np.exp(total - gate))
+    k_up = _bf16(k * np.exp(-gate))
+    T = np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(k_in @ _t(k_up), -1)) * beta[:, :, None, :]
+    T = _bf16(T)
+    P = _bf16(np.tril(q_in @ _t(k_up)))
+    x = _bf16(v - k_in @ _bf16(state))
+    o = q_in @ _bf16(state) + _bf16(P @ T) @ x
+    return o, np.exp(_t(total)) * state + _t(_bf16(_t(T) @ k_out)) @ x
+
+
+def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
+    q, k, v, g, beta, state = (each.astype(np.float32) for each in _operands(problem, arrays))
+    o = np.zeros(v.shape, np.float32)
+    for t in range(problem.seq_len):
+        state = np.exp(g[:, :, t, :, None]) * state
+        u = beta[:, :, t, None] * (v[:, :, t] - _times(k[:, :, t], state))
+        state = state + k[:, :, t, :, None] * u[:, :, None, :]
+        o[:, :, t] = _times(q[:, :, t], state)
+    return {name: each.astype(np.float64) for name, each in _outputs(problem, o, state).items()}
+
+
+def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """q (scaled), k, v, g, beta as float64 [B, HV, T, ·], and the first state."""
+    q, k, v, g, beta = (np.moveaxis(arrays[n].astype(np.float64), 2, 1) for n in ("q", "k", "v", "g", "beta"))
+    if problem.use_qk_l2norm_in_kernel:
+        q, k = (x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPSILON) for x in (q, k))
+    if problem.use_beta_sigmoid_in_kernel:
+        beta = (1 + problem.allow_neg_eigval) / (1 + np.exp(-beta))
+    group = problem.value_heads // problem.heads
+    q, k = (np.repeat(x, group, axis=1) for x in (q, k))
+    scale = arrays.get("scale", problem.key_dim**-0.5)
+    state = np.zeros((problem.batch, problem.value_heads, problem.key_dim, problem.value_dim))
+    if problem.use_initial_state:
+        state = arrays["initial_state"].astype(np.float64)
+    return q * scale, k, v, g, beta, state
+
+
+def _outputs(problem: Problem, o: Array, state: Array) -> Arrays:
+    return {"o": np.moveaxis(o, 1, 2), "final_state": state[: problem.final_states]}
+
+
+def _times(x: Array, state: Array) -> Array:
+    """x [B, HV, K] times state [B, HV, K, V]."""
+    product: Array = (x[:, :, None, :] @ state)[:, :, 0]
+    return product
+
+
+def _t(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+def _bf16(x: Array) -> Array:
+    """x with the 8 significant bits of bf16, in the range of float64."""
+    mantissa, exponent = np.frexp(x)
+    result: Array = np.ldexp(np.rint(mantissa * 256), exponent - 8)
+    return result
+
+
+def _round(x: Array, dtype: DType) -> Array:
+    result: Array = x.astype(dtype.numpy).astype(np.float64)
+    return result
