@@ -1,76 +1,88 @@
-"""What a dispatched call costs before its launch: `python benchmarks/dispatch.py`.
+"""What a dispatched call costs in Python before its launch, in microseconds.
 
-Every call runs whole up to the launch, which is replaced by returning: what is left is arguments → request → key →
-look-up. Also: the first call of a new length whose kernel is compiled already.
+    python benchmarks/dispatch.py [--calls 20000]
+
+A call runs whole but for its launch: arguments to Request, the facts of the arrays, the key and its look-up. With
+PyTorch installed the same for tensors; on a GPU the whole call as well. Last, what a length costs that was never seen,
+when its kernel is compiled already.
 """
 
 import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from tuner import gpu
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.operators import load
 from tuner.records import Snapshot
 
+_SAMPLES = 7
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=20000, help="calls a sample (default 20000)")
-    parser.add_argument("--samples", type=int, default=7)
-    given = parser.parse_args()
+    calls = parser.parse_args().calls
     warnings.simplefilter("ignore", UntunedWarning)
-    q, k, v = (np.zeros((1, length, 2, 64), np.float16) for length in (16, 32, 32))
-    at = Dispatcher(Snapshot.load([]))
     operator = load("flash_attention")
-    at.call("flash_attention", q, k, v)
-    report("operator.call: arguments to Request", lambda: operator.call(q, k, v, causal=False), given)
-    without_launch(at)
-    report("warm call, a miss: all but the launch", lambda: at.run(operator, operator.call(q, k, v)), given)
-    as_hits(at)
-    report("warm call, tuned: all but the launch", lambda: at.run(operator, operator.call(q, k, v)), given)
-    new_length(Dispatcher(Snapshot.load([])))
+    qkv = [np.zeros((1, length, 2, 64), np.float16) for length in (16, 32, 32)]
+    report("arguments to Request", partial(operator.call, *qkv, causal=True), calls)
+    report("NumPy arrays, no record", before_launch(qkv, tuned=False), calls)
+    report("NumPy arrays, tuned", before_launch(qkv, tuned=True), calls)
+    if find_spec("torch"):
+        import torch
+
+        report("torch tensors, tuned", before_launch([torch.from_numpy(each) for each in qkv], tuned=True), calls)
+    if gpu.available():
+        import cupy
+
+        whole = partial(Dispatcher(Snapshot.load([])).call, "flash_attention", *map(cupy.asarray, qkv))
+        report("CuPy arrays, launch included", whole, calls)
+    new_lengths(100)
 
 
-def without_launch(at: Dispatcher) -> None:
-    """Kernels that return at once; the table of kinds of calls is the dispatcher's own."""
+def before_launch(qkv: Sequence[Any], *, tuned: bool) -> Callable[[], Any]:
+    """A call that was prepared, whose kernel returns at once; `tuned` calls are not counted as misses."""
+    operator, at = load("flash_attention"), Dispatcher(Snapshot.load([]))
+    at.call("flash_attention", *qkv, causal=True)
     for key, (_, tally) in at._prepared.items():
-        at._prepared[key] = (lambda arrays, given: (arrays, given)), tally
+        at._prepared[key] = (lambda arrays, scalars: (arrays, scalars)), None if tuned else tally
+    return lambda: at.run(operator, operator.call(*qkv, causal=True))
 
 
-def as_hits(at: Dispatcher) -> None:
-    for key, (run, _) in at._prepared.items():
-        at._prepared[key] = run, None
+def report(what: str, call: Callable[[], Any], calls: int) -> None:
+    call()
+    samples = []
+    for _ in range(_SAMPLES):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        samples.append((time.perf_counter() - started) / calls * 1e6)
+    print(f"{what:30} {statistics.median(samples):8.2f} µs   ({min(samples):.2f} to {max(samples):.2f})")
 
 
-def new_length(at: Dispatcher) -> None:
-    """Milliseconds to prepare and run lengths never seen, and the same calls again."""
-    calls = [[np.zeros((1, length, 1, 64), np.float16) for length in (1, keys, keys)] for keys in range(1, 101)]
+def new_lengths(count: int) -> None:
+    """The first call of a length against its second."""
+    at = Dispatcher(Snapshot.load([]))
+    calls = [[np.zeros((1, length, 1, 64), np.float16) for length in (1, keys, keys)] for keys in range(1, count + 2)]
     at.call("flash_attention", *calls[0])
-    first = [timed(lambda given=given: at.call("flash_attention", *given)) for given in calls[1:]]
-    again = [timed(lambda given=given: at.call("flash_attention", *given)) for given in calls[1:]]
-    extra = statistics.median(a - b for a, b in zip(first, again, strict=True))
-    print(f"{'a new length, beyond the same call again':45} {extra * 1e6:8.1f} µs")
+    first = [seconds(partial(at.call, "flash_attention", *qkv)) for qkv in calls[1:]]
+    again = [seconds(partial(at.call, "flash_attention", *qkv)) for qkv in calls[1:]]
+    extra = statistics.median(a - b for a, b in zip(first, again, strict=True)) * 1e6
+    print(f"{'a new length, no record':30} {extra:8.0f} µs")
 
 
-def timed(call: Callable[[], Any]) -> float:
+def seconds(call: Callable[[], Any]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
-
-def report(what: str, call: Callable[[], Any], given: argparse.Namespace) -> None:
-    samples = []
-    for _ in range(given.samples):
-        started = time.perf_counter()
-        for _ in range(given.calls):
-            call()
-        samples.append((time.perf_counter() - started) / given.calls * 1e6)
-    print(f"{what:45} {statistics.median(samples):8.2f} µs (from {min(samples):.2f} to {max(samples):.2f})")
 
 
 if __name__ == "__main__":

@@ -124,9 +124,9 @@ def test_the_call_refuses_what_it_does_not_know(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("D", range(8, 257, 8))
-def test_every_head_dim_has_hundreds_of_configs_on_every_arch(D: int) -> None:
-    for arch in ARCHES.values():
-        assert len(MMA_SYNC.space(Problem(head_dim=D), arch)) >= 200, arch.name
+def test_every_head_dim_has_over_a_hundred_configs_on_every_arch(D: int) -> None:
+    sizes = [len(MMA_SYNC.space(Problem(head_dim=D, causal=True), arch)) for arch in ARCHES.values()]
+    assert min(sizes) > 100 and max(sizes) < 10_000
 
 
 @pytest.mark.parametrize("D", range(8, 257, 8))
@@ -151,12 +151,12 @@ def test_a_grid_that_cannot_launch_is_refused() -> None:
 
 @pytest.mark.slow
 def test_defaults_never_spill() -> None:
-    """Every head_dim on every arch; dtypes and masks are dealt out, so that each pair of values occurs."""
+    """dtypes and masks are dealt out, so that each occurs with each; sm_86 and sm_89 get the code of sm_80."""
     jobs = []
-    for i, (D, arch) in enumerate(product(HEAD_DIMS, ARCHES.values())):
+    for i, (D, arch) in enumerate(product(HEAD_DIMS, ("sm_80", "sm_90a", "sm_120a"))):
         problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 2 % 2], causal=bool(i % 2))
-        config = MMA_SYNC.default(problem, arch)
-        jobs.append((render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch.name)))
+        config = MMA_SYNC.default(problem, ARCHES[arch])
+        jobs.append((render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch)))
     with Compiler(workers=2) as compiler:
         for position, cubin in compiler.compile_many(jobs):
             assert not isinstance(cubin, Failed), cubin.log
@@ -169,8 +169,8 @@ def test_configs_drawn_from_the_space_compile_for_their_arch_and_rarely_spill() 
     for D, arch in product((8, 72, 128, 256), ("sm_80", "sm_86", "sm_120a")):
         problem = Problem(head_dim=D, causal=True)
         space = MMA_SYNC.space(problem, ARCHES[arch])
-        for index in rng.integers(len(space), size=2):
-            jobs.append((render(OPERATOR, MMA_SYNC, problem, space[int(index)]), Options(arch=arch)))
+        configs = [space[int(index)] for index in rng.integers(len(space), size=2)]
+        jobs += [(render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch)) for config in configs]
     with Compiler(workers=2) as compiler:
         cubins = [cubin for _, cubin in compiler.compile_many(jobs)]
     assert not [cubin.log for cubin in cubins if isinstance(cubin, Failed)]

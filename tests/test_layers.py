@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = """
-errors
-assets dtype result source canonical elf toolkit pool
+errors canonical
+assets dtype result source elf toolkit pool
 arch cache places space sass
 usage operator tuned
 cubin operators arrays records_read sampler store

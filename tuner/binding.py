@@ -36,13 +36,16 @@ class Binding:
 def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
     """The Problem of a call and its tensors; outputs are dense in the caller's order of dims.
 
-    Raises InputError for arrays or values that do not fit, naming the argument, what it is and what is accepted.
+    An input that has no elements for the problem is not given. Raises InputError for arrays or values that do not
+    fit, naming the argument, what it is and what is accepted.
     """
-    arguments = [argument for argument in operator.arguments if argument.role is Role.INPUT]
-    if absent := {argument.name for argument in arguments} ^ facts.keys():
-        raise TemplateError(f"{operator.name}: call() and the INPUT arguments disagree about {', '.join(absent)}")
-    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in arguments]
+    inputs = {argument.name: argument for argument in operator.arguments if argument.role is Role.INPUT}
+    given = [argument for name, argument in inputs.items() if name in facts]
+    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
     problem = _problem(operator, request, views)
+    absent = {name for name, argument in inputs.items() if name not in facts and math.prod(argument.shape(problem))}
+    if disagreed := absent | (facts.keys() - inputs.keys()):
+        raise TemplateError(f"{operator.name}: call() and the INPUT arguments disagree about {', '.join(disagreed)}")
     tensors = {view.argument.name: view.tensor() for view in views}
     for argument in operator.outputs:
         tensors[argument.name] = _output(argument, argument.shape(problem), request.axes.get(argument.name))
@@ -92,10 +95,11 @@ class _View:
     def _check_rows(self, strides: tuple[int, ...], itemsize: int) -> None:
         if strides[-1] != itemsize:
             raise InputError(f"{self._where(strides)}: dim {self.argument.dims[-1]} must be contiguous; pass a copy")
-        if odd := [dim for dim, stride in zip(self.argument.dims, strides[:-1], strict=False) if stride % ALIGNMENT]:
+        widest = math.gcd(ALIGNMENT, self.shape[-1] * itemsize)  # rows of a dense tensor start at its multiples
+        if odd := [dim for dim, stride in zip(self.argument.dims, strides[:-1], strict=False) if stride % widest]:
             raise InputError(
-                f"{self._where(strides)}: the stride of {odd[0]} must be a multiple of {ALIGNMENT} bytes, "
-                "so that every row can be loaded 16 bytes at once; pass a copy"
+                f"{self._where(strides)}: the stride of {odd[0]} must be a multiple of {widest} bytes, "
+                f"so that every row can be loaded {widest} bytes at once; pass a copy"
             )
 
     def _where(self, strides: tuple[int, ...]) -> str:

@@ -96,9 +96,9 @@ def shared_object(source: Source, *, checked: bool) -> Path:
 def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     _refuse_asm(source)
     primitives = _primitives(flags)
-    kernel, output = folder / "kernel.cu", folder / "kernel.so"
+    kernel, output = folder / f"{source.entries[0]}.cu", folder / "kernel.so"
     entries = "".join(f"EMULATOR_ENTRY({entry})\n" for entry in source.entries)
-    kernel.write_text(f'#line 1 "kernel.cu"\n{source.text}\n#include "entry.cuh"\n{entries}')
+    kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}')
     own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
     _write_headers(folder, own)
     precompiled = () if own.keys() & primitives.texts.keys() else ("-include", str(primitives.folder / _UMBRELLA))

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from tuner.canonical import encode
+
 Scalar = int | float | str | bool
 Fields = Mapping[str, Scalar]  # a Problem or a Config as data
 
@@ -96,7 +98,7 @@ class Prediction:
     """A cost that ranks configs of one problem on one GPU. It has no unit: it is never to be read as time."""
 
     cost: float
-    terms: Fields  # pipe or effect → its share of the cost, in the same unit
+    terms: Fields  # pipe or effect → what it alone would cost; they overlap, so they do not add up
     bottleneck: str
     model: str  # version of the model; costs of different models do not compare
 
@@ -145,6 +147,13 @@ class Attempt:
         if self.measurement is not None:
             return self.measurement.time_us
         return self.prediction.cost if self.prediction else None
+
+
+def order(attempt: Attempt, value: float) -> tuple[bool, float, int, str]:
+    """The sort key of attempts that work, best first: what spills stands behind; ties go to the least shared memory."""
+    used = attempt.resources
+    spills, smem_bytes = (used.spill_bytes > 0, used.smem_bytes) if used else (False, 0)
+    return spills, value, smem_bytes, attempt.identity.implementation + encode(attempt.config)
 
 
 @dataclass(frozen=True, slots=True)

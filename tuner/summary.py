@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tuner.operator import Implementation, Operator, from_fields, statics, to_fi
 from tuner.race import Lane
 from tuner.render import render
 from tuner.report import Fact, ReportData, SearchFacts, SpaceFacts
-from tuner.result import Attempt, Evidence, Scalar, TuningRecord, to_data
+from tuner.result import Attempt, Scalar, TuningRecord, to_data
 from tuner.tune import Outcome
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
@@ -65,7 +64,7 @@ def report_data(outcome: Outcome) -> ReportData:
         gpu=request.gpu.name,
         arch=request.gpu.arch.name,
         device=request.gpu.device.name,
-        evidence=record.evidence if record else Evidence.PREDICTED,
+        evidence=outcome.evidence,
         attempts=[each.attempt for each in outcome.tried],
         search=_search_facts(outcome),
         command=request.command,
@@ -185,7 +184,6 @@ def environment(record: TuningRecord | None) -> dict[str, str]:
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if record:
         found |= {
@@ -193,6 +191,7 @@ def environment(record: TuningRecord | None) -> dict[str, str]:
             "options": record.identity.options,
             "policy": record.identity.policy,
             "source digest": record.identity.source,
+            "made": record.created,
         }
     return found
 

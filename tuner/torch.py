@@ -17,7 +17,7 @@ from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Argument, Operator, Role
 
-_LIBRARY: Any = torch.library.Library("tuner", "DEF")
+_LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
 _TYPES: dict[Any, str] = {
     Any: "Tensor",
     bool: "bool",

@@ -1,6 +1,5 @@
 """A search session: seeds, budget, resume, the check of the finalists → TuningRecord."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from tuner.errors import UsageError
 from tuner.evaluate import Candidate, Evaluator, contenders
 from tuner.operator import Operator, canonical, from_fields
 from tuner.race import Race, lane
-from tuner.result import Attempt, Identity, TuningRecord, Verdict
+from tuner.result import Attempt, Evidence, Identity, TuningRecord, Verdict, order
 from tuner.store import Store, StoredAttempt
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
@@ -83,6 +82,7 @@ class Outcome:
     race: Race
     seconds: float
     why_stopped: str
+    evidence: Evidence
 
 
 def search(
@@ -110,7 +110,7 @@ def search(
         store.end_study(study, f"ended by {type(error).__name__}")
         raise
     store.end_study(study, why)
-    return Outcome(request, record, tuple(log.tried), reused, race, time.monotonic() - started, why)
+    return Outcome(request, record, tuple(log.tried), reused, race, time.monotonic() - started, why, evaluator.evidence)
 
 
 def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
@@ -121,7 +121,8 @@ def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
     reused = log.resume(request, evaluator)
     right = [each for each in ranked(log.tried) if each.verdict and each.verdict.ok]
     record = _record(right, evaluator, len(log.tried)) if right else None
-    return Outcome(request, record, tuple(log.tried), reused, race, time.monotonic() - started, "nothing was searched")
+    seconds = time.monotonic() - started
+    return Outcome(request, record, tuple(log.tried), reused, race, seconds, "nothing was searched", evaluator.evidence)
 
 
 class _Log:
@@ -234,18 +235,11 @@ def ranked(tried: Sequence[Tried]) -> list[Tried]:
     """Those that work, best first; what spills stands behind all that does not. Equal machine code counts once."""
     working = [each for each in tried if each.attempt.value is not None and each.attempt.resources is not None]
     distinct: dict[object, Tried] = {}
-    for each in sorted(working, key=_rank):
+    for each in sorted(working, key=lambda each: order(each.attempt, each.attempt.value or 0.0)):
         r = each.attempt.resources
         assert r is not None
         distinct.setdefault((r.sass_digest, r.threads, r.smem_bytes), each)
     return list(distinct.values())
-
-
-def _rank(tried: Tried) -> tuple[bool, float, int, str]:
-    resources, value = tried.attempt.resources, tried.attempt.value
-    assert resources is not None and value is not None
-    tie = json.dumps(dict(tried.attempt.config), sort_keys=True)
-    return resources.spill_bytes > 0, value, resources.smem_bytes, tie
 
 
 def _decide(evaluator: Evaluator, log: _Log, observe: Callable[[Progress], None]) -> TuningRecord | None:

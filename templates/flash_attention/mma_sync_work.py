@@ -112,6 +112,8 @@ def copy_wavefronts(D: int, swizzle: bool, rows: int, threads: int) -> int:
     """Shared-memory cycles of writing a tile by cp.async: for each 8 lanes, the most that share a 16-byte column."""
     chunks = D // 8
     rows_per_pass = threads // chunks
+    if swizzle and chunks % 2 == 0 and rows_per_pass >= 8:
+        rows_per_pass = rows_per_pass // 8 * 8
     thread = np.arange(threads)
     row = thread // chunks + np.arange(-(-rows // rows_per_pass))[:, None] * rows_per_pass  # [passes, threads]
     active = (thread // chunks < rows_per_pass) & (row < rows)

@@ -1,6 +1,7 @@
 """flash_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +40,16 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    """Every thread reads q, k and v through L1 for itself; nothing passes through shared memory."""
+    return work_of_pairs(problem, config, int(np.sum(visible_keys(problem))))
+
+
+def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
+    """Work where the queries of a head attend `attended` keys in all.
+
+    Every thread reads q, k and v through L1 for itself; nothing passes through shared memory.
+    """
     D, columns = problem.head_dim, config.columns
-    pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem))) * (D // columns) / WARP
+    pairs = problem.batch * problem.heads * attended * (D // columns) / WARP
     rows = problem.batch * problem.heads * problem.seq_q
     element = problem.dtype.itemsize
     tensors = rows * D * 2 + problem.batch * problem.kv_heads * problem.seq_k * D * 2

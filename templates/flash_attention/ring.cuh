@@ -22,7 +22,8 @@ struct Ring {
       int const key = walk.key(issued / 2);
       bool const is_v = issued % 2;
       int64_t const stride = is_v ? v_stride : k_stride;
-      load_rows<Layout, BN, kThreads>(slot(issued), (is_v ? g_v : g_k) + key * stride, stride, walk.end(issued / 2) - key);
+      T const* g_rows = (is_v ? g_v : g_k) + key * stride;
+      load_rows<Layout, BN, kThreads>(slot(issued), g_rows, stride, walk.end(issued / 2) - key);
     }
     cp_async_commit();
     ++issued;

@@ -34,7 +34,9 @@ struct Rows {
 // become zeros. All kThreads threads of the block call it, and commit.
 template <class Layout, int kRows, int kThreads, class T>
 __device__ __forceinline__ void load_rows(uint32_t s_tile, T const* g_rows, int64_t stride, int valid) {
-  constexpr int kRowsPerPass = kThreads / Layout::kChunks;
+  constexpr int kWidest = kThreads / Layout::kChunks;  // rows that have a thread for each chunk
+  // The swizzle repeats after 8 rows: with a multiple of 8, a thread's chunks lie a constant apart.
+  constexpr int kRowsPerPass = Layout::kGroup > 1 && kWidest >= 8 ? kWidest / 8 * 8 : kWidest;
   static_assert(sizeof(T) == 2 && kRowsPerPass > 0, "a pass of the block copies at least one row of 16-bit elements");
   int const row0 = threadIdx.x / Layout::kChunks, chunk = threadIdx.x % Layout::kChunks;
   if (row0 >= kRowsPerPass) return;

@@ -84,15 +84,16 @@ __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_
     }
 }
 
-// r_o += P V for one tile of keys. `p`: this lane's address of the shared P, by rows_first.
-template <class Tile>
+// r_o += P V for the steps of a tile of keys that are visited. `p`: this lane's address of the shared P, by rows_first.
+template <class Tile, class Steps = EveryStep>
 __device__ __forceinline__ void accumulate_tile(float (&r_o)[Tile::kM][Tile::kN][4],
                                                 uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,
-                                                uint32_t s_v, Place const& at) {
+                                                uint32_t s_v, Place const& at, Steps visited = {}) {
   using Layout = typename Tile::Layout;
   uint32_t const v = s_v + rows_first<Layout>(at.lane, 2 * at.part);
 #pragma unroll
   for (int step = 0; step < Tile::BN / 16; ++step) {
+    if (!visited(step)) continue;
     if constexpr (Tile::kParts == 1) {
       accumulate<typename Tile::T, Layout, 1>(r_o, r_p[step], v, step * 16 * Layout::kRowBytes);
     } else {

@@ -6,8 +6,9 @@ from tuner.arch import GPU, Arch
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
-from .operator import taken
+from .operator import cost
 from .problem import Problem
+from .states import pointers, state_bytes, taken
 
 ENTRY = "kda_naive"
 WARP = 32
@@ -36,15 +37,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     grid = (_blocks(problem, config), problem.value_heads, problem.batch)
     smem = _smem_bytes(problem, config.threads)
     launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names, "value_heads"))
-    return Plan((launch,), {"smem_bytes": smem, **states(problem)})
-
-
-def states(problem: Problem) -> dict[str, str]:
-    """C++ expressions for the states: the parameter, or a null pointer where the launch takes none."""
-    return {
-        "first_state": "initial_state" if problem.use_initial_state else "nullptr",
-        "last_state": "final_state" if problem.output_final_state else "nullptr",
-    }
+    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 
 def default(_problem: Problem, _arch: Arch) -> Config:
@@ -59,9 +52,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     steps = blocks * warps * problem.seq_len  # warps' tokens
     norms = 2 * K * problem.use_qk_l2norm_in_kernel
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
-    tokens = problem.batch * problem.seq_len
-    rows = tokens * problem.value_heads * (2 * element * problem.value_dim + gate * K + problem.beta_dtype.itemsize)
-    states = 4 * (problem.initial_states + problem.final_states) * problem.value_heads * K * problem.value_dim
     return Work(
         ctas=blocks,
         warps=warps,
@@ -70,8 +60,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         mufu=steps * K,
         alu=steps * 3 * K,
         smem_wavefronts=steps * 4 * K,
-        l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + states,
-        dram_bytes=rows + tokens * problem.heads * element * 2 * K + states,
+        l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
+        dram_bytes=cost(problem).bytes,
         barriers=0,
         longest_cta=1,
         chain=problem.seq_len,

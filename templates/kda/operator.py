@@ -11,6 +11,7 @@ from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
 from .cases import INPUT_KINDS, inputs, tails
 from .problem import Problem
 from .recurrence import reference, rounded
+from .states import state_bytes
 
 LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
 _STATE = ("value_heads", "key_dim", "value_dim")
@@ -48,12 +49,6 @@ ARGUMENTS = (
 )
 
 
-def taken(problem: Problem, *names: str) -> tuple[str, ...]:
-    """`names` less the states that the problem does not have: what a launch takes."""
-    absent = {"initial_state": not problem.use_initial_state, "final_state": not problem.output_final_state}
-    return tuple(name for name in names if not absent.get(name, False))
-
-
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
     """To the rounding of operands and o; of fp32 tensors, to that of fp32 sums and of the ex2 unit."""
     limit = Tolerance(1e-5 if problem.dtype is DType.FP32 else 5e-3)
@@ -65,8 +60,7 @@ def cost(problem: Problem) -> Cost:
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
     row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
-    states = 4 * (problem.initial_states + problem.final_states) * problem.value_heads * K * V
-    nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K) + states
+    nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K) + state_bytes(problem)
     return Cost(flops=6 * K * V * tokens * problem.value_heads, bytes=nbytes)
 
 

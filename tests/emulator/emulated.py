@@ -42,7 +42,9 @@ class Call:
 
 
 @cache
-def source(file: str, entries: tuple[str, ...], replace: tuple[tuple[str, str], ...] = (), target: Target = "host") -> Source:
+def source(
+    file: str, entries: tuple[str, ...], replace: tuple[tuple[str, str], ...] = (), target: Target = "host"
+) -> Source:
     """A kernel file as a source, after textual replacements, each of which must find its text."""
     text = (KERNELS / file).read_text()
     for old, new in replace:

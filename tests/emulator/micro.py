@@ -50,8 +50,10 @@ def _conversions() -> list[Micro]:
         with np.errstate(over="ignore"):
             halves = [inputs["x"].astype(kind) for kind in (BF16, FP16)]
             negated = [(-inputs["x"]).astype(kind) for kind in (BF16, FP16)]
-        words = [lo.view(np.uint16).astype(np.uint32) | hi.view(np.uint16).astype(np.uint32) << 16
-                 for lo, hi in zip(halves, negated, strict=True)]
+        words = [
+            lo.view(np.uint16).astype(np.uint32) | hi.view(np.uint16).astype(np.uint32) << 16
+            for lo, hi in zip(halves, negated, strict=True)
+        ]
         back = [part.astype(np.float32) for pair in zip(halves, negated, strict=True) for part in pair]
         return {"b": halves[0], "h": halves[1], "packed": np.stack(words, 1), "back": np.stack(back, 1)}
 
@@ -62,18 +64,48 @@ def _conversions() -> list[Micro]:
         return {"y": (inputs["x"].view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)}
 
     n = len(x)
-    convert_outputs = {"b": Uninitialized(BF16, (n,)), "h": Uninitialized(FP16, (n,)),
-                       "packed": Uninitialized(np.uint32, (n, 2)), "back": Uninitialized(np.float32, (n, 4))}
+    convert_outputs = {
+        "b": Uninitialized(BF16, (n,)),
+        "h": Uninitialized(FP16, (n,)),
+        "packed": Uninitialized(np.uint32, (n, 2)),
+        "back": Uninitialized(np.float32, (n, 4)),
+    }
     m = len(finite)
     widen_outputs = {"b": Uninitialized(np.float32, (m,)), "h": Uninitialized(np.float32, (m,))}
     per_thread = {"threads": 256}
     return [
-        Micro("convert", "sm_80", sm80("convert", {"x": x}, convert_outputs, scalars=(np.int32(n),),
-                                       grid=(-(-n // 256), 1, 1), **per_thread), converted),
-        Micro("widen", "sm_80", sm80("widen", {"bits": finite}, widen_outputs, scalars=(np.int32(m),),
-                                     grid=(-(-m // 256), 1, 1), **per_thread), widened),
-        Micro("round_tf32", "sm_80", sm80("round_to_tf32", {"x": x}, {"y": Uninitialized(np.uint32, (n,))},
-                                          scalars=(np.int32(n),), grid=(-(-n // 256), 1, 1), **per_thread), rounded),
+        Micro(
+            "convert",
+            "sm_80",
+            sm80("convert", {"x": x}, convert_outputs, scalars=(np.int32(n),), grid=(-(-n // 256), 1, 1), **per_thread),
+            converted,
+        ),
+        Micro(
+            "widen",
+            "sm_80",
+            sm80(
+                "widen",
+                {"bits": finite},
+                widen_outputs,
+                scalars=(np.int32(m),),
+                grid=(-(-m // 256), 1, 1),
+                **per_thread,
+            ),
+            widened,
+        ),
+        Micro(
+            "round_tf32",
+            "sm_80",
+            sm80(
+                "round_to_tf32",
+                {"x": x},
+                {"y": Uninitialized(np.uint32, (n,))},
+                scalars=(np.int32(n),),
+                grid=(-(-n // 256), 1, 1),
+                **per_thread,
+            ),
+            rounded,
+        ),
     ]
 
 
@@ -112,10 +144,18 @@ def _matrices() -> list[Micro]:
         return {"out": out}
 
     return [
-        Micro("ldmatrix", "sm_80", sm80("load_matrices", {"in": tiles}, {"out": Uninitialized(np.uint32, (6, 32, 4))},
-                                        smem_bytes=512), loaded),
-        Micro("stmatrix", "sm_90a", sm90("store_matrices", {"in": words}, {"out": Uninitialized(np.uint16, (6, 32, 8))},
-                                         smem_bytes=512), stored),
+        Micro(
+            "ldmatrix",
+            "sm_80",
+            sm80("load_matrices", {"in": tiles}, {"out": Uninitialized(np.uint32, (6, 32, 4))}, smem_bytes=512),
+            loaded,
+        ),
+        Micro(
+            "stmatrix",
+            "sm_90a",
+            sm90("store_matrices", {"in": words}, {"out": Uninitialized(np.uint16, (6, 32, 8))}, smem_bytes=512),
+            stored,
+        ),
     ]
 
 
@@ -128,12 +168,28 @@ def _multiplied(inputs: Arrays) -> Arrays:
 
 
 def _products() -> list[Micro]:
-    shapes = {"mma_k16_bf16": (16, BF16), "mma_k16_fp16": (16, FP16), "mma_k8_bf16": (8, BF16),
-              "mma_k8_fp16": (8, FP16), "mma_k8_tf32": (8, np.float32)}
+    shapes = {
+        "mma_k16_bf16": (16, BF16),
+        "mma_k16_fp16": (16, FP16),
+        "mma_k8_bf16": (8, BF16),
+        "mma_k8_fp16": (8, FP16),
+        "mma_k8_tf32": (8, np.float32),
+    }
     return [
-        Micro(entry, "sm_80", sm80(entry, {"a": integers(2, (16, k), dtype), "b": integers(3, (k, 8), dtype),
-                                           "c": integers(4, (16, 8), np.float32)},
-                                   {"d": Uninitialized(np.float32, (16, 8))}), _multiplied)
+        Micro(
+            entry,
+            "sm_80",
+            sm80(
+                entry,
+                {
+                    "a": integers(2, (16, k), dtype),
+                    "b": integers(3, (k, 8), dtype),
+                    "c": integers(4, (16, 8), np.float32),
+                },
+                {"d": Uninitialized(np.float32, (16, 8))},
+            ),
+            _multiplied,
+        )
         for entry, (k, dtype) in shapes.items()
     ]
 
@@ -145,10 +201,18 @@ def _threads() -> list[Micro]:
     source = integers(5, (512,), np.uint8, 0, 256)
     values = integers(6, (32,), np.int32, -9, 10)
     return [
-        Micro("cp_async", "sm_80", sm80("copy_partly", {"in": source}, {"out": Uninitialized(np.uint8, (32, 48))},
-                                        smem_bytes=32 * 48), _copied_partly),
-        Micro("warp_functions", "sm_80", sm80("warp_functions", {"in": values},
-                                              {"out": np.zeros((20, 32), np.int32)}), _warp_functions),
+        Micro(
+            "cp_async",
+            "sm_80",
+            sm80("copy_partly", {"in": source}, {"out": Uninitialized(np.uint8, (32, 48))}, smem_bytes=32 * 48),
+            _copied_partly,
+        ),
+        Micro(
+            "warp_functions",
+            "sm_80",
+            sm80("warp_functions", {"in": values}, {"out": np.zeros((20, 32), np.int32)}),
+            _warp_functions,
+        ),
     ]
 
 
@@ -169,7 +233,8 @@ def _warp_functions(inputs: Arrays) -> Arrays:
     down = np.where(lane < 30, lane + 2, lane)
     down4 = np.where(lane % 4 < 2, lane + 2, lane)
     rows = [
-        x[np.full(32, 5)], x[lane // 8 * 8 + (lane + 7) % 8], x[up], x[up16], x[down], x[down4], x[lane ^ 9], x[lane ^ 5],
+        x[np.full(32, 5)], x[lane // 8 * 8 + (lane + 7) % 8], x[up], x[up16], x[down], x[down4],
+        x[lane ^ 9], x[lane ^ 5],
         np.full(32, int((x > 0) @ (1 << lane.astype(np.uint64)))),
         np.repeat((halves == 3).any(1), 16), np.repeat((halves > -100).all(1), 16), np.full(32, x.sum()),
         np.repeat(halves.sum(1), 16), np.full(32, x.min()), np.full(32, x.max()),
@@ -201,7 +266,12 @@ def _blocks() -> list[Micro]:
 
     def scanned(inputs: Arrays) -> Arrays:
         sums = inputs["in"].ravel().cumsum().reshape(40, 32).astype(np.int32)
-        return {"out": sums, "ticket": np.array([40], np.uint32), "prefix": sums[:, 31], "ready": np.ones(40, np.uint32)}
+        return {
+            "out": sums,
+            "ticket": np.array([40], np.uint32),
+            "prefix": sums[:, 31],
+            "ready": np.ones(40, np.uint32),
+        }
 
     def last_block(inputs: Arrays) -> Arrays:
         partial = inputs["in"].reshape(40, -1).sum(1).astype(np.int32)
@@ -246,6 +316,7 @@ def _wgmma() -> list[Micro]:
     ) | {"wgmma_n8": (8, FP16), "wgmma_n72": (72, BF16), "wgmma_n256": (256, FP16)}
     return [
         Micro(entry, "sm_90a", sm90(entry, {"a": integers(12, (64, 64), dtype), "b": integers(13, (64, n), dtype)},
-                                    {"d": Uninitialized(np.float32, (64, n))}, threads=128, smem_bytes=49152), _multiplied)
+                                    {"d": Uninitialized(np.float32, (64, n))}, threads=128, smem_bytes=49152),
+              _multiplied)
         for entry, (n, dtype) in shapes.items()
     ]  # fmt: skip

@@ -37,52 +37,221 @@ def observe(mutation: Mutation, mode: Mode, scenario: Scenario) -> Observed:
 
 ATTENTION, SOFTMAX, HOPPER, GEMM = "flash_attention", "softmax", "hopper_attention", "hopper_gemm"
 MUTATIONS = (
-    Mutation(ATTENTION, "no barrier between copy and use (RAW)", "    __syncthreads();  // the stage is loaded\n", "", "race"),
-    Mutation(ATTENTION, "no barrier before a stage is overwritten (WAR)", "    __syncthreads();  // the stage has been read\n", "", "race"),
+    Mutation(
+        ATTENTION, "no barrier between copy and use (RAW)", "    __syncthreads();  // the stage is loaded\n", "", "race"
+    ),
+    Mutation(
+        ATTENTION,
+        "no barrier before a stage is overwritten (WAR)",
+        "    __syncthreads();  // the stage has been read\n",
+        "",
+        "race",
+    ),
     Mutation(ATTENTION, "waits for too few cp.async groups", "cp_async_wait<1>()", "cp_async_wait<2>()", "in_flight"),
-    Mutation(ATTENTION, "stage index beyond shared memory", "s_v + (1 - stage) * kTileBytes, v", "s_v + (2 - stage) * kTileBytes, v", "out_of_bounds"),
-    Mutation(ATTENTION, "tail rows read beyond the tensor", "chunk < kChunks && first + row < T", "chunk < kChunks", "out_of_bounds"),
+    Mutation(
+        ATTENTION,
+        "stage index beyond shared memory",
+        "s_v + (1 - stage) * kTileBytes, v",
+        "s_v + (2 - stage) * kTileBytes, v",
+        "out_of_bounds",
+    ),
+    Mutation(
+        ATTENTION,
+        "tail rows read beyond the tensor",
+        "chunk < kChunks && first + row < T",
+        "chunk < kChunks",
+        "out_of_bounds",
+    ),
     Mutation(ATTENTION, "tail rows written beyond the tensor", "    if (row >= T) continue;\n", "", "out_of_bounds"),
-    Mutation(ATTENTION, "padding columns never written", "    bool const inside", "    if (chunk >= kChunks) continue;\n    bool const inside", "uninitialized_read"),
-    Mutation(ATTENTION, "wrong swizzle on the read side", "{ return chunk_offset(row, chunk); }", "{ return chunk_offset(row, chunk ^ (row & 7)); }", "uninitialized_read"),
-    Mutation(ATTENTION, "warps beyond the tail return early", "  load_tile<BM>(s_q, q, m0, T);", "  if (m0 + warp * 16 >= T) return;\n  load_tile<BM>(s_q, q, m0, T);", "barrier_exit"),
-    Mutation(ATTENTION, "barrier in a branch that half the warps take", "    __syncthreads();  // the stage has been read", "    if (warp < 2) __syncthreads();\n    __syncthreads();", "barrier_divergence"),
-    Mutation(ATTENTION, "shuffle with lanes missing", "      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));", "      if (lane < 16) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));", "warp_divergence"),
+    Mutation(
+        ATTENTION,
+        "padding columns never written",
+        "    bool const inside",
+        "    if (chunk >= kChunks) continue;\n    bool const inside",
+        "uninitialized_read",
+    ),
+    Mutation(
+        ATTENTION,
+        "wrong swizzle on the read side",
+        "{ return chunk_offset(row, chunk); }",
+        "{ return chunk_offset(row, chunk ^ (row & 7)); }",
+        "uninitialized_read",
+    ),
+    Mutation(
+        ATTENTION,
+        "warps beyond the tail return early",
+        "  load_tile<BM>(s_q, q, m0, T);",
+        "  if (m0 + warp * 16 >= T) return;\n  load_tile<BM>(s_q, q, m0, T);",
+        "barrier_exit",
+    ),
+    Mutation(
+        ATTENTION,
+        "barrier in a branch that half the warps take",
+        "    __syncthreads();  // the stage has been read",
+        "    if (warp < 2) __syncthreads();\n    __syncthreads();",
+        "barrier_divergence",
+    ),
+    Mutation(
+        ATTENTION,
+        "shuffle with lanes missing",
+        "      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));",
+        "      if (lane < 16) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));",
+        "warp_divergence",
+    ),
     Mutation(ATTENTION, "misaligned row pitch", "kPitch = (DP + 8) * 2", "kPitch = (DP + 4) * 2", "misaligned"),
-    Mutation(ATTENTION, "writes to an input", "*reinterpret_cast<uint32_t*>(o + ", "*reinterpret_cast<uint32_t*>(const_cast<bf16*>(q) + ", "read_only"),
-    Mutation(ATTENTION, "array index beyond a register array", "row_max[h] = m;", "row_max[h + (j >= 0)] = m;", "undefined_behaviour"),
+    Mutation(
+        ATTENTION,
+        "writes to an input",
+        "*reinterpret_cast<uint32_t*>(o + ",
+        "*reinterpret_cast<uint32_t*>(const_cast<bf16*>(q) + ",
+        "read_only",
+    ),
+    Mutation(
+        ATTENTION,
+        "array index beyond a register array",
+        "row_max[h] = m;",
+        "row_max[h + (j >= 0)] = m;",
+        "undefined_behaviour",
+    ),
     Mutation(ATTENTION, "exits with a copy in flight", "    if (j + 1 < blocks) {", "    if (true) {", "outstanding"),
-    Mutation(SOFTMAX, "no __syncwarp between lanes' exchange", "  __syncwarp();  // the neighbours' edges are there\n", "", "race"),
-    Mutation(SOFTMAX, "no barrier in a block reduction (RAW)", "  __syncthreads();  // every warp's part is there\n", "", "race"),
-    Mutation(SOFTMAX, "no barrier before a reduction's reuse (WAR)", "  __syncthreads();  // and may be overwritten\n", "", "race"),
+    Mutation(
+        SOFTMAX,
+        "no __syncwarp between lanes' exchange",
+        "  __syncwarp();  // the neighbours' edges are there\n",
+        "",
+        "race",
+    ),
+    Mutation(
+        SOFTMAX,
+        "no barrier in a block reduction (RAW)",
+        "  __syncthreads();  // every warp's part is there\n",
+        "",
+        "race",
+    ),
+    Mutation(
+        SOFTMAX,
+        "no barrier before a reduction's reuse (WAR)",
+        "  __syncthreads();  // and may be overwritten\n",
+        "",
+        "race",
+    ),
     Mutation(SOFTMAX, "blocks add without an atomic", "atomicAdd(column_sum + i, p);", "column_sum[i] += p;", "race"),
-    Mutation(SOFTMAX, "loop runs one element too far", "i < N; i += kThreads * 4", "i <= N; i += kThreads * 4", "out_of_bounds"),
-    Mutation(SOFTMAX, "misaligned vector load", "reinterpret_cast<float4 const*>(x + i)", "reinterpret_cast<float4 const*>(x + i + (N > 1000 - i))", "undefined_behaviour"),
-    Mutation(SOFTMAX, "reads its output before writing it", "float const p = s_row[i] / sum;", "float const p = s_row[i] / sum + 0.0f * y[i];", "uninitialized_read"),
-    Mutation(HOPPER, "producer ignores the empty barrier", "    mbarrier_wait(b.empty + 8 * stage, phase ^ 1);  // the stage has been read\n", "", "race"),
-    Mutation(HOPPER, "consumer ignores the full barrier", "    mbarrier_wait(b.full + 8 * stage, phase);  // the stage is loaded\n", "", "in_flight"),
-    Mutation(HOPPER, "wrong expect_tx", "b.full + 8 * stage, 2 * kTile)", "b.full + 8 * stage, 2 * kTile + 128)", "deadlock"),
-    Mutation(HOPPER, "wrong parity", "mbarrier_wait(b.empty + 8 * stage, phase ^ 1)", "mbarrier_wait(b.empty + 8 * stage, phase)", "deadlock"),
-    Mutation(HOPPER, "no barrier after mbarrier_init", "  __syncthreads();  // the barriers are initialised\n", "", "mbarrier"),
+    Mutation(
+        SOFTMAX,
+        "loop runs one element too far",
+        "i < N; i += kThreads * 4",
+        "i <= N; i += kThreads * 4",
+        "out_of_bounds",
+    ),
+    Mutation(
+        SOFTMAX,
+        "misaligned vector load",
+        "reinterpret_cast<float4 const*>(x + i)",
+        "reinterpret_cast<float4 const*>(x + i + (N > 1000 - i))",
+        "undefined_behaviour",
+    ),
+    Mutation(
+        SOFTMAX,
+        "reads its output before writing it",
+        "float const p = s_row[i] / sum;",
+        "float const p = s_row[i] / sum + 0.0f * y[i];",
+        "uninitialized_read",
+    ),
+    Mutation(
+        HOPPER,
+        "producer ignores the empty barrier",
+        "    mbarrier_wait(b.empty + 8 * stage, phase ^ 1);  // the stage has been read\n",
+        "",
+        "mbarrier",
+    ),
+    Mutation(
+        HOPPER,
+        "consumer ignores the full barrier",
+        "    mbarrier_wait(b.full + 8 * stage, phase);  // the stage is loaded\n",
+        "",
+        "in_flight",
+    ),
+    Mutation(
+        HOPPER, "wrong expect_tx", "b.full + 8 * stage, 2 * kTile)", "b.full + 8 * stage, 2 * kTile + 128)", "deadlock"
+    ),
+    Mutation(
+        HOPPER,
+        "wrong parity",
+        "mbarrier_wait(b.empty + 8 * stage, phase ^ 1)",
+        "mbarrier_wait(b.empty + 8 * stage, phase)",
+        "deadlock",
+    ),
+    Mutation(
+        HOPPER,
+        "no barrier after mbarrier_init",
+        "  __syncthreads();  // the barriers are initialised\n",
+        "",
+        "mbarrier",
+    ),
     Mutation(HOPPER, "no fence after mbarrier_init", "    fence_mbarrier_init();\n", "", "proxy_fence"),
-    Mutation(HOPPER, "empty barrier expects a warpgroup too many", "mbarrier_init(b.empty + 8 * i, kConsumers)", "mbarrier_init(b.empty + 8 * i, 2 * kConsumers)", "deadlock"),
-    Mutation(HOPPER, "stage released before the wgmma wait", "    wgmma_wait<0>();  // the values\n    fence_registers(acc);\n    mbarrier_arrive(b.empty + 8 * stage);\n", "    mbarrier_arrive(b.empty + 8 * stage);\n    wgmma_wait<0>();\n", "in_flight"),
-    Mutation(HOPPER, "waits for too few wgmma groups", "    wgmma_wait<0>();  // the scores\n", "    wgmma_wait<1>();\n", "wgmma"),
+    Mutation(
+        HOPPER,
+        "empty barrier expects a warpgroup too many",
+        "mbarrier_init(b.empty + 8 * i, kConsumers)",
+        "mbarrier_init(b.empty + 8 * i, 2 * kConsumers)",
+        "deadlock",
+    ),
+    Mutation(
+        HOPPER,
+        "stage released before the wgmma wait",
+        "    wgmma_wait<0>();  // the values\n    fence_registers(acc);\n    mbarrier_arrive(b.empty + 8 * stage);\n",
+        "    mbarrier_arrive(b.empty + 8 * stage);\n    wgmma_wait<0>();\n",
+        "race",
+    ),
+    Mutation(
+        HOPPER,
+        "waits for too few wgmma groups",
+        "    wgmma_wait<0>();  // the scores\n",
+        "    wgmma_wait<1>();\n",
+        "wgmma",
+    ),
     Mutation(HOPPER, "A registers without wgmma_fence", "    fence_registers(acc);\n    wgmma_fence();\n", "", "wgmma"),
-    Mutation(HOPPER, "no barrier before rows are read back", "  named_barrier_sync(1, kConsumers);  // all rows are there\n", "", "race"),
-    Mutation(HOPPER, "named barrier with a wrong count", "named_barrier_sync(1, kConsumers)", "named_barrier_sync(1, 2 * kConsumers)", "deadlock"),
-    Mutation(GEMM, "no proxy fence before wgmma", "  fence_proxy_async();\n  __syncthreads();  // A is scaled\n", "  __syncthreads();\n", "proxy_fence"),
-    Mutation(GEMM, "no proxy fence before a TMA store", "  fence_proxy_async();\n  __syncthreads();  // C is there\n", "  __syncthreads();\n", "proxy_fence"),
+    Mutation(
+        HOPPER,
+        "no barrier before rows are read back",
+        "  named_barrier_sync(1, kConsumers);  // all rows are there\n",
+        "",
+        "race",
+    ),
+    Mutation(
+        HOPPER,
+        "named barrier with a wrong count",
+        "named_barrier_sync(1, kConsumers)",
+        "named_barrier_sync(1, 2 * kConsumers)",
+        "deadlock",
+    ),
+    Mutation(
+        GEMM,
+        "no proxy fence before wgmma",
+        "  fence_proxy_async();\n  __syncthreads();  // A is scaled\n",
+        "  __syncthreads();\n",
+        "proxy_fence",
+    ),
+    Mutation(
+        GEMM,
+        "no proxy fence before a TMA store",
+        "  fence_proxy_async();\n  __syncthreads();  // C is there\n",
+        "  __syncthreads();\n",
+        "proxy_fence",
+    ),
     Mutation(GEMM, "no barrier before a TMA store", "  __syncthreads();  // C is there\n", "", "race"),
     Mutation(GEMM, "exits before the store has read", "    cp_async_bulk_wait_read<0>();\n", "", "outstanding"),
     Mutation(GEMM, "swizzled tile at a wrong address", "s_b = s_a + kTile,", "s_b = s_a + kTile + 512,", "misaligned"),
-)  # fmt: skip
+)
 
 
 def table() -> str:
     """One line a mutation: what numbers alone see, and how the checked modes name it."""
     known = scenarios()
-    lines = ["| kernel | bug | numbers, in order / reversed and late | plain run says | checked run says | where |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| kernel | bug | numbers, in order / reversed and late | plain run says | checked run says | where |",
+        "|---|---|---|---|---|---|",
+    ]
     for mutation in MUTATIONS:
         plain = [observe(mutation, mode, known[mutation.kernel]) for mode in PLAIN]
         checked = [observe(mutation, mode, known[mutation.kernel]) for mode in CHECKED]
@@ -90,7 +259,9 @@ def table() -> str:
         named = next((f for seen in checked for f in seen.findings if f.kind == mutation.kind), None)
         said = sorted({finding.kind for seen in plain for finding in seen.findings})
         cells = (mutation.kernel, mutation.bug, numbers, ", ".join(said) or "nothing")
-        lines.append(f"| {' | '.join(cells)} | {named.kind if named else '**missed**'} | {named.place if named else ''} |")
+        lines.append(
+            f"| {' | '.join(cells)} | {named.kind if named else '**missed**'} | {named.place if named else ''} |"
+        )
     return "\n".join(lines)
 
 

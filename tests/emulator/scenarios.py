@@ -83,8 +83,11 @@ def hopper_gemm(kernel: Kernel, mode: Mode) -> tuple[Run, bool]:
         s_a, s_b = (stack.enter_context(Buffer.of(name, x)) for name, x in (("a", a), ("b", b)))
         s_c = stack.enter_context(Buffer("c", c.size * 4, writable=True, initialized=False))
         view = s_c.view(np.float32, c.shape)
-        maps = tensor_map(s_b, s_b.view(BF16, b.shape), (64, 64), swizzle=128), tensor_map(s_c, view, (64, 32), swizzle=128)
-        run = kernel.launch("hopper_gemm", (3, 1, 1), 128, 5 * 8192 + 8, [s_a, *maps], mode)
+        maps = (
+            tensor_map(s_b, s_b.view(BF16, b.shape), (64, 64), swizzle=128),
+            tensor_map(s_c, view, (64, 32), swizzle=128),
+        )
+        run = kernel.launch("hopper_gemm", (3, 1, 1), 128, 5 * 8192 + 1024, [s_a, *maps], mode)
         return run, close(view, c, 1e-4)
 
 

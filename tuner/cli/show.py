@@ -129,7 +129,7 @@ def report(
     outcomes = []
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
         for problem in problems:
-            request = tune.Request(operator, problem, target, command=f"tuner report {operator.name}")
+            request = tune.Request(operator, problem, target, command=choice.search_command(operator, problem, target))
             outcome = tune.recall(request, store, Predictor(operator, problem, target, compiler, checker))
             if not outcome.tried:
                 raise NoValidConfigError(f"nothing is stored about {canonical(problem)} on {target.name}: search first")

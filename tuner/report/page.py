@@ -96,4 +96,4 @@ def _shortened(log: str) -> str:
 def _cell(text: str) -> str:
     """Text that may stand in a Markdown table or line: no pipes, no breaks, no markup."""
     flat = " ".join(text.split())
-    return "".join(f"\\{char}" if char in "\\|`*_<>[]#" else char for char in flat)
+    return "".join(f"\\{char}" if char in "\\|`*<[]" else char for char in flat)

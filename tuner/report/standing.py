@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import canonical
-from tuner.result import Attempt, Evidence, Failed, Fields, Stage, TuningRecord, Verdict
+from tuner.result import Attempt, Evidence, Failed, Fields, Stage, TuningRecord, Verdict, order
 
 Key = tuple[str, str]
 NOTABLE = 0.005  # a term that moved by less of the winner's cost explains nothing
@@ -88,17 +88,13 @@ def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningReco
         first.setdefault(key_of(attempt), index)
     last = {key_of(attempt): attempt for attempt in attempts}
     ranked = [(k, a, v) for k, a in last.items() if (v := value_of(a, evidence)) is not None]
-    ranked.sort(key=lambda item: (item[0] != winner, _spills(item[1]), item[2], _smem(item[1]), item[0]))
+    ranked.sort(key=lambda item: (item[0] != winner, order(item[1], item[2])))
     base = ranked[0][2] if ranked else 1.0
     return tuple(Entry(first[k], a, rank, v, v / base if base else 1.0) for rank, (k, a, v) in enumerate(ranked, 1))
 
 
 def _spills(attempt: Attempt) -> bool:
     return attempt.resources is not None and attempt.resources.spill_bytes > 0
-
-
-def _smem(attempt: Attempt) -> int:
-    return attempt.resources.smem_bytes if attempt.resources else 0
 
 
 def machine_code(entry: Entry) -> object:

@@ -60,6 +60,7 @@ void start_thread(Block& starting, int i, RowRef const& row) {
   thread.lane = n % kWarpSize;
   thread.warp = n / kWarpSize;
   thread.block = &starting;
+  thread.own_warp = &starting.warps[thread.warp];
   thread.exited = false;
   thread.waiting_for = "start";
   thread.open_copies.clear();

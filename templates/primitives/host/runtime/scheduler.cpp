@@ -142,8 +142,8 @@ void report_deadlock(char const* kind, char const* message) {
     int count = 0;
     for (int j = i; j < block->thread_count; j++)
       if (same_wait(thread, block->threads[j])) told[j] = true, count++;
-    char const* const verb = thread.exited ? "exited" : thread.waiting_for;
-    used += std::snprintf(text + used, sizeof text - used, "; %d at %s", count, verb);
+    used += std::snprintf(text + used, sizeof text - used, "; %d %s%s", count, thread.exited ? "" : "at ",
+                          thread.exited ? "exited" : thread.waiting_for);
     if (!thread.exited && used < int(sizeof text))
       used += std::snprintf(text + used, sizeof text - used, " (line %d)", thread.waiting_at.line());
   }

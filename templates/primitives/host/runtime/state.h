@@ -37,8 +37,11 @@ struct AsyncCopy {
   Site site;
 };
 
+struct Warp;
+
 struct Thread : ThreadIndex {
   Block* block;
+  Warp* own_warp;
   void* stack_pointer;
   unsigned char* stack;  // lowest address
   bool exited;
@@ -65,7 +68,7 @@ struct Rendezvous {
   Site site;
   uint32_t mask, arrived;
   void* arguments[kWarpSize];  // each lane's, on its own stack
-  struct Warp* warp;
+  Warp* warp;
 };
 
 struct Warp {
@@ -123,7 +126,7 @@ extern Grid grid;
 extern Block* block;  // of the running thread
 
 inline Thread* self() { return static_cast<Thread*>(current); }
-inline Warp& warp_of(Thread* thread) { return thread->block->warps[thread->warp]; }
+inline Warp& warp_of(Thread* thread) { return *thread->own_warp; }
 inline bool checked() { return grid.options.checked; }
 
 uint64_t random_bits();

@@ -1,0 +1,72 @@
+"""Inputs of linear_attention, from kind to hostile, and small problems on every edge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.errors import UsageError
+from tuner.operator import Array, Arrays
+
+from .problem import Problem
+
+INPUT_KINDS = ("normal", "extreme_keys", "never_forget", "forget_at_once")
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """q, k, v, β, and states and boundaries where the problem has them.
+
+    normal: N(0, 1), β between 0.8 and 1 times its bound. extreme_keys: keys of standard deviation 100, so that a token
+    may outweigh all of its past by 10^26, or count for nothing beside it. never_forget: β is its bound.
+    forget_at_once: β = 0, so that o = q v.
+    """
+    if kind not in INPUT_KINDS:
+        raise UsageError(f"inputs {kind!r}: linear_attention has {', '.join(INPUT_KINDS)}")
+    shape = (problem.batch, problem.seq_len, problem.heads, problem.head_dim)
+    q, k, v = (rng.standard_normal(shape, np.float32) for _ in range(3))
+    k *= 100 if kind == "extreme_keys" else 1
+    tensors = {name: x.astype(problem.dtype.numpy) for name, x in (("q", q), ("k", k), ("v", v))}
+    beta = _beta(problem, rng, kind)
+    scalar = {"beta_scalar": float(beta.flat[0])} if beta.size and problem.decay == "scalar" else {}
+    bounds = _boundaries(problem, rng)
+    return tensors | scalar | _states(problem, rng) | {"beta": beta[: problem.beta_heads], "cu_seqlens": bounds}
+
+
+def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
+    """fp32 [H, 1] or [H, D], none above the bound."""
+    relative = rng.uniform(0.8, 1, (problem.heads, problem.beta_channels))
+    if kind == "never_forget":
+        relative[:] = 1
+    elif kind == "forget_at_once":
+        relative[:] = 0
+    return np.minimum(relative * problem.beta_bound, problem.beta_bound).astype(np.float32)
+
+
+def _states(problem: Problem, rng: np.random.Generator) -> Arrays:
+    shape = (problem.initial_states, problem.heads, problem.head_dim)
+    return {
+        "initial_s": rng.standard_normal(shape, np.float32),
+        "initial_n": rng.uniform(0.5, 2, shape).astype(np.float32),
+    }
+
+
+def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
+    """int32 [N + 1] from 0 to T; sequences are empty now and then."""
+    if not problem.varlen:
+        return np.zeros(0, np.int32)
+    inner = np.sort(rng.integers(0, problem.seq_len + 1, problem.boundaries - 2))
+    return np.array([0, *inner, problem.seq_len], np.int32)
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """One token; fewer tokens than a tile; a multiple of nothing; many short sequences."""
+    shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, 300, 1, 12), (3, 130, 2, 2))
+    return tuple(
+        replace(
+            problem,
+            batch=1 if problem.varlen else batch,
+            seq_len=seq_len,
+            heads=heads,
+            boundaries=boundaries * problem.varlen,
+        )
+        for batch, seq_len, heads, boundaries in shapes
+    )

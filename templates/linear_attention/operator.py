@@ -1,0 +1,139 @@
+"""linear_attention, forward: o = q s / n, where s and n sum σ(k) v and σ(k) over the past and forget by β a token."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+
+from .cases import INPUT_KINDS, inputs, tails
+from .problem import Problem
+from .recurrence import reference, rounded
+
+LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
+_TOKENS = ("batch", "seq_len", "heads", "head_dim")
+_STATE = ("heads", "head_dim")
+
+ARGUMENTS = (
+    Argument("q", "dtype", _TOKENS, strided=True),
+    Argument("k", "dtype", _TOKENS, strided=True),
+    Argument("v", "dtype", _TOKENS, strided=True),
+    Argument("beta", DType.FP32, ("beta_heads", "beta_channels"), doc="absent where β is one value"),
+    Argument("initial_s", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    Argument("initial_n", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    Argument("cu_seqlens", DType.INT32, ("boundaries",), doc="first tokens of the sequences, then T; with varlen"),
+    Argument("o", "dtype", _TOKENS, Role.OUTPUT, strided=True),
+    Argument("final_s", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument("final_n", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument(
+        "beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda problem: problem.beta_bound, doc="β as one value"
+    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
+)
+
+
+def tolerance(_problem: Problem) -> Mapping[str, Tolerance]:
+    """To fp32, whatever the dtype: o in 16 bits is judged as the rounding of the exact result."""
+    return dict.fromkeys(("o", "final_s", "final_n"), Tolerance(1e-5))
+
+
+def cost(problem: Problem) -> Cost:
+    """σ is 3 operations, n 2, s 3 and o 2; every tensor once."""
+    states = 2 * (problem.initial_states + problem.final_states) * problem.channels
+    floats = problem.beta_heads * problem.beta_channels + states + problem.boundaries
+    return Cost(flops=10 * problem.elements, bytes=4 * problem.elements * problem.dtype.itemsize + 4 * floats)
+
+
+def linear_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    beta: Any,
+    *,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    cu_seqlens: Any = None,
+    beta_bound: float = 1.0,
+    key_floor: int = 60,
+    layout: str = "bthd",
+) -> Request:
+    """Linear attention with a state of two numbers a channel. Returns (o, final_s, final_n).
+
+    For every channel: n_t = β n_{t-1} + σ(k_t), s_t = β s_{t-1} + σ(k_t) v_t, o_t = q_t s_t / n_t, in fp32.
+
+    q, k, v: [B, T, H, D], or [B, H, T, D] with layout="bhtd"; bf16, fp16 or fp32, alike; any D. Views are taken as
+    they are where the last dim is contiguous and every row is as aligned as those of a dense tensor.
+
+    beta: between 0 and 1: a number, or an fp32 array [H] or [H, D]. beta_bound promises that none is larger: below 1
+    it admits kernels that read a stretch of the past again instead of waiting for it. A broken promise costs time,
+    not correctness. key_floor: keys below -key_floor count as -key_floor, which keeps n above zero.
+
+    initial_state: a pair (s, n) of fp32 [N, H, D], default zeros. output_final_state: otherwise final_s and final_n
+    are empty. Feeding them back continues the sequences.
+
+    cu_seqlens: int32 [N + 1], from 0, ascending, to T: N sequences follow each other in one row of tokens (B = 1).
+    Otherwise N = B. o has the shape, layout and dtype of q.
+
+    Raises UsageError for an unknown layout or values that are out of range, InputError for arrays that do not fit.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"layout {layout!r}: linear_attention takes {', '.join(LAYOUTS)}")
+    arrays = {"q": q, "k": k, "v": v} | _beta_array(beta) | _state_arrays(initial_state)
+    if cu_seqlens is not None:
+        arrays["cu_seqlens"] = cu_seqlens
+    statics = {
+        "decay": ("scalar", "head", "channel")[_dims(beta)],
+        "use_initial_state": initial_state is not None,
+        "output_final_state": output_final_state,
+        "varlen": cu_seqlens is not None,
+        "beta_bound": beta_bound,
+        "key_floor": key_floor,
+    }
+    scalars = {} if _dims(beta) else {"beta_scalar": _number(beta, beta_bound)}
+    return Request(arrays, statics, scalars, dict.fromkeys(("q", "k", "v", "o"), LAYOUTS[layout]))
+
+
+def _dims(beta: Any) -> int:
+    dims = int(getattr(beta, "ndim", 0))
+    if dims > 2:
+        raise UsageError(f"beta has {dims} dims: give a number, or an array [H] or [H, D]")
+    return dims
+
+
+def _beta_array(beta: Any) -> dict[str, Any]:
+    dims = _dims(beta)
+    return {} if dims == 0 else {"beta": beta[:, None] if dims == 1 else beta}
+
+
+def _number(beta: Any, bound: float) -> float:
+    value = float(beta)
+    if not 0 <= value <= bound:
+        raise UsageError(f"beta {value}: must lie between 0 and beta_bound, {bound}")
+    return value
+
+
+def _state_arrays(state: Any) -> dict[str, Any]:
+    if state is None:
+        return {}
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise UsageError(f"initial_state is {type(state).__name__}: give a pair (s, n)")
+    return {"initial_s": state[0], "initial_n": state[1]}
+
+
+OPERATOR = Operator(
+    name="linear_attention",
+    summary="a weighted mean of the past in each channel, with weights σ(k) that fade by β a token: q s / n",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=INPUT_KINDS,
+    reference=reference,
+    rounded=rounded,
+    tolerance=tolerance,
+    cost=cost,
+    tails=tails,
+    call=linear_attention,
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,94 @@
+"""What linear_attention computes on: sizes, dtype, how β comes, and which states and bounds there are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import extent, static
+
+DTYPES = (DType.BF16, DType.FP16, DType.FP32)
+DECAYS = ("scalar", "head", "channel")
+MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a tile more
+MAX_ROWS = 2**31 - 1  # channels over batch, and blocks: counted in 31 bits
+MAX_KEY_FLOOR = 60  # e^-60, and what it is multiplied with, stay normal in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """batch sequences of seq_len tokens; each of heads · head_dim channels has a state of two numbers, s and n.
+
+    With varlen, one row of tokens holds boundaries - 1 sequences, which may be empty. Raises UsageError for what no
+    kernel takes.
+    """
+
+    head_dim: int = static("D: channels of a head, any number", default=128)
+    dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
+    decay: str = static("β is one value, one a head, or one a channel", default="scalar", choices=DECAYS)
+    use_initial_state: bool = static("the states start at given values, not at 0", default=False)
+    output_final_state: bool = static("the last states are outputs", default=False)
+    varlen: bool = static("sequences of any length follow each other, as cu_seqlens says", default=False)
+    beta_bound: float = static("no β is larger: a promise, below 1, lets a halo be short", default=1.0)
+    key_floor: int = static("keys below -key_floor count as -key_floor: keeps n above 0 in fp32", default=60)
+    batch: int = extent("B: sequences; 1 with varlen", default=1)
+    seq_len: int = extent("T: tokens of a sequence; with varlen, of all", default=8192)
+    heads: int = extent("H", default=96)
+    boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences with varlen (0: one sequence)", default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", (self.boundaries or 2) if self.varlen else 0)
+        if refusal := next(_refusals(self), None):
+            raise UsageError(refusal)
+
+    @property
+    def sequences(self) -> int:
+        return self.boundaries - 1 if self.varlen else self.batch
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def elements(self) -> int:
+        """Of q, and of k, v and o each."""
+        return self.batch * self.seq_len * self.channels
+
+    # The sizes of tensors that are not always there: 0 where they are not.
+
+    @property
+    def beta_heads(self) -> int:
+        return self.heads * (self.decay != "scalar")
+
+    @property
+    def beta_channels(self) -> int:
+        return self.head_dim if self.decay == "channel" else 1
+
+    @property
+    def initial_states(self) -> int:
+        return self.sequences * self.use_initial_state
+
+    @property
+    def final_states(self) -> int:
+        return self.sequences * self.output_final_state
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    if problem.dtype not in DTYPES:
+        name = getattr(problem.dtype, "value", problem.dtype)
+        yield f"dtype {name}: linear_attention takes {', '.join(each.value for each in DTYPES)}"
+    if problem.decay not in DECAYS:
+        yield f"decay {problem.decay!r}: linear_attention takes {', '.join(DECAYS)}"
+    for name in ("head_dim", "batch", "seq_len", "heads"):
+        if getattr(problem, name) < 1:
+            yield f"{name} {getattr(problem, name)}: linear_attention takes 1 and more"
+    if not 0 <= problem.beta_bound <= 1:
+        yield f"beta_bound {problem.beta_bound}: β lies between 0 and 1"
+    if not 1 <= problem.key_floor <= MAX_KEY_FLOOR:
+        yield f"key_floor {problem.key_floor}: linear_attention takes 1 to {MAX_KEY_FLOOR}"
+    if problem.varlen and (problem.batch != 1 or problem.boundaries < 2):
+        yield f"batch {problem.batch}, boundaries {problem.boundaries}: varlen takes one row and 2 boundaries or more"
+    if problem.seq_len > MAX_SEQ or max(problem.batch, problem.sequences) * problem.channels > MAX_ROWS:
+        yield (
+            f"batch {problem.batch}, heads {problem.heads}, head_dim {problem.head_dim}, seq_len {problem.seq_len}: "
+            f"too large; seq_len goes up to {MAX_SEQ}, sequences · heads · head_dim up to {MAX_ROWS}"
+        )

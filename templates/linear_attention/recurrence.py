@@ -1,0 +1,58 @@
+"""The mathematics of linear_attention in float64: one token after the other, as it is defined."""
+
+import numpy as np
+
+from tuner.operator import Array, Arrays
+
+from .problem import Problem
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """o [B, T, H, D], and the last s and n of each sequence [N, H, D], or empty, in float64."""
+    q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+    weight = _sigmoid(np.maximum(k, -problem.key_floor))
+    beta = betas(problem, arrays)
+    o = np.zeros(q.shape)
+    final = np.zeros((2, problem.sequences, problem.heads, problem.head_dim))
+    for index, row, begin, end in spans(problem, arrays):
+        s, n = _initial(problem, arrays, index)
+        for t in range(begin, end):
+            n = beta * n + weight[row, t]
+            s = beta * s + weight[row, t] * v[row, t]
+            o[row, t] = q[row, t] * s / n
+        final[:, index] = s, n
+    final = final[:, : problem.final_states]
+    return {"o": o, "final_s": final[0], "final_n": final[1]}
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The reference with o rounded to its dtype: the one place where kernels round."""
+    exact = reference(problem, arrays)
+    return exact | {"o": exact["o"].astype(problem.dtype.numpy).astype(np.float64)}
+
+
+def betas(problem: Problem, arrays: Arrays) -> Array:
+    """β as it applies to [H, D], in float64; in fp32 first, as kernels receive it."""
+    given = np.float32(arrays["beta_scalar"]) if problem.decay == "scalar" else arrays["beta"]
+    return np.broadcast_to(np.asarray(given, np.float64), (problem.heads, problem.head_dim))
+
+
+def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
+    """(sequence, row of the batch, first token, token behind the last) of every sequence."""
+    if not problem.varlen:
+        return [(b, b, 0, problem.seq_len) for b in range(problem.batch)]
+    bounds = arrays["cu_seqlens"].tolist()
+    return [(index, 0, bounds[index], bounds[index + 1]) for index in range(problem.sequences)]
+
+
+def _initial(problem: Problem, arrays: Arrays, index: int) -> tuple[Array, Array]:
+    if not problem.use_initial_state:
+        return np.zeros((problem.heads, problem.head_dim)), np.zeros((problem.heads, problem.head_dim))
+    return arrays["initial_s"][index].astype(np.float64), arrays["initial_n"][index].astype(np.float64)
+
+
+def _sigmoid(x: Array) -> Array:
+    """Without overflow at either end."""
+    small = np.exp(-np.abs(x))
+    found: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return found
