@@ -28,6 +28,12 @@ def test_a_model_is_found_by_its_name_or_by_what_the_driver_reports(name: str, d
     assert found.name == found.device.name == device
 
 
+@pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA L40", "NVIDIA GeForce RTX 3090 Ti", "H2000"])
+def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> None:
+    with pytest.raises(UsageError, match="unknown GPU"):
+        arch.gpu(name)
+
+
 def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"unknown GPU 'sm90': try sm_90a \(known: sm_80, .*RTX 5090"):
         arch.gpu("sm90")

@@ -17,8 +17,8 @@ from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.dtype import DType
-from tuner.errors import InputError, MachineError, UsageError
-from tuner.operator import canonical, to_fields
+from tuner.errors import InputError, MachineError, TemplateError, UsageError
+from tuner.operator import Request, canonical, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Evidence, Fields, Identity, OutputError, Resources, TuningRecord, Verdict
@@ -131,6 +131,21 @@ def test_arrays_of_equal_shape_in_two_layouts_are_two_kinds_of_calls() -> None:
     assert np.array_equal(as_bthd, as_bhtd.swapaxes(1, 2))
 
 
+def test_an_input_that_is_not_given_and_an_output_that_is_not_wanted_are_empty() -> None:
+    x = rows()
+    y, rms = dispatcher.row_norm(x, with_rms=False)
+    assert np.allclose(y, expected(x, np.ones(32)), atol=1e-6)
+    assert rms.shape == (0,)
+
+
+def test_short_rows_need_no_more_alignment_than_dense_ones_have() -> None:
+    x = rows(6, 12, ml_dtypes.bfloat16)[1:]  # rows of 24 bytes: every other one starts off a multiple of 16
+    y, _ = dispatcher.row_norm(x)
+    assert np.allclose(y.astype(np.float64), expected(x, np.ones(12)), atol=2e-2)
+    with pytest.raises(InputError, match="the stride of rows must be a multiple of 8 bytes"):
+        dispatcher.row_norm(rows(6, 14, ml_dtypes.bfloat16)[:, :12])
+
+
 def test_a_later_call_sees_new_contents_at_the_same_address() -> None:
     x = rows()
     dispatcher.row_norm(x, WEIGHT)
@@ -140,7 +155,7 @@ def test_a_later_call_sees_new_contents_at_the_same_address() -> None:
 
 def test_truth_values_of_any_kind_select_the_same_code() -> None:
     x = rows()
-    found = [dispatcher.row_norm(x, WEIGHT, unit=value)[0] for value in (True, 1, np.bool_(True))]
+    found = [dispatcher.row_norm(x, WEIGHT, with_rms=value)[0] for value in (True, 1, np.bool_(True))]
     assert all(np.array_equal(each, found[0]) for each in found)
     assert len(dispatcher.misses()) == 1
 
@@ -213,6 +228,13 @@ def test_an_error_names_the_dims_in_the_callers_layout() -> None:
 def test_a_dense_argument_refuses_a_view_with_gaps() -> None:
     with pytest.raises(InputError, match=r"weight .* must be contiguous; pass a copy"):
         dispatcher.row_norm(rows(), np.repeat(WEIGHT, 2)[::2])
+
+
+def test_the_kind_of_a_call_knows_its_arguments_by_name() -> None:
+    at, operator = Dispatcher(EMPTY), operators.load("row_norm")
+    at.run(operator, Request({"x": rows(), "weight": WEIGHT}))
+    with pytest.raises(TemplateError, match=r"disagree about .*bias"):
+        at.run(operator, Request({"x": rows(), "bias": WEIGHT}))
 
 
 def test_a_wrong_call_is_as_wrong_the_second_time() -> None:

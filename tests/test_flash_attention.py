@@ -166,7 +166,7 @@ def test_defaults_never_spill() -> None:
 @pytest.mark.slow
 def test_configs_drawn_from_the_space_compile_for_their_arch_and_rarely_spill() -> None:
     rng, jobs = np.random.default_rng(3), []
-    for D, arch in product((8, 72, 128, 256), ("sm_80", "sm_86", "sm_120a")):
+    for D, arch in product((72, 128, 256), ("sm_86", "sm_120a")):
         problem = Problem(head_dim=D, causal=True)
         space = MMA_SYNC.space(problem, ARCHES[arch])
         configs = [space[int(index)] for index in rng.integers(len(space), size=2)]
@@ -192,7 +192,7 @@ def test_every_tunable_gives_the_right_result(case: str) -> None:
         assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("D", [8, 40, 72, 256])
+@pytest.mark.parametrize("D", [8, 72])
 def test_the_naive_kernel_is_right(D: int) -> None:
     problem = Problem(head_dim=D, dtype=DType.FP16, causal=True)
     config = to_fields(NAIVE.default(problem, ARCHES["sm_80"]))

@@ -62,6 +62,15 @@ def test_launches_get_pointers_strides_scalars_and_workspaces(driver: Driver, at
     assert all(each.ok for each in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, found))
 
 
+def test_an_input_that_is_not_given_is_a_null_pointer(driver: Driver, at: Dispatcher) -> None:
+    operator = operators.load("row_norm")
+    problem = operator.problem(unit=True, with_rms=False, rows=5)
+    know(driver, operator, problem)
+    y, rms = at.call("row_norm", asarray(rows()[:, :32].copy()), with_rms=False)
+    assert rms.shape == (0,)
+    assert np.allclose(y.host, operator.reference(problem, {"x": rows()[:, :32]})["y"], atol=1e-6)
+
+
 @pytest.mark.parametrize("head_dim", [64, 192])
 def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: Dispatcher, head_dim: int) -> None:
     operator = operators.load("flash_attention")

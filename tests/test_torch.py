@@ -57,6 +57,14 @@ def test_it_is_one_node_of_a_compiled_graph() -> None:
     assert torch.equal(compiled(*given), block(*given))
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_shapes_of_outputs_that_depend_on_an_option_are_known_without_memory(wanted: bool) -> None:
+    q, k, v, g = (torch.empty(2, 37, 4, 32, dtype=torch.bfloat16, device="meta") for _ in range(4))
+    o, state = torch.ops.tuner.kda(q, k, v, g, g[..., 0], output_final_state=wanted)
+    assert (o.shape, o.dtype) == ((2, 37, 4, 32), torch.bfloat16)
+    assert (state.shape, state.dtype) == ((2 * wanted, 4, 32, 32), torch.float32)
+
+
 def test_tensors_that_require_grad_are_refused() -> None:
     q, k, v = qkv()
     with pytest.raises(InputError, match="q requires grad, and there is no backward"):

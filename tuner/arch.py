@@ -88,6 +88,7 @@ ARCHES = {
 }
 
 _MB = _KB * _KB
+_OTHER_MODELS = {"ti", "super", "d", "laptop", "max", "q"}  # words that make another model of the name before them
 
 # The first device of an arch is what predictions assume when only the arch is named.
 DEVICES = {
@@ -126,7 +127,7 @@ def gpu(name: str) -> GPU:
     for device in DEVICES.values():
         if wanted in (_plain(device.name), *map(_plain, device.aliases)):
             return GPU(device.name, device.arch, device)
-    if device_found := _reported(wanted):
+    if device_found := _reported(name):
         return GPU(device_found.name, device_found.arch, device_found)
     raise UsageError(_unknown(name, wanted))
 
@@ -135,12 +136,14 @@ def _representative(arch: Arch) -> Device:
     return next(device for device in DEVICES.values() if device.arch is arch)
 
 
-def _reported(wanted: str) -> Device | None:
-    """The model inside a driver's string such as `NVIDIA GeForce RTX 5090`; the longest name wins."""
-    if "nvidia" not in wanted and "geforce" not in wanted:
+def _reported(reported: str) -> Device | None:
+    """The model whose words stand in a driver's string such as `NVIDIA GeForce RTX 5090`; the longest name wins."""
+    words = set(reported.lower().replace("-", " ").split())
+    if "nvidia" not in words:
         return None
-    inside = [device for device in DEVICES.values() if _plain(device.name) in wanted]
-    return max(inside, key=lambda device: len(device.name), default=None)
+    named = {device.name: set(device.name.lower().split()) for device in DEVICES.values()}
+    inside = [name for name in named if named[name] <= words and not (words - named[name]) & _OTHER_MODELS]
+    return DEVICES[max(inside, key=len)] if inside else None
 
 
 def _unknown(name: str, wanted: str) -> str:

@@ -43,7 +43,7 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     given = [argument for name, argument in inputs.items() if name in facts]
     views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
     problem = _problem(operator, request, views)
-    absent = {name for name, argument in inputs.items() if name not in facts and math.prod(argument.shape(problem))}
+    absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
     if disagreed := absent | (facts.keys() - inputs.keys()):
         raise TemplateError(f"{operator.name}: call() and the INPUT arguments disagree about {', '.join(disagreed)}")
     tensors = {view.argument.name: view.tensor() for view in views}
@@ -85,22 +85,26 @@ class _View:
             self._check_rows(strides, dtype.itemsize)
         elif strides != tuple(step * dtype.itemsize for step in dense):
             raise InputError(f"{self._where(strides)}: it must be contiguous; pass a copy in C order")
-        if self.facts.misalignment:
+        if off := self.facts.misalignment % self._widest(dtype.itemsize):
             raise InputError(
-                f"{self.argument.name} starts {self.facts.misalignment} bytes past a multiple of {ALIGNMENT}: "
-                "kernels load 16 bytes at once; pass a copy"
+                f"{self.argument.name} starts {off} bytes past a multiple of {self._widest(dtype.itemsize)}: "
+                "kernels load that many at once; pass a copy"
             )
         return Tensor(self.shape, tuple(stride // dtype.itemsize for stride in strides), self.axes)
 
     def _check_rows(self, strides: tuple[int, ...], itemsize: int) -> None:
         if strides[-1] != itemsize:
             raise InputError(f"{self._where(strides)}: dim {self.argument.dims[-1]} must be contiguous; pass a copy")
-        widest = math.gcd(ALIGNMENT, self.shape[-1] * itemsize)  # rows of a dense tensor start at its multiples
+        widest = self._widest(itemsize)
         if odd := [dim for dim, stride in zip(self.argument.dims, strides[:-1], strict=False) if stride % widest]:
             raise InputError(
                 f"{self._where(strides)}: the stride of {odd[0]} must be a multiple of {widest} bytes, "
                 f"so that every row can be loaded {widest} bytes at once; pass a copy"
             )
+
+    def _widest(self, itemsize: int) -> int:
+        """Bytes that a kernel may load at once: the rows of a dense tensor start at multiples of it."""
+        return math.gcd(ALIGNMENT, self.shape[-1] * itemsize) if self.argument.strided else ALIGNMENT
 
     def _where(self, strides: tuple[int, ...]) -> str:
         return f"{self.argument.name} [{self.spelled}] has strides of {self._in_order(strides)} bytes"

@@ -90,7 +90,7 @@ class Dispatcher:
     def run(self, operator: Operator[Any], request: Request, device: str | None = None) -> Any:
         """`call` for a request that was made already. A kind of call seen before is one look-up and the launch."""
         given, facts = _facts(request.arrays)
-        key = operator.name, device, facts, tuple(request.statics.items()), tuple(request.axes.items())
+        key = operator.name, device, (*given, *facts), tuple(request.statics.items()), tuple(request.axes.items())
         try:
             found = self._prepared.get(key)
         except TypeError as error:

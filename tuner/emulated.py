@@ -69,7 +69,8 @@ class Kernel:
 
     def _value(self, parameter: Parameter, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> np.generic:
         if parameter.pointer:
-            return np.uint64(device[parameter.argument].address)
+            placed = device.get(parameter.argument)
+            return np.uint64(placed.address if placed else 0)  # an input that is not given is a null pointer
         if parameter.axis is not None:
             return np.int64(self._binding.tensors[parameter.argument].strides[parameter.axis])
         kind: type[np.generic] = parameter.dtype.numpy.type
@@ -96,7 +97,7 @@ class _Placed(NamedTuple):
 
 def _place(name: str, tensor: Tensor, dtype: "np.dtype[Any]", stack: ExitStack, *, writable: bool = True) -> _Placed:
     """Memory for a tensor with its strides, which may be 0 or negative, until `stack` closes."""
-    reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
+    reach = [(max(size, 1) - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
     before = -sum(min(0, each) for each in reach)  # elements that lie before the first
     elements = before + sum(max(0, each) for each in reach) + 1
     nbytes = elements * dtype.itemsize

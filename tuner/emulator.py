@@ -62,7 +62,7 @@ def _sum(runs: list[Run]) -> Run:
     return Run(
         findings=tuple(finding for run in runs for finding in run.findings),
         counters=Counters(*map(sum, counted)),
-        blocks=tuple(block for run in runs for block in run.blocks),
+        block_counters=np.concatenate([run.block_counters for run in runs]),
         cpu_seconds=sum(run.cpu_seconds for run in runs),
     )
 

@@ -44,7 +44,12 @@ _CHECKED = (
     "-ftrivial-auto-var-init=pattern",
 )
 _UMBRELLA = "primitives.h"
-_ASM = re.compile(r"\b(?:asm|__asm__)\b[^;]*;")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_NOT_EMULATED = {
+    re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
+    re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
+    re.compile(r"\b__cluster_dims__\b[^)]*|\bcooperative_groups\b"): "a thread block cluster",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def shared_object(source: Source, *, checked: bool) -> Path:
 
 
 def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
-    _refuse_asm(source)
+    _refuse(source)
     primitives = _primitives(flags)
     kernel, output = folder / f"{source.entries[0]}.cu", folder / "kernel.so"
     entries = "".join(f"EMULATOR_ENTRY({entry})\n" for entry in source.entries)
@@ -112,11 +117,13 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     return output
 
 
-def _refuse_asm(source: Source) -> None:
+def _refuse(source: Source) -> None:
     own = [text for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
     for text in (source.text, *own):
-        if found := _ASM.search(text):
-            raise TemplateError(f"the emulator runs no inline PTX ({found[0][:80]}): wrap it in templates/primitives")
+        code = _COMMENT.sub("", text)
+        for pattern, what in _NOT_EMULATED.items():
+            if found := pattern.search(code):
+                raise TemplateError(f"not emulated: {found[0][:80]!r}, {what}")
 
 
 # ---- precompiled primitives

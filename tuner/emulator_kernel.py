@@ -1,17 +1,18 @@
 """Kernels compiled for the CPU, and one launch of them: what it found and what it counted."""
 
 import ctypes
+import math
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
 
 from tuner.emulator_build import shared_object
-from tuner.emulator_memory import Buffer
+from tuner.emulator_memory import Array, Buffer
 from tuner.emulator_runtime import CFinding, CIndex, COptions, Counters, place, runtime
 from tuner.errors import InputError, TemplateError
 from tuner.source import Source
@@ -66,7 +67,7 @@ class Run:
 
     findings: tuple[Finding, ...]
     counters: Counters
-    blocks: tuple[Counters, ...]  # of each block of each launch, x fastest
+    block_counters: Array  # [blocks, counters] uint64: the same for each block of each launch, x fastest
     cpu_seconds: float
 
 
@@ -94,7 +95,10 @@ class Kernel:
         arguments: Sequence[Value],
         mode: Mode,
     ) -> Run:
-        """Run a kernel over its grid. Buffers keep what it wrote. Raises InputError for a wrong number of arguments."""
+        """Run a kernel over its grid; `threads` and `smem_bytes` are a block's. Buffers keep what it wrote.
+
+        A launch that no GPU accepts is a finding. Raises InputError for a wrong number of arguments.
+        """
         if mode.checked and not self.checked:
             raise InputError("this kernel was built without checks: build(source, checked=True)")
         symbol = self._symbol(f"emulated_{entry}")
@@ -102,11 +106,13 @@ class Kernel:
         held = [_argument(value) for value in arguments]
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(value) for value in held))
         block = (threads, 1, 1) if isinstance(threads, int) else threads
+        if reason := _refusal(grid, block, smem_bytes):
+            return Run((Finding("launch", reason),), _NOTHING, np.zeros((0, len(astuple(_NOTHING))), np.uint64), 0.0)
         with _LAUNCHING:
             started = time.thread_time()
             runtime().emulator_launch(symbol, pointers, CIndex(*grid), CIndex(*block), smem_bytes, _options(mode))
             seconds = time.thread_time() - started
-            return Run(_findings(), _counters(), _block_counters(int(np.prod(grid))), seconds)
+            return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
 
     def _symbol(self, name: str) -> int:
         found = runtime().emulator_symbol(self._library, name.encode())
@@ -120,6 +126,9 @@ class Kernel:
             raise InputError(f"{entry} takes {expected} arguments, not {given}")
 
 
+_NOTHING = Counters(*[0] * len(fields(Counters)))
+_MAX_SMEM_BYTES = 227 << 10  # a block, sm_90 and later
+_MAX_BLOCKS = (1 << 31) - 1  # along x
 _LAUNCHING = threading.Lock()  # the runtime's state is the process's
 
 
@@ -129,6 +138,16 @@ def build(source: Source, *, checked: bool) -> Kernel:
     Raises TemplateError when g++ refuses it, MachineError when this machine cannot build it.
     """
     return Kernel(source, checked=checked)
+
+
+def _refusal(grid: tuple[int, int, int], block: tuple[int, int, int], smem_bytes: int) -> str:
+    if not 1 <= math.prod(block) <= 1024 or min(block) < 1 or block[2] > 64:
+        return f"a block of {block} threads: 1 to 1024 are possible, at most 64 along z"
+    if min(grid) < 1 or grid[0] > _MAX_BLOCKS or max(grid[1:]) > 65535:
+        return f"a grid of {grid} blocks: from 1 to 2147483647, 65535 and 65535 are possible"
+    if smem_bytes > _MAX_SMEM_BYTES:
+        return f"{smem_bytes} bytes of dynamic shared memory: at most {_MAX_SMEM_BYTES} are possible"
+    return ""
 
 
 def _options(mode: Mode) -> COptions:
@@ -172,6 +191,6 @@ def _counters() -> Counters:
     return counted
 
 
-def _block_counters(blocks: int) -> tuple[Counters, ...]:
-    counted = runtime().emulator_block_counters()
-    return tuple(counted[i].value() for i in range(blocks))
+def _block_counters(blocks: int) -> Array:
+    counted = ctypes.cast(runtime().emulator_block_counters(), ctypes.POINTER(ctypes.c_uint64))
+    return np.ctypeslib.as_array(counted, (blocks, len(astuple(_NOTHING)))).copy()

@@ -121,7 +121,7 @@ class _Step:
         """Raises MachineError when the driver refuses the launch."""
         arguments = list(self.fixed)
         for position, name in self.pointers:
-            arguments[position] = values[name]
+            arguments[position] = values.get(name, 0)  # an input that is not given is a null pointer
         for position, name, kind in self.scalars:
             arguments[position] = kind(values[name])
         try:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -47,7 +47,8 @@ def statics(problem: Any) -> tuple[str, ...]:
 
 def to_fields(value: Any) -> dict[str, Scalar]:
     """A Problem or Config as plain data; enums by their value."""
-    return {name: item.value if isinstance(item, Enum) else item for name, item in asdict(value).items()}
+    items = ((each.name, getattr(value, each.name)) for each in fields(value))
+    return {name: item.value if isinstance(item, Enum) else item for name, item in items}
 
 
 def from_fields(cls: type[P], data: Fields) -> P:

@@ -7,6 +7,7 @@ Plain eager code needs no more than `tuner.dispatcher`. There is no backward: te
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from tuner import dispatcher, operators
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Argument, Operator, Role
+from tuner.operator import Operator, Request
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
 _TYPES: dict[Any, str] = {
@@ -26,6 +27,7 @@ _TYPES: dict[Any, str] = {
     float: "float",
     float | None: "float?",
     str: "str",
+    tuple[Any, Any] | None: "Tensor[]?",
 }
 
 
@@ -44,7 +46,8 @@ def _declared(operator: Operator[Any], parameter: Parameter) -> str:
     if parameter.annotation not in _TYPES:
         known = ", ".join(map(str, _TYPES))
         raise TemplateError(f"{operator.name}: torch has no type for the parameter {parameter} (known: {known})")
-    declared = f"{_TYPES[parameter.annotation]} {parameter.name}"
+    optional = parameter.annotation is Any and parameter.default is None
+    declared = f"{_TYPES[parameter.annotation]}{'?' * optional} {parameter.name}"
     if parameter.default is Parameter.empty:
         return declared
     spelled = f'"{parameter.default}"' if isinstance(parameter.default, str) else str(parameter.default)
@@ -56,27 +59,33 @@ def _shapes(operator: Operator[Any]) -> Callable[..., Any]:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         request = operator.call(*args, **kwargs)
-        sizes: dict[str, Any] = {}
-        dtypes: dict[DType | str, Any] = {each: getattr(torch, each.numpy.name) for each in DType}
-        for argument in operator.arguments:
-            if argument.role is Role.INPUT:
-                given = request.arrays[argument.name]
-                order = request.axes.get(argument.name, range(given.ndim))
-                sizes |= {dim: given.shape[axis] for dim, axis in zip(argument.dims, order, strict=True)}
-                dtypes[argument.dtype] = given.dtype
-        first = next(iter(request.arrays.values()))
-        outputs = [
-            first.new_empty(_caller_shape(each, sizes, request.axes.get(each.name)), dtype=dtypes[each.dtype])
-            for each in operator.outputs
-        ]
+        sizes, dtypes = _facts(operator, request)
+        known = {each.name for each in fields(operator.problem)}
+        chosen = {name: value for name, value in {**sizes, **dtypes, **request.statics}.items() if name in known}
+        problem, first = operator.problem(**chosen), next(iter(request.arrays.values()))
+        outputs = []
+        for argument in operator.outputs:
+            shape = [sizes.get(dim, getattr(problem, dim)) for dim in argument.dims]
+            order = request.axes.get(argument.name, tuple(range(len(shape))))
+            dtype = getattr(torch, argument.dtype_of(problem).numpy.name)
+            outputs.append(first.new_empty([shape[order.index(axis)] for axis in range(len(shape))], dtype=dtype))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     return fake
 
 
-def _caller_shape(output: Argument, sizes: dict[str, Any], axes: tuple[int, ...] | None) -> list[Any]:
-    order = axes or tuple(range(len(output.dims)))
-    return [sizes[output.dims[order.index(axis)]] for axis in range(len(order))]
+def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:
+    """(dim → size, Problem field → dtype) of the tensors that are given."""
+    names = {getattr(torch, each.numpy.name): each for each in DType}
+    sizes: dict[str, Any] = {}
+    dtypes: dict[str, DType] = {}
+    for name, tensor in request.arrays.items():
+        argument = operator.argument(name)
+        order = request.axes.get(name, range(tensor.ndim))
+        sizes |= {dim: tensor.shape[axis] for dim, axis in zip(argument.dims, order, strict=True)}
+        if isinstance(argument.dtype, str):
+            dtypes[argument.dtype] = names[tensor.dtype]
+    return sizes, dtypes
 
 
 def _register(operator: Operator[Any]) -> None:

@@ -10,6 +10,8 @@ from tuner.errors import UsageError
 from tuner.operator import Operator, canonical, statics, to_fields
 from tuner.result import Fields
 
+_REMEMBERED = 16384  # problems; the oldest is forgotten first
+
 
 class UntunedWarning(UserWarning):
     """A kernel runs with its default config, because no record serves the problem."""
@@ -55,6 +57,8 @@ class Untuned:
         """The tally of a problem; warns, `depth` callers up, of the first problem with its static fields on a GPU."""
         self._complain(operator, choice, depth + 1)
         key = operator.name, choice.gpu.name, canonical(choice.problem)
+        if key not in self._tallies and len(self._tallies) >= _REMEMBERED:
+            del self._tallies[next(iter(self._tallies))]
         return self._tallies.setdefault(key, Tally(operator, choice))
 
     def misses(self) -> tuple[Miss, ...]:

@@ -1,12 +1,13 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Array, Work
+from tuner.operator import Array, Cost, Work
 
 from .mma_sync_config import ELEMENT, Config, q_in_ring, row_bytes
 from .operator import Problem, cost, visible_keys
@@ -21,6 +22,7 @@ class Visits:
 
     blocks: Array  # [blocks]
     groups: int  # summed over all groups
+    steps: int  # of 16 keys: those of the groups' tiles that are not left out
     rows_of_keys: int  # of K, summed over blocks, that are read from global memory
 
     @classmethod
@@ -31,7 +33,8 @@ class Visits:
         group_starts = np.arange(0, problem.seq_q, config.rows_per_warp)
         groups = -(-_attended(problem, group_starts, config.rows_per_warp) // config.BN)
         read = np.minimum(blocks * config.BN, problem.seq_k)
-        return cls(blocks, int(np.sum(groups)), int(np.sum(read)))
+        tiles = int(np.sum(groups))
+        return cls(blocks, tiles, tiles * config.BN // 16, int(np.sum(read)))
 
 
 def _attended(problem: Problem, starts: Array, rows: int) -> Array:
@@ -41,20 +44,22 @@ def _attended(problem: Problem, starts: Array, rows: int) -> Array:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    """Work of all heads. mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer
+    return work_of_visits(problem, config, Visits.of(problem, config), cost(problem))
+
+
+def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:
+    """Work of all heads, of any attention that visits tiles as `visits` says; `floor` is the problem's. mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer
     instructions are those that the mathematics needs, with addresses estimated."""
-    heads, visits = problem.batch * problem.heads, Visits.of(problem, config)
-    blocks, tiles = len(visits.blocks), int(np.sum(visits.blocks))
-    group = _group_tile(problem.head_dim, config)
-    floor = cost(problem)
+    heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
+    groups = _group_tiles(problem.head_dim, config, visits)
     return Work(
         ctas=heads * blocks,
         warps=config.warps,
-        mma=heads * visits.groups * group.mma,
-        fma=heads * visits.groups * group.fma,
-        mufu=heads * visits.groups * group.mufu,
-        alu=heads * (visits.groups * group.alu + tiles * 2 * _copy_instructions(problem.head_dim, config)),
-        smem_wavefronts=heads * _wavefronts(problem, config, visits),
+        mma=heads * groups.mma,
+        fma=heads * groups.fma,
+        mufu=heads * groups.mufu,
+        alu=heads * (groups.alu + tiles * 2 * _copy_instructions(problem.head_dim, config)),
+        smem_wavefronts=heads * (groups.ldmatrix + groups.stores + _wavefronts(problem, config, visits)),
         l2_bytes=float(heads * _global_bytes(problem, visits)),
         dram_bytes=float(floor.bytes),
         barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(problem.head_dim, config)),
@@ -66,7 +71,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
-    """Warp instructions of the warps that share rows, for one tile of keys."""
+    """Warp instructions of the warps that share rows, for one tile of keys; or for many."""
 
     mma: float
     fma: float
@@ -76,7 +81,14 @@ class GroupTile:
     stores: float  # of P and of row maxima, where warps share rows
 
 
-def _group_tile(D: int, config: Config) -> GroupTile:
+def _group_tiles(D: int, config: Any, visits: Visits) -> GroupTile:
+    """For all tiles of a head: what a tile takes without any key, and what each step adds to that."""
+    bare, whole = (astuple(_group_tile(D, replace(config, BN=keys))) for keys in (0, config.BN))
+    steps = config.BN // 16
+    return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, whole, strict=True)))
+
+
+def _group_tile(D: int, config: Any) -> GroupTile:
     m, parts, n = config.rows_per_warp // 16, config.d_warps, config.BN // 8
     scores = m * 16 * config.BN / WARP
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
@@ -94,17 +106,15 @@ def _group_tile(D: int, config: Config) -> GroupTile:
     )
 
 
-def _wavefronts(problem: Problem, config: Config, visits: Visits) -> float:
-    """Shared-memory cycles for one head."""
-    D, blocks = problem.head_dim, len(visits.blocks)
-    group, groups = _group_tile(D, config), -(-problem.seq_q // config.rows_per_warp)
-    m = config.rows_per_warp // 16
-    threads = WARP * config.warps
+def _wavefronts(problem: Any, config: Any, visits: Visits) -> float:
+    """Shared-memory cycles for one head, besides those of its groups' tiles."""
+    D, blocks, groups = problem.head_dim, len(visits.blocks), -(-problem.seq_q // config.rows_per_warp)
+    m, threads = config.rows_per_warp // 16, WARP * config.warps
     copies = 2 * int(np.sum(visits.blocks)) * copy_wavefronts(D, config.swizzle, config.BN, threads)
     query = blocks * copy_wavefronts(D, config.swizzle, config.BM, threads)
     query += groups * config.d_warps * m * D / 4 * config.q_in_registers
     epilogue = groups * m * 2 * (D / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
-    return visits.groups * (group.ldmatrix + group.stores) + copies + query + epilogue
+    return copies + query + epilogue
 
 
 @cache
@@ -128,17 +138,17 @@ def chunk_offset(D: int, swizzle: bool, row: Array, chunk: Array) -> Array:
     return row * row_bytes(D, swizzle) + CHUNK * (chunk ^ row // (8 // group) % group)
 
 
-def _copy_instructions(D: int, config: Config) -> float:
+def _copy_instructions(D: int, config: Any) -> float:
     """Integer instructions of a block's warps to copy one tile: address, bound and pointer of each chunk."""
     return 5 * config.BN * (D // 8) / WARP + 12 * config.warps
 
 
-def _global_bytes(problem: Problem, visits: Visits) -> int:
+def _global_bytes(problem: Any, visits: Visits) -> int:
     """Read and written by the blocks of one head: K and V again for each tile of rows."""
     row = ELEMENT * problem.head_dim
     return 2 * visits.rows_of_keys * row + 2 * problem.seq_q * row + 4 * problem.seq_q
 
 
-def _barriers_outside_the_loop(D: int, config: Config) -> int:
+def _barriers_outside_the_loop(D: int, config: Any) -> int:
     """One before O takes the place of Q; Q on its way to registers costs one more, or two in the ring's place."""
     return 1 + int(config.q_in_registers) + int(q_in_ring(D, config))

@@ -3,28 +3,36 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the first key of a tile; `int end(int tile)`, the
-// key before which its keys end: those from there on become zeros.
-template <class T, class Layout, class Walk, int BN, int kStages, int kThreads>
-struct Ring {
-  static_assert(kStages >= 2, "one slot is read while at least one is filled");
-  static constexpr int kSlotBytes = BN * Layout::kRowBytes;
+// Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the first
+// key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
+template <class T, class Layout, class Walk, int BN, int kThreads>
+struct BlockTiles {
+  static constexpr int kBytes = BN * Layout::kRowBytes;
 
   Walk walk;
   T const *g_k, *g_v;  // key 0
   int64_t k_stride, v_stride;
+
+  __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
+    int const key = walk.key(tile);
+    int64_t const stride = is_v ? v_stride : k_stride;
+    load_rows<Layout, BN, kThreads>(s_tile, (is_v ? g_v : g_k) + key * stride, stride, walk.end(tile) - key);
+  }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+};
+
+// Source is like BlockTiles: its threads copy tiles and wait for each other.
+template <class Source, int kStages>
+struct Ring {
+  static_assert(kStages >= 2, "one slot is read while at least one is filled");
+
+  Source source;
   uint32_t s_slots;
   int issued = 0;  // tiles of K and V together
 
   // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
   __device__ __forceinline__ void issue() {
-    if (issued < 2 * walk.tiles) {
-      int const key = walk.key(issued / 2);
-      bool const is_v = issued % 2;
-      int64_t const stride = is_v ? v_stride : k_stride;
-      T const* g_rows = (is_v ? g_v : g_k) + key * stride;
-      load_rows<Layout, BN, kThreads>(slot(issued), g_rows, stride, walk.end(issued / 2) - key);
-    }
+    if (issued < 2 * source.walk.tiles) source.load(slot(issued), issued / 2, issued % 2);
     cp_async_commit();
     ++issued;
   }
@@ -36,9 +44,9 @@ struct Ring {
   // filled again; the next one to be filled is the one returned.
   __device__ __forceinline__ uint32_t acquire() {
     cp_async_wait<kStages - 2>();
-    __syncthreads();
+    source.sync();
     issue();
     return slot(issued);
   }
-  __device__ __forceinline__ uint32_t slot(unsigned tile) const { return s_slots + tile % kStages * kSlotBytes; }
+  __device__ __forceinline__ uint32_t slot(unsigned tile) const { return s_slots + tile % kStages * Source::kBytes; }
 };

@@ -1,6 +1,6 @@
 // What can be computed of a chunk without the state: decayed keys and queries, and the inverse of their triangle.
 #pragma once
-#include "flash_attention/products.cuh"
+#include "kda/products.cuh"
 #include "kda/image.cuh"
 #include "kda/token.cuh"
 #include "thread.cuh"
@@ -30,18 +30,26 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 // The rows of a chunk in global memory, of which the first `tokens` exist.
-template <class T, class Gate>
+template <class T, class Gate, class Beta>
 struct Chunk {
   T const *q, *k;
   Gate const* g;
-  int64_t q_stride, k_stride, g_stride;
+  Beta const* beta;
+  int64_t q_stride, k_stride, g_stride, beta_stride;
   int tokens;
+
+  // The same rows, from token `t` on.
+  __device__ __forceinline__ Chunk from(int64_t t) const {
+    return {q + t * q_stride, k + t * k_stride, g + t * g_stride, beta + t * beta_stride,
+            q_stride, k_stride, g_stride, beta_stride, tokens - int(t)};
+  }
 };
 
 // A thread owns two channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
 // count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
-template <class T, class Gate, int K, int C, int kGroups, bool kSafeGate, bool kNormalize>
+template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize, BetaGate kBetaGate>
 struct Prep {
+  using Chunk = ::Chunk<T, Gate, Beta>;
   using Image = ::Image<K, C>;
   using Rows = typename Image::Rows;
   using Square = ::Rows<C, false>;  // a [C, C] tile of bf16
@@ -51,14 +59,14 @@ struct Prep {
   static constexpr int kTokens = C / kGroups;  // of a thread
   static constexpr int kSubs = C / 16;
   static constexpr int kTriangleStride = C + 4;  // floats: rows begin in different banks
-  static constexpr float kLargestExponent = 120;
+  static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
   static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
   // Byte offsets in shared memory.
   static constexpr int kQueries = 0;                                     // q e^G
   static constexpr int kKeys = kQueries + Image::kTileBytes;             // k e^G
-  static constexpr int kInverse = kKeys + Image::kTileBytes;             // k e^-G, then the updates of the image
+  static constexpr int kInverse = kKeys + Image::kTileBytes;             // k e^-G
   static constexpr int kRest = kInverse + Image::kTileBytes;             // k e^(G_last - G) to the end of the chunk
   static constexpr int kSubRest = kRest + Image::kTileBytes;             // the same to the end of the first sub-chunk
   static constexpr int kT = kSubRest + (kSubs > 1 ? 32 * K : 0);         // T' = (I + M)^-1 diag(beta)
@@ -72,9 +80,10 @@ struct Prep {
 
   unsigned char* smem;
   uint32_t s_base;  // the same, as an address of shared memory
-  unsigned char* g_image;
-  Chunk<T, Gate> chunk;
   int thread;
+  float scale;
+  Chunk chunk;
+  unsigned char* image;  // in global memory, or where scan will read it
 
   __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(smem + offset); }
   __device__ __forceinline__ int warp() const { return thread / 32; }
@@ -83,35 +92,63 @@ struct Prep {
   __device__ __forceinline__ int group() const { return thread / kPairs; }
   __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
 
+  // A thread's share of a chunk, as it lies in memory.
   struct Registers {
     Pair<T> q[kTokens], k[kTokens];
-    float2 gate[kTokens];  // summed from the thread's first token on
+    Pair<Gate> g[kTokens];
+    Beta beta;
   };
+  using Gates = float2[kTokens];  // exponents, summed from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
     float2 before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
   };
 
-  __device__ __forceinline__ void load(Registers& r) const {
+  // All but the updates and what is folded into P. `r` holds the chunk, and afterwards `next`. `sync` is a barrier of
+  // the kThreads threads; one is due before the folds.
+  template <class Sync>
+  __device__ __forceinline__ void prepare(Registers& r, Chunk const* next, Sync sync) const {
+    Gates gates;
+    sum_gates(gates, r);
+    row_scales();
+    if (thread < C) floats(kBeta)[thread] = thread < chunk.tokens ? beta_of<kBetaGate>(to_float(r.beta)) : 0;
+    sync();
+    Sums const all = sums();
+    if constexpr (!kSafeGate) flag_large_exponents(all);
+    decay(r, gates, all);
+    if (next) load(r, *next);
+    sync();
+    bool const large = !kSafeGate && exponents_are_large();
+    scores(!large);
+    if (large) diagonal_by_pairs();
+    sync();
+    solve();
+  }
+
+  __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       int const t = first() + i;
-      bool const there = t < chunk.tokens;
-      r.q[i] = load_pair(chunk.q + t * chunk.q_stride + 2 * pair(), there);
-      r.k[i] = load_pair(chunk.k + t * chunk.k_stride + 2 * pair(), there);
-      Pair<Gate> const g = load_pair(chunk.g + t * chunk.g_stride + 2 * pair(), there);
-      r.gate[i] = make_float2(g.lo() * kLog2e, g.hi() * kLog2e);
+      bool const there = t < from.tokens;
+      r.q[i] = load_pair(from.q + t * from.q_stride + 2 * pair(), there);
+      r.k[i] = load_pair(from.k + t * from.k_stride + 2 * pair(), there);
+      r.g[i] = load_pair(from.g + t * from.g_stride + 2 * pair(), there);
     }
+    if (thread < C && thread < from.tokens) r.beta = from.beta[thread * from.beta_stride];
+  }
+
+  __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
+    float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int i = 1; i < kTokens; ++i) {
-      r.gate[i].x += r.gate[i - 1].x;
-      r.gate[i].y += r.gate[i - 1].y;
+    for (int i = 0; i < kTokens; ++i) {
+      add(sum, make_float2(r.g[i].lo() * kLog2e, r.g[i].hi() * kLog2e));
+      gates[i] = sum;
     }
-    reinterpret_cast<float2*>(smem + kTotals)[group() * kPairs + pair()] = r.gate[kTokens - 1];
+    reinterpret_cast<float2*>(smem + kTotals)[group() * kPairs + pair()] = sum;
   }
 
   // The factors of the rows of q and k: scale, and the inverse lengths.
-  __device__ __forceinline__ void row_scales(float scale) const {
+  __device__ __forceinline__ void row_scales() const {
     float* s_scales = floats(kScales);
     for (int row = warp(); row < 2 * C; row += kWarps) {
       T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
@@ -128,7 +165,7 @@ struct Prep {
 #pragma unroll
     for (int other = 0; other < kGroups; ++other) {
       float2 const sum = reinterpret_cast<float2 const*>(smem + kTotals)[other * kPairs + pair()];
-      int const sub = other * kTokens / 16, mine = first() / 16;
+      int const sub = other * kTokens / 16, mine = kSubs > 1 ? first() / 16 : 0;
       if (sub == mine) add(r.sub, sum);
       if (sub == mine && other < group()) add(r.before, sum);
       if (sub < mine) add(r.earlier, sum);
@@ -151,19 +188,20 @@ struct Prep {
   }
 
   // All the ways in which the tokens are decayed, to shared memory and to the image.
-  __device__ __forceinline__ void decay(Registers const& r, Sums const& sums) const {
-    float2 const from_start = make_float2(exp2_approx(sums.earlier.x), exp2_approx(sums.earlier.y));
-    float2 const to_end = make_float2(exp2_approx(sums.later.x), exp2_approx(sums.later.y));
-    float2 const sub = make_float2(exp2_approx(sums.sub.x), exp2_approx(sums.sub.y));
+  __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
+    float2 const one = make_float2(1, 1), sub = exp2_both(sums.sub);
+    float2 const from_start = kSubs > 1 ? exp2_both(sums.earlier) : one;
+    float2 const to_end = kSubs > 1 ? exp2_both(sums.later) : one;
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) decay_token(r, i, sums, from_start, to_end, sub);
+    for (int i = 0; i < kTokens; ++i) decay_token(r, gates[i], i, sums, from_start, to_end, sub);
     if (group() == 0)
-      *reinterpret_cast<float2*>(g_image + Image::decay(pair())) = make_float2(sub.x * to_end.x, sub.y * to_end.y);
+      *reinterpret_cast<float2*>(image + Image::decay(pair())) = make_float2(sub.x * to_end.x, sub.y * to_end.y);
   }
-  __device__ __forceinline__ void decay_token(Registers const& r, int i, Sums const& sums, float2 from_start,
-                                              float2 to_end, float2 sub) const {
+  static __device__ __forceinline__ float2 exp2_both(float2 x) { return make_float2(exp2_approx(x.x), exp2_approx(x.y)); }
+  __device__ __forceinline__ void decay_token(Registers const& r, float2 gate, int i, Sums const& sums,
+                                              float2 from_start, float2 to_end, float2 sub) const {
     int const row = first() + i;
-    float const gx = sums.before.x + r.gate[i].x, gy = sums.before.y + r.gate[i].y;
+    float const gx = sums.before.x + gate.x, gy = sums.before.y + gate.y;
     float const ex = exp2_approx(gx), ey = exp2_approx(gy), nx = exp2_approx(-gx), ny = exp2_approx(-gy);
     float const q_scale = floats(kScales)[row], k_scale = floats(kScales)[C + row];
     float const kx = r.k[i].lo() * k_scale, ky = r.k[i].hi() * k_scale;
@@ -177,9 +215,9 @@ struct Prep {
     store(kInverse + at, kx * nx, ky * ny);
     if (kSubs > 1 && row < 16) store(kSubRest + at, rx, ry);
     store(kRest + at, rx * to_end.x, ry * to_end.y);
-    *reinterpret_cast<uint32_t*>(g_image + Image::kKeys + at) =
+    *reinterpret_cast<uint32_t*>(image + Image::kKeys + at) =
         pack<bf16>(-kx * ex * from_start.x, -ky * ey * from_start.y);
-    *reinterpret_cast<uint32_t*>(g_image + Image::kQueries + at) = pack<bf16>(qx * from_start.x, qy * from_start.y);
+    *reinterpret_cast<uint32_t*>(image + Image::kQueries + at) = pack<bf16>(qx * from_start.x, qy * from_start.y);
   }
   __device__ __forceinline__ void store(uint32_t offset, float lo, float hi) const {
     *reinterpret_cast<uint32_t*>(smem + offset) = pack<bf16>(lo, hi);
@@ -191,25 +229,39 @@ struct Prep {
       int const block = task / 2, i = block > 0, j = block > 1;
       bool const queries = task % 2;
       if (i == j && !diagonal) continue;
-      float r[1][2][4];
-      uint32_t const a = s_base + (queries ? kQueries : kKeys) + i * 16 * Rows::kRowBytes;
-      uint32_t const b = s_base + (i == j ? kInverse + i * 16 * Rows::kRowBytes : kSubRest);
-      Query<1, K> r_a;
-      ::scores<bf16, Rows, false>(r, r_a, a + rows_first<Rows>(lane()), b, lane());
+      uint32_t const a = s_base + (queries ? kQueries : kKeys) + rows(i) + rows_by_lane<Rows>(lane());
+      uint32_t const b = s_base + (i == j ? kInverse + rows(i) : kSubRest) + chunks_by_lane<Rows>(lane());
+      float r[1][2][4] = {};
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        int const row = lane() / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + lane() % 4 * 2 + e % 2;
-        place(queries, i * 16 + row, j * 16 + column, r[0][e / 4][e % 4]);
+      for (int step = 0; step < K / 16; ++step) {
+        uint32_t r_a[1][4];
+        ldmatrix<4>(r_a[0], Rows::advance(a, 2 * step));
+        multiply_rows<Rows>(r, r_a, Rows::advance(b, 2 * step));
       }
+      if (queries)
+        store_scores(r[0], i, j);
+      else
+        store_triangle(r[0], i, j);
     }
   }
-  // One element of M or P, where it is above the triangle 0.
-  __device__ __forceinline__ void place(bool queries, int row, int column, float value) const {
-    if (queries)
-      *reinterpret_cast<bf16*>(smem + kP + row * Square::kRowBytes + 2 * column) =
-          from_float<bf16>(column <= row ? value : 0);
-    else
-      floats(kTriangle)[column * kTriangleStride + row] = column < row ? value * floats(kBeta)[row] : 0;
+  // A block of P: zeros above the diagonal.
+  __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      int const row = lane() / 4 + e % 2 * 8, column = e / 2 * 8 + lane() % 4 * 2;
+      float const* keep = &r[e / 2][e % 2 * 2];
+      store(kP + (i * 16 + row) * Square::kRowBytes + 2 * (j * 16 + column), i > j || column <= row ? keep[0] : 0,
+            i > j || column < row ? keep[1] : 0);
+    }
+  }
+  // A block of M, transposed: zeros on the diagonal and above.
+  __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      int const row = lane() / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + lane() % 4 * 2 + e % 2;
+      floats(kTriangle)[(j * 16 + column) * kTriangleStride + i * 16 + row] =
+          i > j || column < row ? r[e / 4][e % 4] * floats(kBeta)[i * 16 + row] : 0;
+    }
   }
 
   // The diagonal blocks where exponents are large: each pair of tokens by the gates between them, a row a warp.
@@ -217,7 +269,7 @@ struct Prep {
     for (int row = warp(); row < C; row += kWarps) {
       int const start = row / 16 * 16;
       float between[(K + 31) / 32] = {};
-      for (int column = start + 15; column > row; --column) place_both(row, column, 0, 0);
+      for (int column = start + 15; column > row; --column) place(row, column, 0, 0);
       for (int column = row; column >= start; --column) {
         float kk = 0, qk = 0;
 #pragma unroll
@@ -232,13 +284,14 @@ struct Prep {
         float const k_scale = floats(kScales)[C + column];
         kk = warp_sum(kk) * k_scale * floats(kScales)[C + row];
         qk = warp_sum(qk) * k_scale * floats(kScales)[row];
-        place_both(row, column, kk, qk);
+        place(row, column, kk, qk);
       }
     }
   }
-  __device__ __forceinline__ void place_both(int row, int column, float kk, float qk) const {
-    if (lane() == 0) place(false, row, column, kk);
-    if (lane() == 1) place(true, row, column, qk);
+  __device__ __forceinline__ void place(int row, int column, float kk, float qk) const {
+    if (lane() == 0)
+      floats(kTriangle)[column * kTriangleStride + row] = column < row ? kk * floats(kBeta)[row] : 0;
+    if (lane() == 1) *reinterpret_cast<bf16*>(smem + kP + row * Square::kRowBytes + 2 * column) = from_float<bf16>(qk);
   }
 
   // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32.
@@ -263,8 +316,8 @@ struct Prep {
       store(kT + lane() * Square::kRowBytes + 2 * j, x[j] * floats(kBeta)[j], x[j + 1] * floats(kBeta)[j + 1]);
   }
 
-  // The updates T'ᵀ (k e^(G_last - G)): 16 channels a warp, in place of k e^-G.
-  __device__ __forceinline__ void fold_keys() const {
+  // The updates T'ᵀ (k e^(G_last - G)) to a tile: 16 channels a warp.
+  __device__ __forceinline__ void fold_keys(unsigned char* tile) const {
     for (int step = warp(); step < K / 16; step += kWarps)
 #pragma unroll
       for (int j = 0; j < kSubs; ++j) {
@@ -272,15 +325,15 @@ struct Prep {
 #pragma unroll
         for (int i = j; i < kSubs; ++i) {
           uint32_t r_a[4], r_b[4];
-          ldmatrix_trans<4>(r_a, block(kT, i, j) + chunks_first<Square>(lane()));
-          ldmatrix_trans<4>(r_b, Rows::advance(s_base + kRest + rows_first<Rows>(lane()), 2 * step) + rows(i));
+          ldmatrix_trans<4>(r_a, block(kT, i, j) + chunks_by_lane<Square>(lane()));
+          ldmatrix_trans<4>(r_b, Rows::advance(s_base + kRest + rows_by_lane<Rows>(lane()), 2 * step) + rows(i));
           mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
           mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           uint32_t const at = Rows::offset(j * 16 + lane() / 4 + e % 2 * 8, step * 2 + e / 2) + lane() % 4 * 4;
-          store(kInverse + at, r[e / 2][e % 2 * 2], r[e / 2][e % 2 * 2 + 1]);
+          *reinterpret_cast<uint32_t*>(tile + at) = pack<bf16>(r[e / 2][e % 2 * 2], r[e / 2][e % 2 * 2 + 1]);
         }
       }
   }
@@ -300,20 +353,21 @@ struct Prep {
 #pragma unroll
         for (int m = j; m <= i; ++m) {
           uint32_t r_a[4], r_b[4];
-          ldmatrix<4>(r_a, block(kP, i, m) + rows_first<Square>(lane()));
-          ldmatrix_trans<4>(r_b, block(kT, m, j) + rows_first<Square>(lane()));
+          ldmatrix<4>(r_a, block(kP, i, m) + rows_by_lane<Square>(lane()));
+          ldmatrix_trans<4>(r_b, block(kT, m, j) + rows_by_lane<Square>(lane()));
           mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
           mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
         }
-        *reinterpret_cast<uint4*>(g_image + Image::kOutput + 512 * Image::block(i, j) + 16 * lane()) =
+        *reinterpret_cast<uint4*>(image + Image::kOutput + 512 * Image::block(i, j) + 16 * lane()) =
             make_uint4(pack<bf16>(r[0][0], r[0][1]), pack<bf16>(r[1][0], r[1][1]), pack<bf16>(r[0][2], r[0][3]),
                        pack<bf16>(r[1][2], r[1][3]));
       }
   }
 
+  // The updates on their way to global memory take the place of k e^-G.
   __device__ __forceinline__ void store_updates() const {
     for (int i = thread; i < Image::kTileBytes / 16; i += kThreads)
-      *reinterpret_cast<uint4*>(g_image + Image::kUpdates + 16 * i) =
+      *reinterpret_cast<uint4*>(image + Image::kUpdates + 16 * i) =
           *reinterpret_cast<uint4 const*>(smem + kInverse + 16 * i);
   }
 };

@@ -1,6 +1,6 @@
 // The chain of chunks: a warp carries 16 kM columns of the state, transposed, as accumulators of mma.
 #pragma once
-#include "flash_attention/products.cuh"
+#include "kda/products.cuh"
 #include "kda/image.cuh"
 #include "movmatrix.cuh"
 #include "thread.cuh"
@@ -63,7 +63,7 @@ struct Scan {
   // r_x += Sᵀ (-k~)ᵀ and r_o = Sᵀ q~ᵀ: what the state recalls for the chunk's keys and queries.
   static __device__ __forceinline__ void recall(Tokens& r_x, Tokens& r_o, State const& r_s, uint32_t s_stage,
                                                 int lane) {
-    uint32_t const tile = s_stage + chunks_first<Rows>(lane);
+    uint32_t const tile = s_stage + chunks_by_lane<Rows>(lane);
     Tokens partial[kPartials > 1 ? kPartials - 1 : 1];
     clear(r_o);
 #pragma unroll
@@ -75,15 +75,11 @@ struct Scan {
       for (int m = 0; m < kM; ++m) pack_operand(r_a[m], r_s[m][2 * step], r_s[m][2 * step + 1]);
       uint32_t const address = Rows::advance(tile, 2 * step);
       Tokens& r_sum = step % kPartials == 0 ? r_x : partial[step % kPartials - (kPartials > 1)];
-      multiply(r_sum, r_a, address + Image::kKeys);
-      multiply(r_o, r_a, address + Image::kQueries);
+      multiply_rows<Rows>(r_sum, r_a, address + Image::kKeys);
+      multiply_rows<Rows>(r_o, r_a, address + Image::kQueries);
     }
 #pragma unroll
     for (int p = 1; p < kPartials; ++p) add(r_x, partial[p - 1]);
-  }
-  // r += A Bᵀ over 16 channels, for all tokens of the chunk.
-  static __device__ __forceinline__ void multiply(Tokens& r, uint32_t const (&r_a)[kM][4], uint32_t address) {
-    multiply_k16<bf16, Rows>(r, r_a, address);
   }
   static __device__ __forceinline__ void add(Tokens& r, Tokens const& other) {
 #pragma unroll
@@ -100,7 +96,7 @@ struct Scan {
   // Sᵀ = Sᵀ e^G_last + xᵀ updates.
   static __device__ __forceinline__ void update(State& r_s, Operand const& r_a, unsigned char const* smem,
                                                 uint32_t s_stage, int lane) {
-    uint32_t const tile = s_stage + Image::kUpdates + rows_first<Rows>(lane);
+    uint32_t const tile = s_stage + Image::kUpdates + rows_by_lane<Rows>(lane);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       float4 const decay = *reinterpret_cast<float4 const*>(smem + Image::kDecay + step * 64 + lane % 4 * 16);

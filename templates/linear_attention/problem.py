@@ -10,7 +10,7 @@ from tuner.operator import extent, static
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 DECAYS = ("scalar", "head", "channel")
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a tile more
-MAX_ROWS = 2**31 - 1  # channels over batch, and blocks: counted in 31 bits
+MAX_ROWS = 2**30  # sequences · channels, and blocks: counted in 31 bits, with room for a block more
 MAX_KEY_FLOOR = 60  # e^-60, and what it is multiplied with, stay normal in fp32
 
 

@@ -53,6 +53,12 @@ def source(
     return Source(entries, text, headers(text, KERNELS, target), target)
 
 
+def snippet(text: str, *entries: str, checked: bool = False) -> Kernel:
+    """Kernels from their text, which needs no includes for what is in types.cuh and thread.cuh."""
+    text = f'#include "thread.cuh"\n{text}'
+    return build(Source(entries, text, headers(text, KERNELS, "host"), "host"), checked=checked)
+
+
 @cache
 def entries_of(file: str) -> tuple[str, ...]:
     """The kernels of a file; those made by a macro are the first argument of a line `…_KERNEL(name, …`."""

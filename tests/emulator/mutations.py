@@ -1,14 +1,21 @@
-"""Bugs put into correct kernels, and what the emulator must call them. `python tests/emulator/mutations.py` prints all.
+"""Bugs put into correct kernels, and what the emulator must call them.
+
+`python tests/emulator/mutations.py` prints the table of templates/primitives/README.md; with `--write` it goes there.
 
 Numbers alone find some of these, and only in some order of execution; a finding names the bug whatever was computed.
 """
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from emulated import CHECKED, PLAIN
 from scenarios import Scenario, scenarios
 
+from tuner.assets import PRIMITIVES
 from tuner.emulator import Finding, Mode
+
+BEGIN, END = "<!-- mutations -->", "<!-- end -->"
 
 
 @dataclass(frozen=True)
@@ -265,5 +272,14 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def write(readme: Path) -> None:
+    """Replace the table between the readme's marks."""
+    head, _, rest = readme.read_text().partition(BEGIN)
+    readme.write_text(f"{head}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}")
+
+
 if __name__ == "__main__":
-    print(table())
+    if "--write" in sys.argv:
+        write(PRIMITIVES / "README.md")
+    else:
+        print(table())

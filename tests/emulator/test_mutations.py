@@ -2,9 +2,10 @@
 
 import pytest
 from emulated import CHECKED, PLAIN
-from mutations import MUTATIONS, Mutation, observe
+from mutations import BEGIN, MUTATIONS, Mutation, observe
 from scenarios import Scenario, scenarios
 
+from tuner.assets import PRIMITIVES
 from tuner.emulator import Mode
 
 SCENARIOS = scenarios()
@@ -32,3 +33,9 @@ def test_a_correct_kernel_has_no_findings_over_many_seeds(scenario: Scenario) ->
 def test_a_correct_kernel_is_right_in_every_plain_mode(scenario: Scenario, mode: Mode) -> None:
     run, right = scenario.launch(scenario.build(checked=False), mode)
     assert (run.findings, right) == ((), True)
+
+
+def test_the_readme_lists_every_bug_and_misses_none() -> None:
+    readme = (PRIMITIVES / "README.md").read_text()
+    assert [mutation.bug for mutation in MUTATIONS if f"| {mutation.bug} |" not in readme] == []
+    assert "missed" not in readme.partition(BEGIN)[2]

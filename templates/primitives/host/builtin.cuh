@@ -16,11 +16,6 @@
 #define __align__(n) alignas(n)
 #define __constant__ static const
 
-// What is not emulated fails to compile, and says so.
-#define EMULATOR_REFUSES(what, instead) static_assert(false, what " is not emulated: " instead);
-#define __shared__ EMULATOR_REFUSES("a __shared__ variable", "carve it from DYNAMIC_SHARED, which is checked")
-#define __cluster_dims__(...) EMULATOR_REFUSES("a thread block cluster", "use one block")
-
 struct alignas(8) float2 { float x, y; };
 struct float3 { float x, y, z; };
 struct alignas(16) float4 { float x, y, z, w; };

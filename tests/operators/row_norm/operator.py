@@ -1,5 +1,5 @@
-"""row_norm, an operator for tests: y = weight · x / rms(x) for each row, and the rms."""
-# ruff: noqa: ARG001, ARG005, RUF009  (what an Operator is called with; `static` returns a dataclass field)
+"""row_norm, an operator for tests: y = weight · x / rms(x) for each row, and the rms, with and without either."""
+# ruff: noqa: ARG001, ARG005  (what an Operator is called with)
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,18 +18,27 @@ class Problem:
     width: int = static("elements of a row", default=32)
     dtype: DType = static("of x and y", default=DType.FP32, choices=(DType.FP32, DType.BF16))
     unit: bool = static("without the weight", default=False)
+    with_rms: bool = static("the rms is an output", default=True)
     rows: int = extent("rows", default=64)
 
     def __post_init__(self) -> None:
-        if self.width % 8:
-            raise UsageError(f"width {self.width}: row_norm takes multiples of 8")
+        if self.width % 4:
+            raise UsageError(f"width {self.width}: row_norm takes multiples of 4")
+
+    @property
+    def weights(self) -> int:
+        return 0 if self.unit else self.width
+
+    @property
+    def roots(self) -> int:
+        return self.rows if self.with_rms else 0
 
 
 ARGUMENTS = (
     Argument("x", "dtype", ("rows", "width"), strided=True),
-    Argument("weight", DType.FP32, ("width",)),
+    Argument("weight", DType.FP32, ("weights",)),
     Argument("y", "dtype", ("rows", "width"), Role.OUTPUT, strided=True),
-    Argument("rms", DType.FP32, ("rows",), Role.OUTPUT),
+    Argument("rms", DType.FP32, ("roots",), Role.OUTPUT),
     Argument("epsilon", DType.FP32, role=Role.SCALAR, default=lambda problem: 1e-6),
     Argument("rows", DType.INT32, role=Role.SCALAR),
 )
@@ -37,24 +46,25 @@ ARGUMENTS = (
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     x = rng.standard_normal((problem.rows, problem.width)).astype(problem.dtype.numpy)
-    return {"x": x, "weight": rng.standard_normal(problem.width, np.float32)}
+    return {"x": x} | ({} if problem.unit else {"weight": rng.standard_normal(problem.width, np.float32)})
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
     x = arrays["x"].astype(np.float64)
     rms = np.sqrt(np.mean(x * x, axis=1) + arrays.get("epsilon", 1e-6))
     y = x / rms[:, None]
-    return {"y": y if problem.unit else y * arrays["weight"], "rms": rms}
+    return {"y": y if problem.unit else y * arrays["weight"], "rms": rms[: problem.roots]}
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
     return {"y": Tolerance(1e-6 if problem.dtype is DType.FP32 else 4e-3), "rms": Tolerance(1e-6)}
 
 
-def row_norm(x: Any, weight: Any, *, unit: bool = False, epsilon: float | None = None) -> Request:
-    """y = weight · x / rms(x). Returns (y, rms)."""
+def row_norm(x: Any, weight: Any = None, *, with_rms: bool = True, epsilon: float | None = None) -> Request:
+    """y = weight · x / rms(x), or x / rms(x). Returns (y, rms)."""
+    arrays = {"x": x} | ({} if weight is None else {"weight": weight})
     scalars = {} if epsilon is None else {"epsilon": epsilon}
-    return Request({"x": x, "weight": weight}, {"unit": unit}, scalars)
+    return Request(arrays, {"unit": weight is None, "with_rms": with_rms}, scalars)
 
 
 OPERATOR = Operator(

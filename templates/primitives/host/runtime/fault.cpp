@@ -21,15 +21,18 @@ alignas(16) unsigned char signal_stack[64 << 10], landing_stack[64 << 10];
 int fault_signal;
 uintptr_t fault_address, fault_instruction;
 
+// In checked mode the access that faults has mostly been reported.
 void report_address(Site site) {
   auto const address = fault_address;
   if (in_shared_map(block->shared, address)) {
+    if (checked() && is_known("out_of_bounds", "shared")) return;
     int64_t const offset = int64_t(address - reinterpret_cast<uintptr_t>(block->shared.base));
     set_place(report("out_of_bounds", site, "access at shared offset %lld of %u", static_cast<long long>(offset),
                      block->shared.size),
               "shared", offset);
   } else if (Buffer const* buffer = find_buffer(address)) {
     int64_t const offset = int64_t(address - buffer->begin), size = int64_t(buffer->end - buffer->begin);
+    if (checked() && (is_known("out_of_bounds", buffer->name) || is_known("read_only", buffer->name))) return;
     bool const inside = offset >= 0 && offset < size;
     set_place(report(inside ? "read_only" : "out_of_bounds", site, inside ? "write to %s at offset %lld of %lld" :
                      "access to %s at offset %lld of %lld", buffer->name, static_cast<long long>(offset),

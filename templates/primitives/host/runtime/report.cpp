@@ -46,10 +46,10 @@ void set_place(Finding* finding, char const* buffer, int64_t offset) {
   finding->offset = offset;
 }
 
-bool already_found(char const* kind, Site site) {
-  Finding* seen = find(kind, site);
-  if (seen) seen->count++;
-  return seen != nullptr;
+bool is_known(char const* kind, char const* buffer) {
+  for (int i = 0; i < finding_count; i++)
+    if (!std::strcmp(findings[i].kind, kind) && !std::strcmp(findings[i].buffer, buffer)) return true;
+  return false;
 }
 
 void clear_findings() { finding_count = 0; }

@@ -19,7 +19,7 @@ struct Finding {
 // A new finding about the running thread; null when this kind was already found at this site, or too many were.
 [[gnu::format(printf, 3, 4)]] Finding* report(char const* kind, Site site, char const* format, ...);
 void set_place(Finding* finding, char const* buffer, int64_t offset);
-bool already_found(char const* kind, Site site);
+bool is_known(char const* kind, char const* buffer);  // whether the kind was found in this buffer
 void clear_findings();
 
 // Ends the launch: what follows would be meaningless.

@@ -73,36 +73,42 @@ void found_shared(char const* kind, char const* what, Site site, SharedCell cons
   found(kind, what, site, "shared", cell_offset(cell), cell.write, cell.write_site);
 }
 
+constexpr uint8_t kBothBytes = 3;
+
+// Which of a cell's two bytes an access touches; wider ones are taken to touch both.
+uint8_t bytes_touched(uintptr_t address, uint32_t bytes) { return bytes == 1 ? uint8_t(1u << address % 2) : kBothBytes; }
+
 void check_initialized(SharedCell& cell, Site site) {
   if (cell.flags & kInitialized) return;
   found_shared("uninitialized_read", "shared memory is read that nobody has written", site, cell);
   cell.flags |= kInitialized;
 }
 
-void read_cell(SharedCell& cell, Site site) {
+void read_cell(SharedCell& cell, uint8_t touched, Site site) {
   Thread const* thread = self();
   check_initialized(cell, site);
   if (cell.flags & kInFlight)
     found_shared("in_flight", "shared memory is read while a copy into it is in flight", site, cell);
-  else if (!knows(thread->clock, thread->linear, cell.write))
+  else if (cell.written & touched && !knows(thread->clock, thread->linear, cell.write))
     found_shared("race", "read after write, and nothing orders them", site, cell);
   if (cell.readers_epoch != shared_epoch) {
     cell.readers_epoch = shared_epoch;
     cell.readers = 0;
   }
   cell.readers = shared_readers.add(cell.readers);
+  cell.byte_reads |= touched != kBothBytes;
 }
 
-void check_write(SharedCell& cell, Site site) {
+void check_write(SharedCell& cell, uint8_t touched, Site site) {
   Thread const* thread = self();
   if (cell.flags & kInFlight)
     found_shared("in_flight", "shared memory is written while a copy into it is in flight", site, cell);
-  else if (!knows(thread->clock, thread->linear, cell.write))
+  else if (cell.written & touched && !knows(thread->clock, thread->linear, cell.write))
     found_shared("race", "write after write, and nothing orders them", site, cell);
   if (cell.async_readers)
     found("in_flight", "shared memory is written while an asynchronous read of it is in flight", site, "shared",
           cell_offset(cell), {}, cell.async_site);
-  if (cell.readers_epoch != shared_epoch) return;
+  if (cell.readers_epoch != shared_epoch || (cell.byte_reads && touched != kBothBytes)) return;
   for (uint32_t list = cell.readers; list; list = shared_readers[list].next)
     if (!ReaderLists::covered(shared_readers[list])) {
       found("race", "write after read, and nothing orders them", site, "shared", cell_offset(cell),
@@ -111,8 +117,10 @@ void check_write(SharedCell& cell, Site site) {
     }
 }
 
-void write_cell(SharedCell& cell, Stamp by, uint8_t flags, Site site) {
+void write_cell(SharedCell& cell, uint8_t touched, Stamp by, uint8_t flags, Site site) {
   cell.write = by;
+  cell.written = touched;
+  cell.byte_reads = false;
   cell.write_site = site;
   cell.flags = flags;
   cell.readers = 0;
@@ -148,23 +156,24 @@ void forget_shared_reads() {
 
 void check_shared(uint32_t address, uint32_t bytes, bool writes, Site site) {
   if (!checked()) return;
+  uint8_t const touched = bytes_touched(address, bytes);
   if (!writes) {
     counters.shared_read_bytes += bytes;
-    each_cell(address, bytes, [=](SharedCell& cell) { read_cell(cell, site); });
+    each_cell(address, bytes, [=](SharedCell& cell) { read_cell(cell, touched, site); });
     return;
   }
   counters.shared_write_bytes += bytes;
   Stamp const stamp = own_stamp();
   each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, site);
-    write_cell(cell, stamp, kInitialized | kGenericProxy, site);
+    check_write(cell, touched, site);
+    write_cell(cell, touched, stamp, kInitialized | kGenericProxy, site);
   });
 }
 
 void check_shared_async_read(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   each_cell(address, bytes, [=](SharedCell& cell) {
-    read_cell(cell, site);
+    read_cell(cell, kBothBytes, site);
     if (cell.flags & kGenericProxy && !knows_fenced(self()->clock, cell.write))
       found_shared("proxy_fence", "the copy engine or wgmma reads what a thread wrote without fence_proxy_async", site, cell);
   });
@@ -173,8 +182,8 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site) {
 void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Site site) {
   if (!checked()) return;
   each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, site);
-    write_cell(cell, agent, kInitialized | kInFlight, site);
+    check_write(cell, kBothBytes, site);
+    write_cell(cell, kBothBytes, agent, kInitialized | kInFlight, site);
   });
 }
 
@@ -204,15 +213,15 @@ void begin_copy(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   Stamp const stamp = own_stamp();
   each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, site);
-    write_cell(cell, stamp, kInitialized | kInFlight, site);
+    check_write(cell, kBothBytes, site);
+    write_cell(cell, kBothBytes, stamp, kInitialized | kInFlight, site);
   });
 }
 
 void land_copy(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   Stamp const stamp = own_stamp();
-  each_cell(address, bytes, [=](SharedCell& cell) { write_cell(cell, stamp, kInitialized | kGenericProxy, site); });
+  each_cell(address, bytes, [=](SharedCell& cell) { write_cell(cell, kBothBytes, stamp, kInitialized | kGenericProxy, site); });
 }
 
 // ---- global memory
@@ -226,27 +235,29 @@ void found_global(char const* kind, char const* what, Site site, Buffer const& b
   found(kind, what, site, buffer.name, cell * 2, touched.write, touched.write_site);
 }
 
-void read_global(Buffer& buffer, size_t index, Site site) {
+void read_global(Buffer& buffer, size_t index, uint8_t touched, Site site) {
   GlobalCell& cell = buffer.cells[index];
   if (!cell.written && !buffer.initialized) {
     found_global("uninitialized_read", "global memory is read that nobody has written", site, buffer, index);
     cell.written = true;
   }
-  if (cell.write.clock && !ordered_before(cell.block, cell.write))
+  if (cell.write.clock && cell.bytes & touched && !ordered_before(cell.block, cell.write))
     found_global("race", "global read after write, and nothing orders them", site, buffer, index);
   cell.readers = global_readers.add(cell.readers);
+  cell.byte_reads |= touched != kBothBytes;
 }
 
-void write_global(Buffer& buffer, size_t index, bool atomic, Site site) {
+void write_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Site site) {
   GlobalCell& cell = buffer.cells[index];
-  if (cell.write.clock && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
+  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
     found_global("race", "global write after write, and nothing orders them", site, buffer, index);
-  for (uint32_t list = cell.readers; list; list = global_readers[list].next)
+  bool const told_apart = !cell.byte_reads || touched == kBothBytes;
+  for (uint32_t list = told_apart ? cell.readers : 0; list; list = global_readers[list].next)
     if (!ReaderLists::covered(global_readers[list])) {
       found_global("race", "global write after read, and nothing orders them", site, buffer, index);
       break;
     }
-  cell = {block->linear, own_stamp(), 0, true, atomic, site};
+  cell = {block->linear, own_stamp(), 0, touched, false, true, atomic, site};
 }
 
 // The buffer of an access that lies inside it; null, after a report, of one that does not.
@@ -272,10 +283,11 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
   if (!buffer) return;
   (writes ? counters.global_write_bytes : counters.global_read_bytes) += bytes;
   if (!buffer->writable) return;
+  uint8_t const touched = bytes_touched(address - buffer->begin, bytes);
   size_t const first = (address - buffer->begin) / 2, last = (address + bytes - 1 - buffer->begin) / 2;
   for (size_t index = first; index <= last; index++) {
-    if (writes) write_global(*buffer, index, atomic, site);
-    else if (!atomic) read_global(*buffer, index, site);
+    if (writes) write_global(*buffer, index, touched, atomic, site);
+    else if (!atomic) read_global(*buffer, index, touched, site);
   }
 }
 

@@ -17,7 +17,8 @@ struct SharedCell {
   uint32_t readers;        // a list of those since the last write; valid in this epoch
   uint32_t readers_epoch;
   Site write_site;
-  uint8_t flags;
+  uint8_t flags, written;  // of its two bytes, those that the last write wrote
+  bool byte_reads;         // by single bytes, whose readers are not told apart
   uint16_t async_readers;  // operations in flight that read it
   Site async_site;
 };
@@ -26,7 +27,8 @@ struct GlobalCell {
   uint32_t block;  // that wrote, by its linear index
   Stamp write;
   uint32_t readers;
-  bool written, atomic;
+  uint8_t bytes;  // written by it, of the two
+  bool byte_reads, written, atomic;
   Site write_site;
 };
 

@@ -1,0 +1,82 @@
+// All work between Q in global memory and O in registers: what attention kernels on mma.sync have in common.
+#pragma once
+#include "flash_attention/ring.cuh"
+#include "flash_attention/softmax.cuh"
+#include "flash_attention/tile.cuh"
+
+// A block's rows of Q in global memory, of which `count` exist.
+template <class Tile>
+struct BlockRows {
+  typename Tile::T const* g_q;
+  int64_t stride;
+  int count;
+
+  __device__ __forceinline__ void load(uint32_t s_query) const {
+    load_rows<typename Tile::Layout, Tile::BM, Tile::kThreads>(s_query, g_q, stride, count);
+  }
+};
+
+// Q on its way to shared memory, and on to registers if it stays there, while the ring starts to fill. `query`: this
+// lane's address of Q by rows_first.
+template <class Tile, bool kQueryInRegisters, class QueryRows, class Ring>
+__device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s_query, uint32_t query,
+                                       QueryRows const& rows, Ring& ring) {
+  rows.load(s_query);
+  cp_async_commit();
+  if constexpr (!Tile::kQueryInRing) ring.fill();
+  if constexpr (kQueryInRegisters) {
+    cp_async_wait<Tile::kQueryInRing ? 0 : Tile::kStages - 1>();
+    ring.source.sync();
+    load_query<typename Tile::Layout>(r_q, query);
+  }
+  if constexpr (Tile::kQueryInRing) {
+    ring.source.sync();
+    ring.fill();
+  }
+}
+
+// r_o = the sum of P V, with the maxima and sums in `state`, over the tiles of keys that the ring brings, and free shared
+// memory, by the threads that share a ring. `scale` is in base 2. QueryRows loads Q as BlockRows does. Mask tells what a
+// warp attends of a tile:
+//   visits(key)        the steps to visit, like EveryStep, in the tile that begins at `key`
+//   all(key, count)    whether every row of the warp attends all of `count` keys
+//   hide(r_s, key)     makes -inf of scores of keys that a row does not attend; the lane's keys begin at `key`
+template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Ring, class Mask>
+__device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
+                                       unsigned char* smem, QueryRows const& rows, float scale, Ring& ring,
+                                       Mask const& mask, Place const& at) {
+  using T = typename Tile::T;
+  using Layout = typename Tile::Layout;
+  using LayoutP = typename Tile::LayoutP;
+  constexpr int kM = Tile::kM, kKeys = Tile::kKeys;
+  uint32_t const s_tiles = shared_address(smem), s_query = s_tiles + Tile::kQuery;
+  uint32_t const query = s_query + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
+  uint32_t const p = s_tiles + Tile::kP + at.warp_row * LayoutP::kRowBytes + rows_first<LayoutP>(at.lane);
+
+  Query<kM, Tile::D> r_q;
+  load_q<Tile, kQueryInRegisters>(r_q, s_query, query, rows, ring);
+  clear(r_o);
+  reset(state);
+  for (int tile = 0; tile < ring.source.walk.tiles; ++tile) {
+    uint32_t r_p[kKeys / 16][kM][4];
+    int const key = ring.source.walk.key(tile), part_key = key + at.part * kKeys;
+    auto const visits = mask.visits(key);
+    uint32_t const s_k = ring.acquire() + at.part * kKeys * Layout::kRowBytes;
+    if (visits) {
+      float r_s[kM][kKeys / 8][4], peak[kM][2], factor[kM][2];
+      auto const mine = [&](int step) { return visits(at.part * kKeys / 16 + step); };
+      scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k, at.lane, mine);
+      if (!mask.all(part_key, kKeys)) mask.hide(r_s, part_key + at.lane % 4 * 2);
+      row_max(peak, r_s);
+      reduce_parts<Tile, false>(peak, smem, at);
+      raise_max<kLazyRescale>(state, factor, peak, scale);
+      rescale<kLazyRescale>(r_o, factor);
+      exponentiate<T>(r_p, state, r_s, scale, mine);
+      share_p<Tile>(smem, r_p, at);
+    }
+    uint32_t const s_v = ring.acquire();
+    if (visits) accumulate_tile<Tile>(r_o, r_p, p, s_v, at, visits);
+  }
+  cp_async_wait<0>();
+  ring.source.sync();
+}

@@ -1,0 +1,82 @@
+"""What prep_scan does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from tuner.arch import GPU
+from tuner.operator import Work
+
+from .operator import cost
+from .prep_scan_config import (
+    WARP,
+    Config,
+    scan_threads,
+    triangle_blocks,
+    used_image_bytes,
+)
+from .problem import Problem
+from .states import state_bytes
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+    """Work of both launches. mma, bytes and barriers are exact; other instructions are those that the mathematics
+    needs. `ctas`, `warps` and `chain` are those of scan, which is the serial part."""
+    NT = -(-problem.seq_len // config.C)
+    chunks = problem.batch * problem.value_heads * NT
+    blocks = problem.value_dim // config.BV
+    warps = int(scan_threads(config)) // WARP
+    tiles = problem.value_dim // 16  # of 16 columns of the state
+    fma, alu, wavefronts = _instructions(problem, config)
+    return Work(
+        ctas=blocks * problem.batch * problem.value_heads,
+        warps=warps,
+        mma=chunks * (prep_mma(problem.key_dim, config.C) + tiles * scan_mma(problem.key_dim, config.C)),
+        fma=chunks * fma,
+        mufu=chunks * (2 + (not problem.safe_gate)) * config.C * problem.key_dim / WARP,
+        alu=chunks * alu,
+        smem_wavefronts=chunks * wavefronts,
+        l2_bytes=float(_prep_bytes(problem, config, chunks) + _scan_bytes(problem, config, chunks * blocks)),
+        dram_bytes=float(cost(problem).bytes + 2 * chunks * used_image_bytes(problem.key_dim, config.C)),
+        barriers=chunks * (5 + blocks),
+        longest_cta=1,
+        chain=NT,
+        stages=config.stages,
+    )
+
+
+def prep_mma(K: int, C: int) -> int:
+    """m16n8k16 of one chunk: M and P; the updates; P T'."""
+    subs, blocks = C // 16, triangle_blocks(C)
+    return 4 * blocks * K // 16 + 2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3
+
+
+def scan_mma(K: int, C: int) -> int:
+    """m16n8k16 of one chunk and 16 columns of the state: keys, queries, the update; tokens of the same chunk."""
+    return 3 * (K // 16) * (C // 8) + 2 * int(triangle_blocks(C))
+
+
+def _instructions(problem: Problem, config: Config) -> tuple[float, float, float]:
+    """Warp instructions of one chunk, all blocks: fp32, integer, and shared-memory cycles."""
+    K, C, V = problem.key_dim, config.C, problem.value_dim
+    elements, values, tiles = C * K / WARP, C * V / WARP, V // 16
+    warps = V // config.rows
+    prep_fma = 14 * elements + C * C / 2
+    scan_fma = tiles * (K * 16 / WARP) + (config.partials - 1) * values
+    packs = tiles * K * 16 / WARP / 2 + values  # of the state, and of x and o
+    prep_wavefronts = 3 * 4 * elements + K / 16 * 4 * (6 * triangle_blocks(C) + 2 * C // 16)
+    scan_wavefronts = warps * (K / 16 * (C / 16) * 3 * 4 + K / 16 * 4 + 4 * triangle_blocks(C)) + values * 2
+    copies = V // config.BV * (used_image_bytes(K, C) + 2 * C * config.BV) / 128
+    return prep_fma + scan_fma, 6 * elements + packs + 4 * warps * K / 16, prep_wavefronts + scan_wavefronts + copies
+
+
+def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
+    """q, k and g in (twice where rows are normalised first), images out."""
+    tokens = problem.batch * problem.value_heads * problem.seq_len
+    keys = 2 * problem.dtype.itemsize * (1 + problem.use_qk_l2norm_in_kernel)
+    row = problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
+    return tokens * row + chunks * int(used_image_bytes(problem.key_dim, config.C))
+
+
+def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:
+    """Images in, once a block; v in, o out; the states."""
+    tokens = problem.batch * problem.value_heads * problem.seq_len
+    images = visits * int(used_image_bytes(problem.key_dim, config.C))
+    return images + 2 * tokens * problem.dtype.itemsize * problem.value_dim + state_bytes(problem)
+

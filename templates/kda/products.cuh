@@ -1,0 +1,38 @@
+// Products of bf16 tiles in shared memory on mma.sync, one warp each.
+#pragma once
+#include "flash_attention/rows.cuh"
+#include "ldmatrix.cuh"
+#include "mma.cuh"
+
+// This lane's ldmatrix offset in 16 rows of 2 chunks, for operand A, and for operand B when a row is a step of k.
+template <class Layout>
+__device__ __forceinline__ uint32_t rows_by_lane(int lane) {
+  return Layout::offset(lane % 16, lane / 16);
+}
+// The same for operand B when a row is a column of the product, and for operand A when a row is a step of k.
+template <class Layout>
+__device__ __forceinline__ uint32_t chunks_by_lane(int lane) {
+  return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+template <int kM, int kN>
+__device__ __forceinline__ void clear(float (&r)[kM][kN][4]) {
+#pragma unroll
+  for (int i = 0; i < kM * kN * 4; ++i) r[i / (kN * 4)][i / 4 % kN][i % 4] = 0;
+}
+
+// r += A Bᵀ over 16 columns of A [16 kM, ·] and of the tile B [8 kN, ·]; `b`: this lane's address of B by
+// chunks_by_lane, at those columns.
+template <class Layout, int kM, int kN>
+__device__ __forceinline__ void multiply_rows(float (&r)[kM][kN][4], uint32_t const (&r_a)[kM][4], uint32_t b) {
+#pragma unroll
+  for (int n = 0; n < kN; n += 2) {
+    uint32_t r_b[4];
+    ldmatrix<4>(r_b, b + n * 8 * Layout::kRowBytes);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      mma_m16n8k16<bf16>(r[m][n], r_a[m], {r_b[0], r_b[1]});
+      mma_m16n8k16<bf16>(r[m][n + 1], r_a[m], {r_b[2], r_b[3]});
+    }
+  }
+}

@@ -1,0 +1,112 @@
+"""linear_attention in three launches: sums of tiles, a scan of them, outputs from what each tile starts from."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.space import Space
+
+from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from .problem import Problem
+from .tiles import (
+    budget_constraints,
+    default_budget,
+    default_tile,
+    shape_constraints,
+    smem_budgets,
+    smem_bytes,
+    staged,
+    sum_bytes,
+    tile_bytes,
+    widths,
+)
+from .work import PAIR, beta_bytes, blocks, row_tiles, state_bytes, tile_beta_bytes, tiled
+
+SCAN_THREADS = 64  # few, so that the scan's blocks spread over all SMs
+SCAN_AHEAD = 8  # tiles that a thread of the scan loads at once
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BT: int  # tokens a tile
+    BK: int  # channels a tile, over all heads
+    threads: int  # a block
+    width: int  # channels a thread, loaded at once
+    smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={
+            "BT": (8, 16, 32, 64, 128, 256, 512),
+            "BK": (32, 64, 128, 256),
+            "threads": (64, 128, 256, 512),
+            "width": widths(problem),
+            "smem_budget": smem_budgets(arch),
+        },
+        constraints=(*shape_constraints(arch), *budget_constraints(problem, arch)),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    in_shared, out_smem = bool(staged(problem, config)), int(smem_bytes(problem, config))
+    sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem, config)
+    grid, threads = (blocks(problem, config), 1, 1), config.threads
+    scan_grid = (-(-problem.batch * problem.channels // SCAN_THREADS), 1, 1)
+    sums = taken(problem, "k", "v", "beta", "initial_s", "initial_n", "cu_seqlens", *SCALARS)
+    scan = taken(problem, "beta", "cu_seqlens", *SCALARS)
+    out = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
+    return Plan(
+        launches=(
+            Launch("linear_attention_sums", grid, threads, sum_smem, (*sums, "carries")),
+            Launch("linear_attention_scan", scan_grid, SCAN_THREADS, 0, (*scan, "carries")),
+            Launch("linear_attention_out", grid, threads, out_smem, (*out, "carries")),
+        ),
+        constants={
+            "staged": in_shared,
+            "sum_smem": sum_smem,
+            "out_smem": out_smem,
+            "scan_threads": SCAN_THREADS,
+            "scan_ahead": SCAN_AHEAD,
+            **pointers(problem),
+        },
+        workspaces=(Workspace("carries", DType.FP32, (row_tiles(problem, config), problem.channels, 2)),),
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    BT, BK, threads, width = default_tile(problem)
+    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, budget))
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+    """k and v are read twice, and every tile's pair of floats a channel is written and read twice."""
+    pairs = 4 * PAIR * row_tiles(problem, config) * problem.channels
+    beta = 2 * tile_beta_bytes(problem, config) + problem.batch * problem.channels * beta_bytes(problem, 1)
+    scans = -(-problem.batch * problem.channels // SCAN_THREADS)
+    return tiled(
+        problem,
+        config,
+        gpu,
+        ctas=2 * blocks(problem, config) + scans,
+        tensors_read=5,
+        exchanged=pairs + beta + state_bytes(problem, 3),
+        state_sweeps=3,
+        folds=2,
+        chain=max(3, row_tiles(problem, config) / problem.batch / SCAN_AHEAD),
+        in_shared=bool(staged(problem, config)),
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="chunked",
+    summary="three launches: sums of tiles, a scan of them, outputs; k and v are read twice",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,86 @@
+// Where sequences begin and end in a row of tokens, and the states that they start from and leave.
+#pragma once
+#include "linear_attention/recurrence.cuh"
+
+struct Span {
+  int index, begin, end;  // sequence, its first token, the one behind its last
+};
+
+// The sequences of one row. `boundaries` [count + 1] where kVarlen; otherwise the row is one sequence, `row`.
+template <bool kVarlen>
+struct Sequences {
+  int const* boundaries;
+  int count, row, tokens;
+
+  __device__ __forceinline__ Span span(int index) const {
+    if constexpr (!kVarlen) return {index, 0, tokens};
+    return {index, boundaries[index], boundaries[index + 1]};
+  }
+
+  // The sequence that holds a token; empty ones hold none.
+  __device__ __forceinline__ Span at(int token) const {
+    if constexpr (!kVarlen) return span(row);
+    int low = 0, high = count;  // boundaries[low] <= token < boundaries[high]
+    while (high - low > 1) {
+      int const middle = (low + high) / 2;
+      (boundaries[middle] <= token ? low : high) = middle;
+    }
+    return span(low);
+  }
+};
+
+// Initial and final states, fp32 [sequences, channels]; null where the problem has none.
+struct States {
+  float const *initial_s, *initial_n;
+  float *final_s, *final_n;
+  int channels;
+
+  template <int V>
+  __device__ __forceinline__ void begin(State<V>& state, int sequence, int channel) const {
+    int64_t const offset = int64_t(sequence) * channels + channel;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      state.s[i] = initial_s ? initial_s[offset + i] : 0;
+      state.n[i] = initial_n ? initial_n[offset + i] : 0;
+    }
+  }
+  template <int V>
+  __device__ __forceinline__ void end(State<V> const& state, int sequence, int channel) const {
+    int64_t const offset = int64_t(sequence) * channels + channel;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      final_s[offset + i] = state.s[i];
+      final_n[offset + i] = state.n[i];
+    }
+  }
+};
+
+// An empty sequence ends as it begins. Whoever starts a sequence does so for those just before it (step -1), and whoever
+// ends the last one for those behind it (step 1); `boundary`: where they are.
+template <int V>
+__device__ __forceinline__ void pass_empty(States const& states, Sequences<true> const& sequences, int index, int step,
+                                           int boundary, int channel) {
+  for (index += step; index >= 0 && index < sequences.count; index += step) {
+    if (sequences.boundaries[index] != boundary || sequences.boundaries[index + 1] != boundary) return;
+    State<V> state;
+    states.begin(state, index, channel);
+    states.end(state, index, channel);
+  }
+}
+
+// Before the first token of a sequence.
+template <bool kFinal, int V, bool kVarlen>
+__device__ __forceinline__ void start(State<V>& state, Span const& span, Sequences<kVarlen> const& sequences,
+                                      States const& states, int channel) {
+  states.begin(state, span.index, channel);
+  if constexpr (kVarlen && kFinal) pass_empty<V>(states, sequences, span.index, -1, span.begin, channel);
+}
+
+// Behind the last token of a sequence.
+template <int V, bool kVarlen>
+__device__ __forceinline__ void finish(State<V> const& state, Span const& span, Sequences<kVarlen> const& sequences,
+                                       States const& states, int channel) {
+  states.end(state, span.index, channel);
+  if constexpr (kVarlen)
+    if (span.end == sequences.tokens) pass_empty<V>(states, sequences, span.index, 1, span.end, channel);
+}

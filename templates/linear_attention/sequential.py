@@ -1,0 +1,67 @@
+"""linear_attention with one thread for a vector of channels of a sequence, its next tokens on their way."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.space import Constraint, Space
+
+from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from .problem import Problem
+from .tiles import widths
+from .work import per_thread
+
+ENTRY = "linear_attention_sequential"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int  # a block
+    width: int  # channels a thread, loaded at once
+    ahead: int  # tokens that are on their way while as many are computed
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={"threads": (32, 64, 128, 256), "width": widths(problem), "ahead": (1, 2, 4, 8, 16)},
+        constraints=(
+            Constraint(
+                "the tokens ahead and those at work fit the registers",
+                lambda c: (
+                    6 * c.ahead * np.maximum(problem.dtype.itemsize * c.width / 4, 1) + 4 * c.width + 40
+                    <= arch.registers_per_thread
+                ),
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    blocks = -(-problem.sequences * problem.channels // (config.threads * config.width))
+    arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
+    return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0, arguments),), pointers(problem))
+
+
+def default(problem: Problem, _arch: Arch) -> Config:
+    """Small blocks, since there are few threads; vectors as wide as they can be."""
+    return Config(32, widths(problem)[-1], 4)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+    """Nothing is read twice."""
+    return per_thread(problem, config.threads, config.width, config.ahead)
+
+
+IMPLEMENTATION = Implementation(
+    name="sequential",
+    summary="one thread for a vector of channels, one token after the other, the next ones on their way",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,64 @@
+// A thread's vectors of one tensor, one a token, between their arrival and their use: in registers, or in slots of shared
+// memory that no other thread touches, where cp.async puts them.
+#pragma once
+#include "cp_async.cuh"
+#include "linear_attention/vector.cuh"
+#include "thread.cuh"
+
+// One channel vector of every token of a row; `at` is that of token 0.
+template <class T>
+struct Column {
+  T* at;
+  int64_t stride;  // elements from token to token
+  __device__ __forceinline__ T* token(int t) const { return at + t * stride; }
+};
+
+// The column of a channel, which counts over all heads, in a row of the batch.
+template <int D, class T>
+__device__ __forceinline__ Column<T> column(T* x, int64_t batch_stride, int64_t token_stride, int64_t head_stride, int row,
+                                            int channel) {
+  return {x + row * batch_stride + channel / D * head_stride + channel % D, token_stride};
+}
+
+template <class Vec, int TOKENS, int THREADS, bool STAGED>
+struct Slots;
+
+template <class Vec, int TOKENS, int THREADS>
+struct Slots<Vec, TOKENS, THREADS, false> {
+  static constexpr int kBytes = 0;
+  Vec r[TOKENS];
+
+  __device__ __forceinline__ explicit Slots(unsigned char*) {}
+  // Tokens begin to end (exclusive) of the TOKENS from `first` on.
+  template <class T>
+  __device__ __forceinline__ void fetch(Column<T const> const& column, int first, int begin, int end) {
+#pragma unroll
+    for (int i = 0; i < TOKENS; ++i)
+      if (i >= begin && i < end) r[i] = load_once<Vec>(column.token(first + i));
+  }
+  __device__ __forceinline__ Vec const& get(int i) const { return r[i]; }
+};
+
+template <class Vec, int TOKENS, int THREADS>
+struct Slots<Vec, TOKENS, THREADS, true> {
+  static constexpr int kBytes = TOKENS * THREADS * sizeof(Vec);
+  unsigned char* smem;  // token after token, thread after thread: no bank conflicts
+
+  __device__ __forceinline__ explicit Slots(unsigned char* smem) : smem(smem + threadIdx.x * sizeof(Vec)) {}
+  template <class T>
+  __device__ __forceinline__ void fetch(Column<T const> const& column, int first, int begin, int end) {
+    uint32_t const slots = shared_address(smem);
+    for (int i = begin; i < end; ++i)
+      cp_async<sizeof(Vec)>(slots + i * THREADS * sizeof(Vec), column.token(first + i));
+    cp_async_commit();
+  }
+  __device__ __forceinline__ Vec get(int i) const {
+    return *reinterpret_cast<Vec const*>(smem + i * THREADS * sizeof(Vec));
+  }
+};
+
+// Waits until all but the newest N fetches of this thread have arrived; registers wait for themselves.
+template <bool STAGED, int N>
+__device__ __forceinline__ void wait_fetched() {
+  if constexpr (STAGED) cp_async_wait<N>();
+}

@@ -1,0 +1,146 @@
+// A tile of BT tokens and BK channels (over all heads) in a block. A thread takes L tokens in a row of V channels;
+// kLanes threads side by side are a group, and the groups follow each other in time. What crosses threads is a group's
+// sum, and what crosses blocks is a tile's: two floats a channel.
+#pragma once
+#include "linear_attention/sequences.cuh"
+#include "linear_attention/slots.cuh"
+
+constexpr int kCut = -1;  // instead of a number of tokens: a sequence began among them, so nothing earlier counts
+
+template <class Element, int TOKENS, int CHANNELS, int THREADS, int WIDTH, bool STAGED>
+struct Tile {
+  using T = Element;
+  using Vec = Vector<T, WIDTH>;
+  static constexpr int BT = TOKENS, BK = CHANNELS, V = WIDTH, kThreads = THREADS;
+  static constexpr int kLanes = BK / V;
+  static constexpr int kGroups = kThreads / kLanes;
+  static constexpr int L = BT / kGroups;
+  static constexpr bool kStaged = STAGED;
+  using Kept = Slots<Vec, L, kThreads, STAGED>;
+  static constexpr int kSumBytes = 8 * kGroups * BK + 4 * kGroups;
+
+  static_assert(BK % V == 0 && kThreads % kLanes == 0, "groups are whole");
+  static_assert(BT % kGroups == 0, "groups share the tokens evenly");
+  static_assert(BK % 32 == 0 && BK <= kThreads, "whole warps fold the groups, one thread a channel");
+};
+
+// Where a thread is in its block's tile.
+struct Place {
+  int block_channel;  // the first of the block, over all heads
+  int channel, group;
+  int first;          // token of the thread
+  int begin, end;     // of its L tokens, those that are there
+};
+
+template <class Tile>
+__device__ __forceinline__ Place locate(int channel_block, int tile_begin, int tokens, int channels) {
+  int const group = threadIdx.x / Tile::kLanes, block_channel = channel_block * Tile::BK;
+  int const channel = block_channel + threadIdx.x % Tile::kLanes * Tile::V, first = tile_begin + group * Tile::L;
+  return {block_channel, channel, group, first, 0, channel < channels ? min(max(tokens - first, 0), Tile::L) : 0};
+}
+
+// What a group leaves: its sum, and how many tokens an earlier sum fades by, or kCut.
+template <int V>
+struct Summary {
+  State<V> sum;
+  int tokens;
+};
+
+// The sum over a thread's tokens, from zero or from where a sequence begins.
+template <class Tile, int FLOOR, bool kVarlen>
+__device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept const& k, typename Tile::Kept const& v,
+                                                      float const (&beta)[Tile::V], Place const& at,
+                                                      Sequences<kVarlen> const& sequences, States const& states) {
+  Summary<Tile::V> found = {{}, at.end};
+  if (at.begin >= at.end) return found;
+  Span span = sequences.at(at.first + at.begin);
+#pragma unroll
+  for (int i = 0; i < Tile::L; ++i) {
+    if (i < at.begin || i >= at.end) continue;
+    if (kVarlen && at.first + i == span.end) span = sequences.at(span.end);
+    if ((kVarlen || i == 0) && at.first + i == span.begin) {
+      states.begin(found.sum, span.index, at.channel);
+      found.tokens = kCut;
+    }
+    advance<FLOOR>(found.sum, beta, k.get(i), v.get(i));
+  }
+  return found;
+}
+
+// Groups' sums in shared memory, then what each group starts from.
+template <class Tile>
+struct Groups {
+  float *s, *n;  // [kGroups][BK]
+  int* tokens;   // [kGroups]
+
+  __device__ __forceinline__ explicit Groups(unsigned char* smem)
+      : s(reinterpret_cast<float*>(smem)),
+        n(s + Tile::kGroups * Tile::BK),
+        tokens(reinterpret_cast<int*>(n + Tile::kGroups * Tile::BK)) {}
+
+  __device__ __forceinline__ void put(Place const& at, Summary<Tile::V> const& summary) {
+    int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
+    store_floats(s + offset, summary.sum.s);
+    store_floats(n + offset, summary.sum.n);
+    if (threadIdx.x % Tile::kLanes == 0) tokens[at.group] = summary.tokens;
+  }
+  __device__ __forceinline__ void get(State<Tile::V>& state, Place const& at) const {
+    int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
+    load_floats(state.s, s + offset);
+    load_floats(state.n, n + offset);
+  }
+  __device__ __forceinline__ float fade(int group, float beta, float beta_group) const {
+    int const count = tokens[group];
+    return count == Tile::L ? beta_group : count == kCut ? 0 : power(beta, count);
+  }
+  __device__ __forceinline__ bool any_cut() const {
+    bool found = false;
+    for (int group = 0; group < Tile::kGroups; ++group) found |= tokens[group] == kCut;
+    return found;
+  }
+
+  // For the thread of channel threadIdx.x < BK: the sum over the tile, from zero.
+  __device__ __forceinline__ State<1> fold(float beta) const {
+    State<1> total = {};
+    float const beta_group = power(beta, Tile::L);
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      int const offset = group * Tile::BK + threadIdx.x;
+      float const factor[1] = {fade(group, beta, beta_group)};
+      append(total, factor, State<1>{{s[offset]}, {n[offset]}});
+    }
+    return total;
+  }
+  // Likewise: replaces each group's sum by the state it starts from, when the tile starts from `carry`.
+  __device__ __forceinline__ void spread(float beta, State<1> carry) {
+    float const beta_group = power(beta, Tile::L);
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      int const offset = group * Tile::BK + threadIdx.x;
+      State<1> const own = {{s[offset]}, {n[offset]}};
+      s[offset] = carry.s[0];
+      n[offset] = carry.n[0];
+      float const factor[1] = {fade(group, beta, beta_group)};
+      append(carry, factor, own);
+    }
+  }
+};
+
+// o of a thread's tokens, from the state before them.
+template <class Tile, int FLOOR, bool kVarlen, bool kFinal>
+__device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state,
+                                      typename Tile::Kept const& q, typename Tile::Kept const& k,
+                                      typename Tile::Kept const& v, float const (&beta)[Tile::V], Place const& at,
+                                      Sequences<kVarlen> const& sequences, States const& states) {
+  if (at.begin >= at.end) return;
+  Span span = sequences.at(at.first);
+#pragma unroll
+  for (int i = 0; i < Tile::L; ++i) {
+    if (i >= at.end) continue;
+    if (kVarlen && at.first + i == span.end) span = sequences.at(span.end);
+    if ((kVarlen || i == 0) && at.first + i == span.begin)
+      start<kFinal>(state, span, sequences, states, at.channel);
+    advance<FLOOR>(state, beta, k.get(i), v.get(i));
+    store_once(o.token(at.first + i), output<typename Tile::T>(state, q.get(i)));
+    if (kVarlen && kFinal && at.first + i + 1 == span.end) finish(state, span, sequences, states, at.channel);
+  }
+  if (!kVarlen && kFinal && at.first + at.end == span.end) finish(state, span, sequences, states, at.channel);
+}

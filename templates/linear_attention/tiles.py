@@ -1,0 +1,121 @@
+"""What the tiled implementations share: which vectors, tiles and budgets there are, and the sizes that follow.
+
+Every function takes a config, or columns of many, with BT, BK, threads and width.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.space import Constraint
+
+from .problem import Problem
+
+C = TypeVar("C")
+
+WARP = 32
+LOAD = 16  # bytes: the widest
+MAX_TOKENS = 32  # a thread: its loop over them is unrolled
+BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks an SM
+
+
+def widths(problem: Problem) -> tuple[int, ...]:
+    """Channels a thread may load at once: a vector lies in one head and is as aligned as the rows of a dense tensor."""
+    widest = math.gcd(LOAD // problem.dtype.itemsize, problem.head_dim)
+    return tuple(width for width in (1, 2, 4, 8) if widest % width == 0)
+
+
+def smem_budgets(arch: Arch) -> tuple[int, ...]:
+    """What an SM leaves each of so many blocks, in bytes, ascending."""
+    shares = (arch.smem_per_sm // ctas - arch.smem_reserved for ctas in BUDGETS)
+    return tuple(min(share // 128 * 128, arch.smem_per_block) for share in shares)
+
+
+def groups(c: Any) -> Any:
+    """Groups of threads, which follow each other in time."""
+    return c.threads * c.width // c.BK
+
+
+def tokens_per_thread(c: Any) -> Any:
+    return c.BT * c.BK // (c.threads * c.width)
+
+
+def sum_bytes(c: Any) -> Any:
+    """The groups' sums in shared memory."""
+    return 8 * c.threads * c.width + 4 * groups(c)
+
+
+def tile_bytes(problem: Problem, c: Any) -> Any:
+    """A tile of one tensor."""
+    return problem.dtype.itemsize * c.BT * c.BK
+
+
+def staged(problem: Problem, c: Any, extra: int = 0) -> Any:
+    """Whether tiles of q, k and v arrive in shared memory: where they fit the budget. cp.async copies 4 bytes or more."""
+    fits = 3 * tile_bytes(problem, c) + sum_bytes(c) + extra <= c.smem_budget
+    return fits & (problem.dtype.itemsize * c.width >= 4)
+
+
+def smem_bytes(problem: Problem, c: Any, extra: int = 0) -> Any:
+    """Shared memory of a block that keeps q, k and v."""
+    return np.where(staged(problem, c, extra), 3 * tile_bytes(problem, c), 0) + sum_bytes(c) + extra
+
+
+def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
+    """Registers a thread: q, k and v where they stay, s, n and β of each channel, and 40 that no config does without."""
+    vectors = 3 * tokens_per_thread(c) * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
+    return np.where(in_registers, vectors, 0) + 4 * c.width + 40
+
+
+def shape_constraints(arch: Arch) -> tuple[Constraint, ...]:
+    """What every tile needs."""
+    return (
+        Constraint("a thread folds a channel", lambda c: c.BK <= c.threads),
+        Constraint("groups of threads are whole", lambda c: c.threads * c.width % c.BK == 0),
+        Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),
+        Constraint("a thread's loop over its tokens is unrolled", lambda c: tokens_per_thread(c) <= MAX_TOKENS),
+        Constraint("the groups' sums fit a block", lambda c: sum_bytes(c) <= arch.smem_per_block),
+    )
+
+
+def budget_constraints(problem: Problem, arch: Arch, extra: int = 0) -> tuple[Constraint, ...]:
+    """What a tile needs that stays in shared memory where the budget has room, and in registers otherwise."""
+    budgets = smem_budgets(arch)
+    return (
+        Constraint("the block fits the shared-memory budget", lambda c: smem_bytes(problem, c, extra) <= c.smem_budget),
+        Constraint(
+            "a smaller shared-memory budget holds the same",
+            lambda c: (
+                smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)]
+            ),
+        ),
+        register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
+    )
+
+
+def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Constraint:
+    return Constraint(
+        "a thread's vectors fit its registers",
+        lambda c: (
+            register_estimate(problem, c, in_registers(c))
+            <= np.minimum(arch.registers_per_sm // c.threads // 8 * 8, arch.registers_per_thread)
+        ),
+    )
+
+
+# ---- defaults -------------------------------------------------------------------------------------------------------
+
+
+def default_tile(problem: Problem) -> tuple[int, int, int, int]:
+    """BT, BK, threads, width: 8 tokens of the widest vector a thread leave registers for three blocks an SM."""
+    width = widths(problem)[-1]
+    return 8 * width, 128, 128, width
+
+
+def default_budget(problem: Problem, arch: Arch, config: Callable[[int], C], extra: int = 0) -> C:
+    """The config with the smallest budget that holds it."""
+    configs = (config(budget) for budget in smem_budgets(arch))
+    return next(c for c in configs if smem_bytes(problem, c, extra) <= c.smem_budget)  # type: ignore[attr-defined]

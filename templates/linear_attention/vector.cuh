@@ -1,0 +1,61 @@
+// N neighbouring channels of one token, moved by one instruction.
+#pragma once
+#include "types.cuh"
+
+template <int BYTES>
+struct Word;
+template <>
+struct Word<16> {
+  using Type = uint4;
+};
+template <>
+struct Word<8> {
+  using Type = uint2;
+};
+template <>
+struct Word<4> {
+  using Type = uint32_t;
+};
+template <>
+struct Word<2> {
+  using Type = uint16_t;
+};
+
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  using Bits = typename Word<N * sizeof(T)>::Type;
+  T at[N];
+};
+
+// Streaming (.cs): what is touched once should not displace what others come back for.
+template <class V, class T>
+__device__ __forceinline__ V load_once(T const* p) {
+  return __builtin_bit_cast(V, __ldcs(reinterpret_cast<typename V::Bits const*>(p)));
+}
+template <class V, class T>
+__device__ __forceinline__ void store_once(T* p, V value) {
+  __stcs(reinterpret_cast<typename V::Bits*>(p), __builtin_bit_cast(typename V::Bits, value));
+}
+
+// N floats from or to shared memory, 16 bytes at once where there are as many.
+template <int N>
+__device__ __forceinline__ void load_floats(float (&r)[N], float const* p) {
+  using Part = Vector<float, N < 4 ? N : 4>;
+#pragma unroll
+  for (int i = 0; i < N; i += sizeof(Part) / 4) {
+    Part const part = *reinterpret_cast<Part const*>(p + i);
+#pragma unroll
+    for (int j = 0; j < sizeof(Part) / 4; ++j) r[i + j] = part.at[j];
+  }
+}
+template <int N>
+__device__ __forceinline__ void store_floats(float* p, float const (&r)[N]) {
+  using Part = Vector<float, N < 4 ? N : 4>;
+#pragma unroll
+  for (int i = 0; i < N; i += sizeof(Part) / 4) {
+    Part part;
+#pragma unroll
+    for (int j = 0; j < sizeof(Part) / 4; ++j) part.at[j] = r[i + j];
+    *reinterpret_cast<Part*>(p + i) = part;
+  }
+}

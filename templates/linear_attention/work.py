@@ -1,0 +1,118 @@
+"""What the implementations do for a problem, counted by formula.
+
+Bytes are exact, and the emulator's counters agree, but for reads of cu_seqlens; instructions are those that the
+mathematics needs.
+"""
+
+from typing import Any
+
+from tuner.arch import GPU
+from tuner.operator import Work
+
+from .problem import Problem
+from .tiles import WARP, sum_bytes, tokens_per_thread
+
+PAIR = 8  # bytes of s and n in fp32
+
+# An element's instructions on the way to its state, and from there to o.
+_STATE_FMA, _STATE_MUFU = 5, 2  # exponent, 1 +, n, σ v, s; ex2 and rcp
+_OUT_FMA, _OUT_MUFU = 2, 1
+
+
+def tensor_bytes(problem: Problem, tensors: float) -> float:
+    """So many of q, k, v, o."""
+    return tensors * problem.elements * problem.dtype.itemsize
+
+
+def beta_bytes(problem: Problem, channels: int) -> int:
+    """Of β that a thread reads for its channels, which share a head."""
+    return {"scalar": 0, "head": 4, "channel": 4 * channels}[problem.decay]
+
+
+def state_bytes(problem: Problem, initial_reads: int) -> int:
+    """Initial states, read so many times, and final states."""
+    return PAIR * problem.channels * (initial_reads * problem.initial_states + problem.final_states)
+
+
+def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
+    """A thread takes `width` channels of a sequence through all of its tokens, `ahead` at a time."""
+    items = problem.sequences * problem.channels // width
+    own = items * (beta_bytes(problem, width) + 8 * problem.varlen)
+    moved = tensor_bytes(problem, 4) + state_bytes(problem, 1)
+    lanes = problem.elements / WARP
+    return Work(
+        ctas=-(-items // threads),
+        warps=threads // WARP,
+        mma=0,
+        fma=lanes * (_STATE_FMA + _OUT_FMA),
+        mufu=lanes * (_STATE_MUFU + _OUT_MUFU),
+        alu=lanes * (5 + 8 / width),
+        smem_wavefronts=0,
+        l2_bytes=moved + own,
+        dram_bytes=moved + beta_bytes(problem, 1) * problem.heads * problem.beta_channels + 4 * problem.boundaries,
+        barriers=0,
+        longest_cta=1,
+        chain=-(-problem.seq_len * problem.batch // (problem.sequences * ahead)),
+        stages=2 if ahead > 1 else 1,
+    )
+
+
+def row_tiles(problem: Problem, config: Any) -> int:
+    """Tiles along the tokens of all rows."""
+    return problem.batch * -(-problem.seq_len // config.BT)
+
+
+def blocks(problem: Problem, config: Any) -> int:
+    """Tiles of BT tokens and BK channels."""
+    return row_tiles(problem, config) * -(-problem.channels // config.BK)
+
+
+def tile_beta_bytes(problem: Problem, config: Any) -> int:
+    """β as the threads of every tile read it: each group for its vectors, then the threads that fold channels."""
+    groups = config.threads * config.width // config.BK
+    vectors = groups * problem.channels // config.width * beta_bytes(problem, config.width)
+    return row_tiles(problem, config) * (vectors + problem.channels * beta_bytes(problem, 1))
+
+
+def tiled(
+    problem: Problem,
+    config: Any,
+    gpu: GPU,
+    *,
+    ctas: int,
+    tensors_read: float,  # of k and v, and q once, by the SMs
+    exchanged: float,  # bytes between blocks, β and states
+    state_sweeps: float,  # times that σ and the state of an element are computed
+    folds: int,  # times that a tile's groups are folded
+    chain: float,
+    in_shared: bool,
+) -> Work:
+    """Work of an implementation whose blocks take tiles."""
+    lanes = problem.elements / WARP
+    tile_sums = sum_bytes(config) / 128
+    moved = tensor_bytes(problem, tensors_read + 1)
+    return Work(
+        ctas=ctas,
+        warps=config.threads // WARP,
+        mma=0,
+        fma=lanes * (state_sweeps * _STATE_FMA + _OUT_FMA),
+        mufu=lanes * (state_sweeps * _STATE_MUFU + _OUT_MUFU),
+        alu=lanes * (2 + state_sweeps * 4 + (tensors_read + 1) * 4 / config.width),
+        smem_wavefronts=blocks(problem, config) * folds * 3 * tile_sums
+        + in_shared * (tensor_bytes(problem, tensors_read) + tensor_bytes(problem, 2 * state_sweeps + 1)) / 128,
+        l2_bytes=moved + exchanged,
+        dram_bytes=_dram_bytes(problem, tensors_read, gpu),
+        barriers=ctas * 3,
+        longest_cta=1,
+        chain=chain,
+        stages=2 if in_shared or tokens_per_thread(config) > 1 else 1,
+    )
+
+
+def _dram_bytes(problem: Problem, tensors_read: float, gpu: GPU) -> float:
+    """Every tensor once; k and v once more where they are too large to be still in L2."""
+    from .operator import cost
+
+    fits = tensor_bytes(problem, 2) < gpu.device.l2_bytes / 2
+    again = 2 if tensors_read == 5 and not fits else 0
+    return cost(problem).bytes + tensor_bytes(problem, again)

@@ -1,0 +1,119 @@
+"""Blocks that wait for each other, and the order that atomics and fences give their accesses."""
+
+import numpy as np
+import pytest
+from emulated import CHECKED, PLAIN, snippet
+
+from tuner.emulator import Buffer, Mode, Run
+
+CHAIN = """
+#include "atomic.cuh"
+extern "C" __global__ void chain(int* y, uint32_t* ready) {
+  int const b = blockIdx.x;
+  if (threadIdx.x == 0) {
+    if (b > 0) while (%(load)s(ready + b - 1) == 0) backoff();
+    y[b] = b > 0 ? y[b - 1] + b : 0;
+    %(store)s(ready + b, 1u);
+  }
+}
+"""
+
+
+def chain(
+    mode: Mode, blocks: int = 20, load: str = "load_acquire", store: str = "store_release"
+) -> tuple[list[int], Run]:
+    kernel = snippet(CHAIN % {"load": load, "store": store}, "chain", checked=mode.checked)
+    with (
+        Buffer("y", 4 * blocks, writable=True, initialized=False) as y,
+        Buffer.of("ready", np.zeros(blocks, np.uint32), writable=True) as ready,
+    ):
+        run = kernel.launch("chain", (blocks, 1, 1), 64, 0, [y, ready], mode)
+        return y.view(np.int32, (blocks,)).tolist(), run
+
+
+@pytest.mark.parametrize("mode", [*PLAIN, *CHECKED], ids=str)
+def test_blocks_wait_for_each_other_in_any_order(mode: Mode) -> None:
+    sums, run = chain(mode)
+    assert run.findings == ()
+    assert sums == np.cumsum(range(20)).tolist()
+
+
+@pytest.mark.parametrize(("load", "store"), [("load_relaxed", "store_release"), ("load_acquire", "store_relaxed")])
+def test_a_flag_without_acquire_and_release_orders_nothing(load: str, store: str) -> None:
+    _, run = chain(CHECKED[0], load=load, store=store)
+    assert {finding.kind for finding in run.findings} == {"race"}
+
+
+def test_a_loop_that_polls_without_backoff_lets_others_run() -> None:
+    kernel = snippet(
+        (CHAIN % {"load": "load_acquire", "store": "store_release"}).replace("backoff();", "continue;"), "chain"
+    )
+    with (
+        Buffer("y", 80, writable=True, initialized=False) as y,
+        Buffer.of("ready", np.zeros(20, np.uint32), writable=True) as ready,
+    ):
+        run = kernel.launch("chain", (20, 1, 1), 64, 0, [y, ready], Mode(schedule="reverse"))
+        assert (run.findings, y.view(np.int32, (20,))[19]) == ((), 190)
+
+
+def test_polling_for_what_nobody_stores_is_a_livelock() -> None:
+    text = """
+#include "atomic.cuh"
+extern "C" __global__ void forever(uint32_t* flag) { while (load_acquire(flag) == 0) backoff(); }
+"""
+    with Buffer.of("flag", np.zeros(1, np.uint32), writable=True) as flag:
+        run = snippet(text, "forever").launch("forever", (2, 1, 1), 32, 0, [flag], Mode())
+    assert [finding.kind for finding in run.findings] == ["livelock"]
+
+
+def test_more_blocks_than_can_be_resident_waiting_for_a_later_one_are_a_livelock() -> None:
+    text = """
+#include "atomic.cuh"
+extern "C" __global__ void backwards(uint32_t* ready) {
+  if (blockIdx.x + 1 < gridDim.x) while (load_acquire(ready + blockIdx.x + 1) == 0) backoff();
+  if (threadIdx.x == 0) store_release(ready + blockIdx.x, 1u);
+}
+"""
+    with Buffer.of("ready", np.zeros(40, np.uint32), writable=True) as ready:
+        run = snippet(text, "backwards").launch("backwards", (40, 1, 1), 1024, 0, [ready], Mode())
+    (finding,) = run.findings
+    assert (finding.kind, "cannot start" in finding.message) == ("livelock", True)
+
+
+def test_a_deadlock_says_who_waits_where() -> None:
+    text = """
+extern "C" __global__ void apart() {
+  if (threadIdx.x < 32) named_barrier_sync(1, 64);
+  else named_barrier_sync(2, 64);
+}
+"""
+    (finding,) = snippet(text, "apart").launch("apart", (1, 1, 1), 64, 0, [], Mode()).findings
+    assert finding.kind == "deadlock"
+    assert "32 at a named barrier (line 4); 32 at a named barrier (line 5)" in finding.message
+
+
+def test_blocks_that_write_the_same_place_race_even_when_they_run_one_after_another() -> None:
+    text = 'extern "C" __global__ void same(int* y) { if (threadIdx.x == 0) y[0] = 1; }'
+    with Buffer("y", 4, writable=True, initialized=False) as y:
+        run = snippet(text, "same", checked=True).launch("same", (2, 1, 1), 32, 0, [y], Mode(checked=True))
+    assert [finding.kind for finding in run.findings] == ["race"]
+
+
+def test_threads_of_a_block_race_in_global_memory_without_a_barrier() -> None:
+    text = """
+extern "C" __global__ void turn(int* y, int* z) {
+  y[threadIdx.x] = threadIdx.x;
+  %s
+  z[threadIdx.x] = y[63 - threadIdx.x];
+}
+"""
+    found = []
+    for barrier in ("", "__syncthreads();"):
+        kernel = snippet(text % barrier, "turn", checked=True)
+        with (
+            Buffer("y", 256, writable=True, initialized=False) as y,
+            Buffer("z", 256, writable=True, initialized=False) as z,
+        ):
+            run = kernel.launch("turn", (1, 1, 1), 64, 0, [y, z], CHECKED[0])
+            found.append("race" in {finding.kind for finding in run.findings})
+    assert found == [True, False]

@@ -1,0 +1,86 @@
+"""Emulator and GPU agree: every micro kernel, on the same arguments, bit for bit on integer-valued inputs."""
+
+from contextlib import ExitStack
+
+import driver
+import numpy as np
+import pytest
+from emulated import Call, Uninitialized, entries_of, launch, source
+from micro import Micro, micros
+from test_tma import copied
+
+from tuner import gpu
+from tuner.cubin import Cubin
+from tuner.emulator import Mode
+from tuner.nvrtc import Options, compile
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
+
+MICROS = micros()
+
+
+def image_of(file: str) -> bytes:
+    """The cubin of a kernel file for this device; skips where the device lacks the file's instructions."""
+    arch = gpu.current_gpu().arch.name
+    if "sm90" in file and arch != "sm_90a":
+        pytest.skip(f"{arch} has no wgmma")
+    cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
+    assert isinstance(cubin, Cubin), cubin
+    return cubin.image
+
+
+def run_on_device(call: Call) -> dict[str, np.ndarray]:
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(driver.memory(array)) for array in call.inputs.values()]
+        outputs = {name: stack.enter_context(driver.memory(_initial(value))) for name, value in call.outputs.items()}
+        arguments = [*inputs, *outputs.values(), *call.scalars]
+        driver.launch(image_of(call.file), call.entry, call.grid, call.threads, call.smem_bytes, arguments)
+        return {name: memory.read() for name, memory in outputs.items()}
+
+
+def _initial(value: np.ndarray | Uninitialized) -> np.ndarray:
+    if isinstance(value, Uninitialized):
+        return np.full(value.shape, -1, f"i{np.dtype(value.dtype).itemsize}").view(value.dtype)
+    return value
+
+
+@pytest.mark.parametrize("micro", MICROS, ids=lambda micro: micro.name)
+def test_the_device_computes_the_emulators_bits(micro: Micro) -> None:
+    emulated, run = launch(micro.call, Mode())
+    measured = run_on_device(micro.call)
+    assert run.findings == ()
+    for name, bits in emulated.items():
+        np.testing.assert_array_equal(measured[name].view(np.uint8), bits.view(np.uint8), err_msg=name)
+
+
+def test_every_fragment_layout_is_the_devices() -> None:
+    call = Call("primitives_sm80.cu", "layouts", {}, {"out": Uninitialized(np.int32, (9, 32, 8))})
+    np.testing.assert_array_equal(run_on_device(call)["out"], launch(call, Mode())[0]["out"])
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_a_box_lands_where_the_emulator_says(swizzle: int) -> None:
+    array = np.arange(40 * 72, dtype=np.float16).reshape(40, 72)
+    box, at = (24, (swizzle or 64) // 2), (30, -8)
+    raw, stored, _ = copied(array, box, at, swizzle, Mode())
+    with (
+        driver.memory(array) as source_,
+        driver.memory(np.zeros_like(array)) as target,
+        driver.memory(np.zeros_like(raw)) as bytes_,
+    ):
+        maps = [driver.tensor_map(each, box, swizzle) for each in (source_, target)]
+        scalars = [np.int32(n) for n in (raw.nbytes, 2, at[1], at[0], 0)]
+        driver.launch(image_of("primitives_sm90.cu"), "tensor_copy", (1, 1, 1), 64, 32776, [*maps, bytes_, *scalars])
+        np.testing.assert_array_equal(bytes_.read(), raw)
+        np.testing.assert_array_equal(target.read(), stored)
+
+
+def test_approximations_are_within_their_documented_error() -> None:
+    """2 ulp for ex2, 1 ulp for rcp, 2^-22 absolute for lg2 near 1, 2^-11 relative for tanh (PTX ISA)."""
+    x = np.random.default_rng(0).uniform(-8, 8, 4096).astype(np.float32)
+    outputs = {"y": Uninitialized(np.float32, (4, 4096))}
+    call = Call("primitives_sm80.cu", "approximate", {"x": np.abs(x)}, outputs, (np.int32(4096),), (16, 1, 1), 256)
+    emulated, measured = launch(call, Mode())[0]["y"], run_on_device(call)["y"]
+    limits = [2**-22 * emulated[0], np.full(4096, 2**-21), 2**-23 * emulated[2], 2**-10 * np.abs(emulated[3])]
+    for row, limit in enumerate(limits):
+        assert (np.abs(measured[row] - emulated[row]) <= limit).all(), row
