@@ -50,13 +50,14 @@ struct Walk {
   }
 };
 
-// Scores of keys that a query does not attend become -inf. A lane's queries are at `position` + 8 i, its keys begin at
-// `key`.
+// Scores of keys that a query does not attend become -inf. `position`: of the lane's queries, rows 8 i of the tile; its
+// keys begin at `key`.
 template <int kM, int kN>
-__device__ __forceinline__ void mask(float (&r_s)[kM][kN][4], int position, int key, int window, int sinks) {
+__device__ __forceinline__ void mask(float (&r_s)[kM][kN][4], int const (&position)[2 * kM], int key, int window,
+                                     int sinks) {
 #pragma unroll
   for (int i = 0; i < 2 * kM; ++i) {
-    int const last = position + 8 * i - key, first = last - window + 1, sink_end = sinks - key;
+    int const last = position[i] - key, first = last - window + 1, sink_end = sinks - key;
 #pragma unroll
     for (int e = 0; e < 2 * kN; ++e) {
       int const j = e / 2 * 8 + e % 2;

@@ -1,0 +1,92 @@
+"""What the emulator costs: a build, a plain run and a checked run of flash attention, in CPU seconds.
+
+    python benchmarks/emulator.py [--configs 12] [--repeats 5]
+
+Head_dim 72, batch 1, 2 heads, 256 tokens, causal, bf16, on mma_sync. Builds start from an empty cache in a temporary
+folder; runs are CPU time of this thread, the best and the median over configs of the best of `repeats`.
+"""
+
+import argparse
+import os
+import random
+import resource
+import tempfile
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+_CORES = 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configs", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TUNER_CACHE_DIR"] = folder
+        _run(options.configs, options.repeats)
+
+
+def _run(configs: int, repeats: int) -> None:
+    from tuner import operators
+    from tuner.arch import gpu
+    from tuner.emulator import Mode
+
+    operator = operators.load("flash_attention")
+    implementation = operators.implementation("flash_attention", "mma_sync")
+    problem = operator.problem(head_dim=72, causal=True, batch=1, heads=2, seq_q=256)
+    space = implementation.space(problem, gpu("sm_80").arch)
+    default = implementation.default(problem, gpu("sm_80").arch)
+    wanted = [default, *(space[i] for i in random.Random(0).sample(range(len(space)), configs - 1))]
+    modes = {"plain": Mode(), "checked": Mode(True, "random", "late", 1)}
+    cost: dict[str, float] = {}
+    for name, mode in modes.items():
+        builds = _builds(operator, implementation, problem, wanted, mode)
+        runs = [_best(operator, implementation, problem, config, mode, repeats) for config in wanted]
+        cost[f"{name} build"], cost[f"{name} run"] = median(builds), median(runs)
+        print(f"{name:8} build {_spread(builds, 's')}   run {_spread([1e3 * run for run in runs], 'ms')}")
+        print(f"{'':8} default config: run {1e3 * runs[0]:.1f} ms")
+    plain = cost["plain build"] + 2 * cost["plain run"]
+    both = plain + cost["checked build"] + 2 * cost["checked run"]
+    print(f"on {_CORES} idle cores: {_CORES * 60 / plain:.0f} configs a minute plain (a build, 2 runs), ", end="")
+    print(f"{_CORES * 60 / both:.0f} checked (and a checked build, 2 runs)")
+
+
+def _builds(operator: Any, implementation: Any, problem: Any, wanted: Sequence[Any], mode: Any) -> list[float]:
+    """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
+    from tuner import emulator
+    from tuner.render import render
+
+    naive = operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
+    emulator.build(render(operator, implementation, naive, wanted[0], "host"), checked=mode.checked)
+    found = []
+    for config in wanted:
+        before = _children()
+        emulator.build(render(operator, implementation, problem, config, "host"), checked=mode.checked)
+        found.append(_children() - before)
+    return found
+
+
+def _best(operator: Any, implementation: Any, problem: Any, config: Any, mode: Any, repeats: int) -> float:
+    import numpy as np
+
+    from tuner import emulator
+
+    arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
+    runs = [emulator.run(operator, implementation, problem, config, arrays, mode)[1] for _ in range(repeats)]
+    assert not any(run.findings for run in runs)
+    return min(run.cpu_seconds for run in runs)
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _spread(values: Sequence[float], unit: str) -> str:
+    return f"{median(values):.3g} {unit} ({min(values):.3g} to {max(values):.3g})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""How kernels are timed, as data: part of what a measured result means."""
+
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Literal
+
+from tuner.errors import UsageError
+
+_VERSION = 1  # raised when the same fields would give other times
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementPolicy:
+    """What the times of a search are. `l2` says what a launch finds in the L2 cache: nothing, or its own last run.
+
+    The other fields say how sure the times are, not what they are, so they are no part of `name`.
+    """
+
+    l2: Literal["cold", "warm"] = "cold"
+    warm_up_us: float = 20_000.0  # a kernel runs this long before its first sample: clocks rise meanwhile
+    sample_us: float = 1_000.0  # kernel time of one sample, in launches of their own …
+    most_launches: int = 32  # … but no more of them than this
+    # (samples so far, stop when the lower confidence bound is above this × the best): repeats grow for survivors only.
+    screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
+    rounds: int = 30  # of the final race
+    tie: float = 0.01  # relative difference under which two kernels are equally fast
+    limit_s: float = 10.0  # a launch that takes longer hangs
+
+    def __post_init__(self) -> None:
+        if self.l2 not in ("cold", "warm"):
+            raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
+        for name in ("warm_up_us", "sample_us", "most_launches", "rounds", "tie", "limit_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"measurement policy: {name} is {getattr(self, name)}, it must be positive")
+
+    @property
+    def name(self) -> str:
+        """What two times must have in common to be compared: "measured/1 cold L2"."""
+        return f"measured/{_VERSION} {self.l2} L2"
+
+    @property
+    def most_samples(self) -> int:
+        return self.screening[-1][0]
+
+    def launches(self, time_us: float) -> int:
+        """How many launches of a kernel that takes `time_us` make a sample."""
+        return max(1, min(self.most_launches, round(self.sample_us / time_us))) if time_us > 0 else self.most_launches
+
+
+def spelled(policy: MeasurementPolicy) -> str:
+    """Every field, for a report: "l2=cold warm_up_us=20000 …"."""
+    return " ".join(f"{each.name}={getattr(policy, each.name)}" for each in fields(policy))

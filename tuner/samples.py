@@ -1,0 +1,98 @@
+"""Times of one kernel: which of them count, and what they say, with how much confidence."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80  # NVML: hardware, software-thermal, hardware-thermal, power-brake slowdown
+_CLOCK_DROP = 0.95  # of the kernel's own median clock
+_PRIOR_SD, _PRIOR_WEIGHT = 0.02, 3.0  # relative noise assumed before a kernel has shown its own, and its worth in samples
+_MEDIAN_LOSS = 1.2533  # sqrt(π / 2): standard error of a median over that of a mean, normal noise
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The device at a moment; 0 is what nobody could read."""
+
+    sm_mhz: int = 0
+    throttle: int = 0  # NVML's clock event reasons, a bit each
+    temperature_c: int = 0
+    processes: int = 0  # that compute on it, this one included
+
+    @property
+    def slowed(self) -> int:
+        """The reasons that make times wrong; a power cap is how a busy device runs, and stays out."""
+        return self.throttle & _SLOWED
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The time of a launch, a median over a few, and the device just after them."""
+
+    time_us: float
+    state: State = State()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A median and its confidence interval, in the unit of the values."""
+
+    mid: float
+    low: float
+    high: float
+    count: int
+
+
+def usual(history: Sequence[State]) -> State:
+    """What most of a session looked like: a throttle that is always on is how this device runs."""
+    slowed, processes = (
+        Counter(getattr(each, name) for each in history).most_common(1)[0][0] if history else 0
+        for name in ("slowed", "processes")
+    )
+    return State(throttle=slowed, processes=processes)
+
+
+def undisturbed(samples: Sequence[Sample], session: State) -> tuple[Sample, ...]:
+    """The samples of one kernel that no throttle, other process or dropping clock falsified.
+
+    Clocks are compared within the kernel: a heavy one runs at a lower clock than a light one, and that is its time.
+    """
+    clock = median([each.state.sm_mhz for each in samples]) if samples else 0
+    return tuple(each for each in samples if not _disturbed(each.state, session, clock))
+
+
+def _disturbed(state: State, session: State, clock: float) -> bool:
+    throttled = bool(state.slowed & ~session.slowed)
+    return throttled or state.processes > session.processes or state.sm_mhz < _CLOCK_DROP * clock
+
+
+def estimate(times: Sequence[float]) -> Estimate:
+    """Median time and interval, from relative differences. Raises ValueError without a time."""
+    found = interval(np.log(np.asarray(times, np.float64)))
+    return Estimate(*(float(np.exp(each)) for each in (found.mid, found.low, found.high)), len(times))
+
+
+def interval(values: Times, confidence: float = CONFIDENCE) -> Estimate:
+    """The median of `values` [n] (logarithms of times) and its interval; raises ValueError for n = 0.
+
+    The spread is a robust one, pulled towards the noise that devices usually have, so that two samples that happen to
+    agree are no certainty, and one that lies does not decide.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n == 0:
+        raise ValueError("no value to estimate from")
+    mid = float(np.median(values))
+    own = 1.4826 * float(np.median(np.abs(values - mid)))
+    freedom = _PRIOR_WEIGHT + n - 1
+    sd = ((_PRIOR_WEIGHT * _PRIOR_SD**2 + (n - 1) * own**2) / freedom) ** 0.5
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * _MEDIAN_LOSS * sd / n**0.5
+    return Estimate(mid, mid - half, mid + half, n)
