@@ -151,12 +151,13 @@ def test_a_grid_that_cannot_launch_is_refused() -> None:
 
 @pytest.mark.slow
 def test_defaults_never_spill() -> None:
-    """dtypes and masks are dealt out, so that each occurs with each; sm_86 and sm_89 get the code of sm_80."""
-    jobs = []
-    for i, (D, arch) in enumerate(product(HEAD_DIMS, ("sm_80", "sm_90a", "sm_120a"))):
-        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 2 % 2], causal=bool(i % 2))
-        config = MMA_SYNC.default(problem, ARCHES[arch])
-        jobs.append((render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch)))
+    """Every head_dim on two arches; arches, dtypes and masks are dealt out. sm_86 and sm_89 get the code of sm_80."""
+    jobs, arches = [], ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+    for i, D in enumerate(d for d in HEAD_DIMS for _ in range(2)):
+        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 4 % 2], causal=bool(i % 2))
+        arch = ARCHES[arches[(i + i // 4) % 4]]
+        config = MMA_SYNC.default(problem, arch)
+        jobs.append((render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch.name)))
     with Compiler(workers=2) as compiler:
         for position, cubin in compiler.compile_many(jobs):
             assert not isinstance(cubin, Failed), cubin.log
@@ -164,18 +165,15 @@ def test_defaults_never_spill() -> None:
 
 
 @pytest.mark.slow
-def test_configs_drawn_from_the_space_compile_for_their_arch_and_rarely_spill() -> None:
+def test_configs_drawn_from_the_space_compile_for_their_arch() -> None:
     rng, jobs = np.random.default_rng(3), []
     for D, arch in product((72, 128, 256), ("sm_86", "sm_120a")):
         problem = Problem(head_dim=D, causal=True)
         space = MMA_SYNC.space(problem, ARCHES[arch])
-        configs = [space[int(index)] for index in rng.integers(len(space), size=2)]
-        jobs += [(render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch)) for config in configs]
+        jobs.append((render(OPERATOR, MMA_SYNC, problem, space[int(rng.integers(len(space)))]), Options(arch=arch)))
     with Compiler(workers=2) as compiler:
         cubins = [cubin for _, cubin in compiler.compile_many(jobs)]
     assert not [cubin.log for cubin in cubins if isinstance(cubin, Failed)]
-    spilling = [c for c in cubins if not isinstance(c, Failed) and c.entries["flash_attention_mma_sync"].spills > 32]
-    assert len(spilling) <= len(cubins) // 8
 
 
 # ---- the kernels on the emulator

@@ -132,12 +132,12 @@ def test_a_batch_spreads_out_instead_of_repeating_one_idea() -> None:
 
 def test_failures_teach_where_not_to_go() -> None:
     sampler, failed = Sampler(SPACE, seed=0), []
-    for index in islice(_asked(sampler), 60):
+    for index in islice(_asked(sampler), 40):
         works = SPACE[index].threads <= 64
         sampler.tell(index, COSTS[index] if works else None)
         failed.append(not works)
     assert np.mean(SPACE.columns.threads <= 64) < 0.4
-    assert np.mean(failed[30:]) < 0.1
+    assert np.mean(failed[10:]) < 0.2
 
 
 def test_a_search_in_which_everything_fails_goes_on() -> None:
@@ -287,7 +287,7 @@ def test_a_space_of_millions_is_searched() -> None:
     space = wide(12, 12, 12, 10, 10, 4, 4)
     assert len(space) == 2_764_800
     values, sampler = _smooth(space), Sampler(space, method="categorical", seed=0)
-    for index in islice(_asked(sampler), 60):
+    for index in islice(_asked(sampler), 40):
         sampler.tell(index, float(values[index]))
     assert sampler.best is not None
     assert np.mean(values < sampler.best[1]) < 1e-3

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tuner.samples import Estimate, Times, estimate, interval
+from tuner.samples import Estimate, Times, estimate, in_units, interval, intervals
 
 _RESAMPLES = 200
 
@@ -50,31 +51,25 @@ def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Sta
         raise ValueError(f"a race needs rounds and contenders, not times of shape {logs.shape}")
     winner, tied = _winner(logs, rules)
     places = tuple(
-        Place(estimate(np.exp(logs[:, i]).tolist()), _ratio(logs[:, i] - logs[:, winner]), bool(tied[i]))
+        Place(estimate(np.exp(logs[:, i]).tolist()), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i]))
         for i in range(logs.shape[1])
     )
-    regret = max(0.0, *(1 / place.ratio.low - 1 for i, place in enumerate(places) if i != winner), 0.0)
+    regret = max([0.0, *(1 / place.ratio.low - 1 for i, place in enumerate(places) if i != winner)])
     return Standing(winner, places, regret, _flips(logs, rules, winner, seed))
 
 
-def _winner(logs: Times, rules: Rules) -> tuple[int, Times]:
+def _winner(logs: Times, rules: Rules) -> tuple[int, npt.NDArray[np.bool_]]:
     """(the winner, which contenders are tied with the fastest)."""
     paired = logs - logs.mean(axis=1, keepdims=True)  # what a round had in common (clock, heat) is gone
     fastest = int(np.argmin(np.median(paired, axis=0)))
-    gaps = [interval(logs[:, i] - logs[:, fastest]) for i in range(logs.shape[1])]
-    tied = np.array([gap.low <= 0 or gap.mid <= np.log1p(rules.tie) for gap in gaps])
-    tied[fastest] = True
+    gap, half = intervals(logs - logs[:, [fastest]])
+    tied = (gap - half <= 0) | (gap <= np.log1p(rules.tie))
     allowed = [i for i in np.flatnonzero(tied) if i == fastest or not _loses_to_default(logs, int(i), rules)]
     return int(min(allowed, key=lambda i: rules.keys[i])), tied
 
 
 def _loses_to_default(logs: Times, contender: int, rules: Rules) -> bool:
     return rules.default is not None and float(np.median(logs[:, contender] - logs[:, rules.default])) > 0
-
-
-def _ratio(differences: Times) -> Estimate:
-    found = interval(differences)
-    return Estimate(float(np.exp(found.mid)), float(np.exp(found.low)), float(np.exp(found.high)), found.count)
 
 
 def _flips(logs: Times, rules: Rules, winner: int, seed: int) -> float:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 import numpy as np
@@ -13,7 +14,8 @@ Times = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80  # NVML: hardware, software-thermal, hardware-thermal, power-brake slowdown
 _CLOCK_DROP = 0.95  # of the kernel's own median clock
-_PRIOR_SD, _PRIOR_WEIGHT = 0.02, 3.0  # relative noise assumed before a kernel has shown its own, and its worth in samples
+_PRIOR_SD = 0.02  # relative noise that is assumed before a kernel has shown its own …
+_PRIOR_WEIGHT = 3.0  # … and how many samples that is worth
 _MEDIAN_LOSS = 1.2533  # sqrt(π / 2): standard error of a median over that of a mean, normal noise
 
 
@@ -75,24 +77,39 @@ def _disturbed(state: State, session: State, clock: float) -> bool:
 
 def estimate(times: Sequence[float]) -> Estimate:
     """Median time and interval, from relative differences. Raises ValueError without a time."""
-    found = interval(np.log(np.asarray(times, np.float64)))
-    return Estimate(*(float(np.exp(each)) for each in (found.mid, found.low, found.high)), len(times))
+    return in_units(interval(np.log(np.asarray(times, np.float64))))
 
 
-def interval(values: Times, confidence: float = CONFIDENCE) -> Estimate:
-    """The median of `values` [n] (logarithms of times) and its interval; raises ValueError for n = 0.
+def in_units(logs: Estimate) -> Estimate:
+    """An estimate of logarithms as one of times, or of ratios."""
+    return Estimate(float(np.exp(logs.mid)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.count)
+
+
+def interval(values: Times) -> Estimate:
+    """The median of `values` [n] (logarithms of times) and its interval; raises ValueError for n = 0."""
+    mid, half = intervals(values[:, None])
+    return Estimate(float(mid[0]), float(mid[0] - half[0]), float(mid[0] + half[0]), len(values))
+
+
+def intervals(values: Times) -> tuple[Times, Times]:
+    """Medians of the columns of `values` [n, k] and half the widths of their intervals; ValueError for n = 0.
 
     The spread is a robust one, pulled towards the noise that devices usually have, so that two samples that happen to
     agree are no certainty, and one that lies does not decide.
     """
-    from scipy.special import stdtrit
-
     n = len(values)
     if n == 0:
         raise ValueError("no value to estimate from")
-    mid = float(np.median(values))
-    own = 1.4826 * float(np.median(np.abs(values - mid)))
+    mid = np.median(values, axis=0)
+    own = 1.4826 * np.median(np.abs(values - mid), axis=0)
     freedom = _PRIOR_WEIGHT + n - 1
-    sd = ((_PRIOR_WEIGHT * _PRIOR_SD**2 + (n - 1) * own**2) / freedom) ** 0.5
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * _MEDIAN_LOSS * sd / n**0.5
-    return Estimate(mid, mid - half, mid + half, n)
+    sd = np.sqrt((_PRIOR_WEIGHT * _PRIOR_SD**2 + (n - 1) * own**2) / freedom)
+    return mid, _quantile(freedom) * _MEDIAN_LOSS * sd / np.sqrt(n)
+
+
+@cache
+def _quantile(freedom: float) -> float:
+    """Student's t that CONFIDENCE stays under, on both sides."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -35,9 +35,9 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
   }
 }
 
-// r_o = the sum of P V, with the maxima and sums in `state`, over the tiles of keys that the ring brings, and free shared
-// memory, by the threads that share a ring. `scale` is in base 2. QueryRows loads Q as BlockRows does. Mask tells what a
-// warp attends of a tile:
+// r_o = the sum of P V over the tiles of keys that the ring brings, with maxima and sums in `state`; in the end the
+// threads that share the ring may use its memory. `scale` is in base 2. QueryRows loads Q as BlockRows does. Mask tells
+// what a warp attends of a tile:
 //   visits(key)        the steps to visit, like EveryStep, in the tile that begins at `key`
 //   all(key, count)    whether every row of the warp attends all of `count` keys
 //   hide(r_s, key)     makes -inf of scores of keys that a row does not attend; the lane's keys begin at `key`

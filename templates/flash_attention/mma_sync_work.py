@@ -48,8 +48,11 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
 
 
 def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:
-    """Work of all heads, of any attention that visits tiles as `visits` says; `floor` is the problem's. mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer
-    instructions are those that the mathematics needs, with addresses estimated."""
+    """Work of all heads, of any attention that visits tiles as `visits` says; `floor` is the problem's.
+
+    mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer instructions are those
+    that the mathematics needs, with addresses estimated.
+    """
     heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
     groups = _group_tiles(problem.head_dim, config, visits)
     return Work(

@@ -3,8 +3,8 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the first
-// key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
+// Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the
+// first key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
 template <class T, class Layout, class Walk, int BN, int kThreads>
 struct BlockTiles {
   static constexpr int kBytes = BN * Layout::kRowBytes;

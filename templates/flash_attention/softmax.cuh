@@ -78,8 +78,8 @@ __device__ __forceinline__ void rescale(float (&r_o)[kM][kN][4], float const (&f
       for (int e = 0; e < 4; ++e) r_o[m][n][e] *= factor[m][e / 2];
 }
 
-// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; adds the unrounded P to the sums. P of steps that
-// are not visited stays undefined.
+// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; adds the unrounded P to the sums. P of steps
+// that are not visited stays undefined.
 template <class T, int kM, int kN, class Steps = EveryStep>
 __device__ __forceinline__ void exponentiate(uint32_t (&r_p)[kN / 2][kM][4], RowState<kM>& state,
                                              float const (&r_s)[kM][kN][4], float scale, Steps visited = {}) {

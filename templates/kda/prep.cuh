@@ -126,13 +126,18 @@ struct Prep {
   }
 
   __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
+    // Pointers that advance: products with the strides, kept for every chunk, would fill the registers.
+    T const *q = from.q + first() * from.q_stride + 2 * pair(), *k = from.k + first() * from.k_stride + 2 * pair();
+    Gate const* g = from.g + first() * from.g_stride + 2 * pair();
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      int const t = first() + i;
-      bool const there = t < from.tokens;
-      r.q[i] = load_pair(from.q + t * from.q_stride + 2 * pair(), there);
-      r.k[i] = load_pair(from.k + t * from.k_stride + 2 * pair(), there);
-      r.g[i] = load_pair(from.g + t * from.g_stride + 2 * pair(), there);
+      bool const there = first() + i < from.tokens;
+      r.q[i] = load_pair(q, there);
+      r.k[i] = load_pair(k, there);
+      r.g[i] = load_pair(g, there);
+      q += from.q_stride;
+      k += from.k_stride;
+      g += from.g_stride;
     }
     if (thread < C && thread < from.tokens) r.beta = from.beta[thread * from.beta_stride];
   }

@@ -1,5 +1,8 @@
 """What prep_scan does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from tuner.arch import GPU
 from tuner.operator import Work
 
@@ -23,15 +26,16 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     blocks = problem.value_dim // config.BV
     warps = int(scan_threads(config)) // WARP
     tiles = problem.value_dim // 16  # of 16 columns of the state
-    fma, alu, wavefronts = _instructions(problem, config)
+    prep, scan = instructions(problem, config)
+    copied = blocks * used_image_bytes(problem.key_dim, config.C) + 2 * config.C * problem.value_dim
     return Work(
         ctas=blocks * problem.batch * problem.value_heads,
         warps=warps,
         mma=chunks * (prep_mma(problem.key_dim, config.C) + tiles * scan_mma(problem.key_dim, config.C)),
-        fma=chunks * fma,
+        fma=chunks * (prep.fma + scan.fma),
         mufu=chunks * (2 + (not problem.safe_gate)) * config.C * problem.key_dim / WARP,
-        alu=chunks * alu,
-        smem_wavefronts=chunks * wavefronts,
+        alu=chunks * (prep.alu + scan.alu),
+        smem_wavefronts=chunks * (prep.wavefronts + scan.wavefronts + copied / 128),
         l2_bytes=float(_prep_bytes(problem, config, chunks) + _scan_bytes(problem, config, chunks * blocks)),
         dram_bytes=float(cost(problem).bytes + 2 * chunks * used_image_bytes(problem.key_dim, config.C)),
         barriers=chunks * (5 + blocks),
@@ -52,18 +56,27 @@ def scan_mma(K: int, C: int) -> int:
     return 3 * (K // 16) * (C // 8) + 2 * int(triangle_blocks(C))
 
 
-def _instructions(problem: Problem, config: Config) -> tuple[float, float, float]:
-    """Warp instructions of one chunk, all blocks: fp32, integer, and shared-memory cycles."""
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Of a warp, for one chunk: fp32 and integer ones, and cycles of shared memory."""
+
+    fma: float
+    alu: float
+    wavefronts: float
+
+
+def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructions]:
+    """What preparing a chunk takes, and what all columns of the state do with it; copies are not among them."""
     K, C, V = problem.key_dim, config.C, problem.value_dim
-    elements, values, tiles = C * K / WARP, C * V / WARP, V // 16
-    warps = V // config.rows
-    prep_fma = 14 * elements + C * C / 2
-    scan_fma = tiles * (K * 16 / WARP) + (config.partials - 1) * values
-    packs = tiles * K * 16 / WARP / 2 + values  # of the state, and of x and o
-    prep_wavefronts = 3 * 4 * elements + K / 16 * 4 * (6 * triangle_blocks(C) + 2 * C // 16)
-    scan_wavefronts = warps * (K / 16 * (C / 16) * 3 * 4 + K / 16 * 4 + 4 * triangle_blocks(C)) + values * 2
-    copies = V // config.BV * (used_image_bytes(K, C) + 2 * C * config.BV) / 128
-    return prep_fma + scan_fma, 6 * elements + packs + 4 * warps * K / 16, prep_wavefronts + scan_wavefronts + copies
+    elements, values, state = C * K / WARP, C * V / WARP, K * V / WARP
+    blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
+    prep_wavefronts = 12 * elements + 4 * steps * (6 * blocks + C / 8)
+    scan_wavefronts = warps * (12 * steps * C / 16 + 4 * steps + 4 * blocks) + 2 * values
+    packs = state / 2 + values  # of the state, and of x and o
+    return (
+        Instructions(14 * elements + C * C / 2, 6 * elements, prep_wavefronts),
+        Instructions(state + (config.partials - 1) * values, packs + 4 * warps * steps, scan_wavefronts),
+    )
 
 
 def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:

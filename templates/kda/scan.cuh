@@ -28,12 +28,15 @@ struct Scan {
   using Tokens = float[kM][C / 8][4];    // [values, tokens]
   using Operand = uint32_t[kSubs][kM][4];  // Tokens as operands A
 
-  // One chunk into a stage: thread `i` of `kLoaders` copies its share, and commits.
+  // Starts copying an image, and the values of a chunk of which `tokens` exist, into a stage: the share of one of
+  // kLoaders threads.
   template <int kLoaders>
-  static __device__ __forceinline__ void load(uint32_t s_stage, unsigned char const* g_image, T const* g_v,
-                                              int64_t stride, int tokens, int thread) {
+  static __device__ __forceinline__ void load_image(uint32_t s_stage, unsigned char const* g_image, int thread) {
 #pragma unroll 4
     for (int i = thread; i < Image::kUsedBytes / 16; i += kLoaders) cp_async<16>(s_stage + 16 * i, g_image + 16 * i);
+  }
+  template <int kLoaders>
+  static __device__ __forceinline__ void load_v(uint32_t s_stage, T const* g_v, int64_t stride, int tokens, int thread) {
 #pragma unroll 4
     for (int i = thread; i < C * Values::kChunks; i += kLoaders) {
       int const row = i / Values::kChunks, chunk = i % Values::kChunks;

@@ -24,6 +24,7 @@ class Config:
     BK: int  # channels a tile, over all heads
     threads: int  # a block
     width: int  # channels a thread, loaded at once
+    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -52,6 +53,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
+            "keep_weights": (False, True),
         },
         constraints=(
             *shape_constraints(arch),
@@ -71,7 +73,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, _arch: Arch) -> Config:
     BT, BK, threads, width = default_tile(problem)
-    return Config(BT, BK, threads, width)
+    return Config(BT, BK, threads, width, False)
 
 
 def halo_tokens(problem: Problem, config: Config) -> int:

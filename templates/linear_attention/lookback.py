@@ -32,6 +32,7 @@ class Config:
     BK: int  # channels a tile, over all heads
     threads: int  # a block
     width: int  # channels a thread, loaded at once
+    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
     smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
 
 
@@ -43,6 +44,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
+            "keep_weights": (False, True),
             "smem_budget": smem_budgets(arch),
         },
         constraints=(*shape_constraints(arch), *budget_constraints(problem, arch, TICKET)),
@@ -83,7 +85,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, arch: Arch) -> Config:
     BT, BK, threads, width = default_tile(problem)
-    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, budget), TICKET)
+    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, False, budget), TICKET)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> Work:

@@ -20,6 +20,8 @@ __device__ __forceinline__ Column<T> column(T* x, int64_t batch_stride, int64_t 
   return {x + row * batch_stride + channel / D * head_stride + channel % D, token_stride};
 }
 
+// fetch: tokens `begin` to `end` (exclusive) of the TOKENS from `first` on. forget: what was computed from the vectors is
+// not kept for later, so that it takes no registers.
 template <class Vec, int TOKENS, int THREADS, bool STAGED>
 struct Slots;
 
@@ -29,7 +31,6 @@ struct Slots<Vec, TOKENS, THREADS, false> {
   Vec r[TOKENS];
 
   __device__ __forceinline__ explicit Slots(unsigned char*) {}
-  // Tokens begin to end (exclusive) of the TOKENS from `first` on.
   template <class T>
   __device__ __forceinline__ void fetch(Column<T const> const& column, int first, int begin, int end) {
 #pragma unroll
@@ -37,6 +38,10 @@ struct Slots<Vec, TOKENS, THREADS, false> {
       if (i >= begin && i < end) r[i] = load_once<Vec>(column.token(first + i));
   }
   __device__ __forceinline__ Vec const& get(int i) const { return r[i]; }
+  __device__ __forceinline__ void forget() {
+#pragma unroll
+    for (int i = 0; i < TOKENS; ++i) forget_values(r[i]);
+  }
 };
 
 template <class Vec, int TOKENS, int THREADS>
@@ -55,6 +60,7 @@ struct Slots<Vec, TOKENS, THREADS, true> {
   __device__ __forceinline__ Vec get(int i) const {
     return *reinterpret_cast<Vec const*>(smem + i * THREADS * sizeof(Vec));
   }
+  __device__ __forceinline__ void forget() { asm volatile("" ::: "memory"); }
 };
 
 // Waits until all but the newest N fetches of this thread have arrived; registers wait for themselves.

@@ -54,17 +54,17 @@ __device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept const&
   Summary<Tile::V> found = {{}, at.end};
   if (at.begin >= at.end) return found;
   Span span = sequences.at(at.first + at.begin);
-#pragma unroll
-  for (int i = 0; i < Tile::L; ++i) {
-    if (i < at.begin || i >= at.end) continue;
-    if (kVarlen && at.first + i == span.end) span = sequences.at(span.end);
-    if ((kVarlen || i == 0) && at.first + i == span.begin) {
+  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // once, but where sequences meet
+    end = min(at.end, span.end - at.first);
+    if (at.first + begin == span.begin) {
       states.begin(found.sum, span.index, at.channel);
       found.tokens = kCut;
     }
-    advance<FLOOR>(found.sum, beta, k.get(i), v.get(i));
+#pragma unroll
+    for (int i = 0; i < Tile::L; ++i)
+      if (i >= begin && i < end) advance<FLOOR>(found.sum, beta, k.get(i), v.get(i));
+    if (!kVarlen || end == at.end) return found;
   }
-  return found;
 }
 
 // Groups' sums in shared memory, then what each group starts from.
@@ -132,15 +132,16 @@ __device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<T
                                       Sequences<kVarlen> const& sequences, States const& states) {
   if (at.begin >= at.end) return;
   Span span = sequences.at(at.first);
+  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {
+    end = min(at.end, span.end - at.first);
+    if (at.first + begin == span.begin) start<kFinal>(state, span, sequences, states, at.channel);
 #pragma unroll
-  for (int i = 0; i < Tile::L; ++i) {
-    if (i >= at.end) continue;
-    if (kVarlen && at.first + i == span.end) span = sequences.at(span.end);
-    if ((kVarlen || i == 0) && at.first + i == span.begin)
-      start<kFinal>(state, span, sequences, states, at.channel);
-    advance<FLOOR>(state, beta, k.get(i), v.get(i));
-    store_once(o.token(at.first + i), output<typename Tile::T>(state, q.get(i)));
-    if (kVarlen && kFinal && at.first + i + 1 == span.end) finish(state, span, sequences, states, at.channel);
+    for (int i = 0; i < Tile::L; ++i) {
+      if (i < begin || i >= end) continue;
+      advance<FLOOR>(state, beta, k.get(i), v.get(i));
+      store_once(o.token(at.first + i), output<typename Tile::T>(state, q.get(i)));
+    }
+    if (kFinal && at.first + end == span.end) finish(state, span, sequences, states, at.channel);
+    if (!kVarlen || end == at.end) return;
   }
-  if (!kVarlen && kFinal && at.first + at.end == span.end) finish(state, span, sequences, states, at.channel);
 }

@@ -65,9 +65,12 @@ def smem_bytes(problem: Problem, c: Any, extra: int = 0) -> Any:
 
 
 def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
-    """Registers a thread: q, k and v where they stay, s, n and β of each channel, and 40 that no config does without."""
-    vectors = 3 * tokens_per_thread(c) * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
-    return np.where(in_registers, vectors, 0) + 4 * c.width + 40
+    """Registers a thread: q, k and v where they stay, σ(k) where it does, s, n and β of each channel, and 40 that no
+    config does without."""
+    tokens = tokens_per_thread(c)
+    vectors = 3 * tokens * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
+    kept = np.where(in_registers, vectors, 0) + np.where(c.keep_weights, tokens * c.width, 0)
+    return kept + 4 * c.width + 40
 
 
 def shape_constraints(arch: Arch) -> tuple[Constraint, ...]:
@@ -91,6 +94,10 @@ def budget_constraints(problem: Problem, arch: Arch, extra: int = 0) -> tuple[Co
             lambda c: (
                 smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)]
             ),
+        ),
+        Constraint(
+            "what is in shared memory is computed again from there",
+            lambda c: ~c.keep_weights | ~np.asarray(staged(problem, c, extra), bool),
         ),
         register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
     )

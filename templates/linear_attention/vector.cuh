@@ -37,6 +37,17 @@ __device__ __forceinline__ void store_once(T* p, V value) {
   __stcs(reinterpret_cast<typename V::Bits*>(p), __builtin_bit_cast(typename V::Bits, value));
 }
 
+// Hides from the compiler that a vector is what it was.
+template <class V>
+__device__ __forceinline__ void forget_values(V& vector) {
+  if constexpr (sizeof(V) >= 4) {
+    Vector<uint32_t, sizeof(V) / 4> words = __builtin_bit_cast(Vector<uint32_t, sizeof(V) / 4>, vector);
+#pragma unroll
+    for (int i = 0; i < sizeof(V) / 4; ++i) asm volatile("" : "+r"(words.at[i]));
+    vector = __builtin_bit_cast(V, words);
+  }
+}
+
 // N floats from or to shared memory, 16 bytes at once where there are as many.
 template <int N>
 __device__ __forceinline__ void load_floats(float (&r)[N], float const* p) {

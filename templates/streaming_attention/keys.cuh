@@ -25,8 +25,8 @@ __device__ __forceinline__ Keys keys_of(int row, int rows, int seq_q, int seq_k,
   return {row + before, row < seq_q ? min(row + rows, seq_q) - 1 + before : -1, window, sinks};
 }
 
-// The tiles of BN keys that hold an attended key: those of the sinks from key 0 on, then those of the windows from where
-// these begin, or where the tiles of the sinks end. No key is in two tiles.
+// The tiles of BN keys that hold an attended key: those of the sinks from key 0 on, then those of the windows from
+// where these begin, or where the tiles of the sinks end. No key is in two tiles.
 template <int BN>
 struct Walk {
   int tiles, sink_tiles;

@@ -1,4 +1,4 @@
-"""streaming_attention, forward: each query attends the first keys (sinks) and the last ones up to its own (a window)."""
+"""streaming_attention, forward: a query attends the first keys (sinks) and the last up to its own (a window)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ DTYPES = (*dense.DTYPES, DType.FP32)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The last T = seq_q of S = seq_k positions attend keys, per batch and head; heads / kv_heads query heads share K, V.
+    """The last T of S positions attend keys, per batch and head; heads / kv_heads query heads share a head of K, V.
 
     The query at position p attends the keys j <= p with j < sinks or p - j < window: its own key counts as one of the
     window, and none counts twice. Query i is at p = i + S - T, and attends nothing where that is negative.
@@ -66,7 +66,7 @@ class Problem:
 
 
 _SCALARS = ("slots", "window", "sinks")
-_CACHED = {name: ("batch", "slots", "kv_heads", "head_dim") for name in ("k", "v")}
+_CACHED = dict.fromkeys(("k", "v"), ("batch", "slots", "kv_heads", "head_dim"))
 
 ARGUMENTS = (
     *(replace(each, dims=_CACHED.get(each.name, each.dims)) for each in dense.ARGUMENTS),

@@ -35,5 +35,6 @@ struct Part {
 #pragma unroll
     for (int d = 0; d < 8; ++d) g_o[d] = o[d];
   }
-  __device__ __forceinline__ float lse() const { return (row.max + log2_approx(row.sum)) * kLn2; }  // -inf without a key
+  // -inf where no key was attended.
+  __device__ __forceinline__ float lse() const { return (row.max + log2_approx(row.sum)) * kLn2; }
 };

@@ -8,6 +8,8 @@ from tuner.operator import Array
 
 from .operator import Problem
 
+_NO_LIMIT = 1 << 40
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
@@ -70,9 +72,10 @@ class Walks:
         return of_sinks + np.maximum(self.keys.last + 1 - self.window_begin, 0)
 
     def visited(self, queries: Keys, unit: int) -> int:
-        """Units of `unit` keys of these tiles that a part of the queries attends: `queries` has as many parts a tile."""
-        share = len(queries.first) // len(self.keys.first)
-        sink_units, window_begin = np.repeat(self.sink_tiles * (self.BN // unit), share), np.repeat(self.window_begin, share)
-        of_sinks = queries.count(np.zeros_like(window_begin), unit, sink_units)
-        of_window = queries.count(window_begin, unit, np.full_like(window_begin, 1 << 40))
+        """Units of `unit` keys of these tiles that parts of their queries attend; `queries` are the parts, in order."""
+        parts = len(queries.first) // len(self.keys.first)
+        sink_units = np.repeat(self.sink_tiles * (self.BN // unit), parts)
+        of_sinks = queries.count(np.zeros_like(sink_units), unit, sink_units)
+        window_begin = np.repeat(self.window_begin, parts)
+        of_window = queries.count(window_begin, unit, np.full_like(window_begin, _NO_LIMIT))
         return int(np.sum(of_sinks + of_window))

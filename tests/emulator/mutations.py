@@ -155,7 +155,7 @@ MUTATIONS = (
         "misaligned vector load",
         "reinterpret_cast<float4 const*>(x + i)",
         "reinterpret_cast<float4 const*>(x + i + (N > 1000 - i))",
-        "undefined_behaviour",
+        "misaligned",
     ),
     Mutation(
         SOFTMAX,

@@ -124,3 +124,33 @@ def test_the_same_seed_gives_the_same_run() -> None:
             mode = Mode(True, "random", "random", 7)
             found.append(kernel.launch("softmax", (1, 1, 1), 128, 4672, [x, y, sums, np.int32(1024)], mode).findings)
     assert found[0] == found[1] != ()
+
+
+@pytest.mark.parametrize(
+    ("index", "type_", "conflicts"),
+    [
+        ("lane", "float", 0),
+        ("lane * 2", "float", 1),
+        ("lane * 32", "float", 31),
+        ("lane * 33", "float", 0),
+        ("0", "float", 0),  # one word, to all lanes
+        ("lane", "float2", 0),  # two wavefronts, which is the least
+        ("lane * 16", "float2", 30),
+    ],
+)
+def test_bank_conflicts_of_plain_stores_and_loads_are_counted(index: str, type_: str, conflicts: int) -> None:
+    text = f"""
+extern "C" __global__ void touch() {{
+  DYNAMIC_SHARED(smem);
+  int const lane = threadIdx.x;
+  {type_}* const s_x = reinterpret_cast<{type_}*>(smem);
+  {type_} x = {{}};
+  if (lane == 0) for (int i = 0; i < 2048; i++) reinterpret_cast<float*>(smem)[i] = 0;
+  __syncthreads();
+  x = s_x[{index}];
+  __syncthreads();
+  reinterpret_cast<{type_} volatile*>(smem)[0].{"x" if type_ == "float2" else "~"} = 0;
+}}
+""".replace(".~ = 0", " = x")
+    run = snippet(text, "touch", checked=True).launch("touch", (1, 1, 1), 32, 8192, [], Mode(checked=True))
+    assert run.counters.bank_conflicts == conflicts

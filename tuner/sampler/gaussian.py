@@ -127,13 +127,21 @@ class Posterior:
         self._points[old:new] = points
         self.rows = new
 
-    def predict(self, scores: Array) -> tuple[Array, Array]:
-        """Mean and deviation [candidates], given the scores of the first rows (the others are being tried)."""
-        n = len(scores)
-        whitened = solve_triangular(self._factor[:n, :n], scores, lower=True)
-        variance = (whitened @ whitened + _PSEUDO_RESULTS) / (n + _PSEUDO_RESULTS)
-        mean = whitened.astype(np.float32) @ self._solved[:n]
-        return mean, np.sqrt(np.maximum(self._variance, 1e-9) * variance)
+    def mean(self, scores: Array) -> Array:
+        """Mean [candidates], given the scores of the first rows (the others are being tried)."""
+        mean: Array = self._whiten(scores).astype(np.float32) @ self._solved[: len(scores)]
+        return mean
+
+    def deviation(self, scores: Array) -> Array:
+        """Standard deviation [candidates]; the scores say how much configs vary at all."""
+        whitened = self._whiten(scores)
+        variance = (whitened @ whitened + _PSEUDO_RESULTS) / (len(scores) + _PSEUDO_RESULTS)
+        deviation: Array = np.sqrt(np.maximum(self._variance, 1e-9) * variance)
+        return deviation
+
+    def _whiten(self, scores: Array) -> Array:
+        whitened: Array = solve_triangular(self._factor[: len(scores), : len(scores)], scores, lower=True)
+        return whitened
 
 
 def _norms(points: Array) -> Array:

@@ -18,6 +18,8 @@ from tuner.sampler.strategies import candidates
 from tuner.space import Array, Space
 
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
+_SURE_FAILURE = 0.9  # highest believed probability that a config fails
+_HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
 _ROOM = 64  # rows that a model can grow by before it is fitted again
 
 
@@ -50,7 +52,8 @@ class Gaussian:
     """The largest expected improvement under a Gaussian process over the whole valid set.
 
     The model sees scores, not values: the mean of normal scores (ranks, deaf to outliers) and of logarithms
-    (which keep the gaps among the good), with failures as bad as the worst fifth.
+    (which keep the gaps among the good), with failures as bad as the worst fifth. The improvement is weighed by the
+    probability that a config works, which the same kernel interpolates.
     """
 
     def __init__(
@@ -72,12 +75,13 @@ class Gaussian:
     def _most_promising(self, history: History) -> int:
         model = self._model_of(history)
         scores = standard_scores(history.values)
-        mean, deviation = model.posterior.predict(scores)
-        best = float(scores[history.worked].min())
-        gain = log_expected_improvement(mean, deviation, best)
+        posterior, best = model.posterior, float(scores[history.worked].min())
+        gain = log_expected_improvement(posterior.mean(scores), posterior.deviation(scores), best)
+        gain += np.log1p(-np.clip(posterior.mean(1.0 - history.worked), 0, _SURE_FAILURE))
         gain[np.isin(model.pool, history.known)] = -np.inf
         chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
-        self.expected_improvement = relative_gain(float(np.exp(gain[chosen])), scores, history)
+        promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
+        self.expected_improvement = relative_gain(float(np.exp(promising).sum()), scores, history)
         return int(model.pool[chosen])
 
     def _model_of(self, history: History) -> Model:

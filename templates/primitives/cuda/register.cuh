@@ -22,6 +22,9 @@ __device__ __forceinline__ void fence_registers(float (&r)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
 }
 
+// Makes the compiler forget what it knows of x, so that nothing that follows from x is kept in registers across a loop.
+__device__ __forceinline__ void forget(int& x) { asm volatile("" : "+r"(x)); }
+
 // Ends the basic block, over which ptxas does not move a wgmma wait; inside one it does. Call with x >= 0.
 __device__ __forceinline__ void end_basic_block(int x) {
   asm volatile(

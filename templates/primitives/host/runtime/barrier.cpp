@@ -15,6 +15,7 @@ void release(Barrier& barrier) {
   for (int w = 0; w < block->warp_count; w++) {
     uint32_t const lanes = barrier.waiting[w];
     barrier.waiting[w] = 0;
+    if (lanes) count_bank_conflicts(block->warps[w]);
     make_ready(block->warps[w], lanes);
     if (!checked()) continue;
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {

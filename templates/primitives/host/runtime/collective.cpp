@@ -73,6 +73,7 @@ void meet(Operation operation, uint32_t mask, void* arguments, Site site, void (
     return;
   }
   require_all_lanes(meeting);
+  count_bank_conflicts(warp);
   run(meeting);
   meeting.operation = Operation::none;
   bool const yields = grid.options.schedule == Schedule::random && random_below(2);
@@ -81,6 +82,7 @@ void meet(Operation operation, uint32_t mask, void* arguments, Site site, void (
 }
 
 void on_exit_of_lane(Warp& warp) {
+  if (!warp.alive) count_bank_conflicts(warp);
   for (Rendezvous& meeting : warp.rendezvous) {
     if (meeting.operation == Operation::none || meeting.arrived != (meeting.mask & warp.alive)) continue;
     report("warp_divergence", meeting.site, "a lane exited while lanes %08x of its warp wait for it at %s",

@@ -1,5 +1,6 @@
 // The emulator's runtime, one translation unit: its hot paths inline into each other.
 #include "atomic.cpp"
+#include "banks.cpp"
 #include "barrier.cpp"
 #include "bulk.cpp"
 #include "clock.cpp"

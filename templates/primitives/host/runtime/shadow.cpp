@@ -294,6 +294,7 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
 void check_shared_generic(uintptr_t address, uint32_t bytes, bool writes, Site site) {
   auto const offset = ptrdiff_t(address - reinterpret_cast<uintptr_t>(block->shared.base));
   if (offset >= 0 && offset + ptrdiff_t(bytes) <= ptrdiff_t(block->shared.size)) {
+    note_bank_access(uint32_t(offset), bytes, site);
     check_shared(kSharedBase + uint32_t(offset), bytes, writes, site);
     return;
   }
@@ -319,6 +320,23 @@ void check_access(void const* p, uint32_t bytes, bool writes, Site site) {
   else if (in_global_range(address)) check_global(address, bytes, writes, false, site);
 }
 
+// An access that the kernel's types promise to be aligned; in memory that the GPU has.
+static void check_alignment(void const* p, uint32_t bytes, Site site) {
+  auto const address = reinterpret_cast<uintptr_t>(p);
+  if (address % bytes == 0) return;
+  if (in_shared_map(block->shared, address))
+    set_place(report("misaligned", site, "access of %u bytes at an address that is no multiple of it", bytes), "shared",
+              int64_t(address - reinterpret_cast<uintptr_t>(block->shared.base)));
+  else if (Buffer const* buffer = in_global_range(address) ? find_buffer(address) : nullptr)
+    set_place(report("misaligned", site, "access of %u bytes at an address that is no multiple of it", bytes),
+              buffer->name, int64_t(address - buffer->begin));
+}
+
+void check_aligned_access(void const* p, uint32_t bytes, bool writes, Site site) {
+  check_alignment(p, bytes, site);
+  check_access(p, bytes, writes, site);
+}
+
 void check_atomic(void const* p, uint32_t bytes, bool writes, Site site) {
   if (!checked()) return;
   auto const address = reinterpret_cast<uintptr_t>(p);
@@ -330,15 +348,15 @@ void check_atomic(void const* p, uint32_t bytes, bool writes, Site site) {
 // ---- what -fsanitize=thread calls for every load and store of a kernel; its own library is not linked
 
 #define EMULATOR_HOOK extern "C" EMULATOR_API void
-#define EMULATOR_ACCESS(name, bytes, writes)                                                                    \
-  EMULATOR_HOOK name(void* p) {                                                                                 \
-    emulator::check_access(p, bytes, writes, emulator::Site::instruction(__builtin_return_address(0)));         \
+#define EMULATOR_ACCESS(name, check, bytes, writes)                                                \
+  EMULATOR_HOOK name(void* p) {                                                                    \
+    emulator::check(p, bytes, writes, emulator::Site::instruction(__builtin_return_address(0)));   \
   }
-#define EMULATOR_ACCESSES(bytes)                        \
-  EMULATOR_ACCESS(__tsan_read##bytes, bytes, false)     \
-  EMULATOR_ACCESS(__tsan_write##bytes, bytes, true)     \
-  EMULATOR_ACCESS(__tsan_unaligned_read##bytes, bytes, false) \
-  EMULATOR_ACCESS(__tsan_unaligned_write##bytes, bytes, true)
+#define EMULATOR_ACCESSES(bytes)                                                  \
+  EMULATOR_ACCESS(__tsan_read##bytes, check_aligned_access, bytes, false)         \
+  EMULATOR_ACCESS(__tsan_write##bytes, check_aligned_access, bytes, true)         \
+  EMULATOR_ACCESS(__tsan_unaligned_read##bytes, check_access, bytes, false)       \
+  EMULATOR_ACCESS(__tsan_unaligned_write##bytes, check_access, bytes, true)
 EMULATOR_ACCESSES(1)
 EMULATOR_ACCESSES(2)
 EMULATOR_ACCESSES(4)

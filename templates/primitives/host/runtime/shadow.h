@@ -53,6 +53,7 @@ void land_copy(uint32_t address, uint32_t bytes, Site site);
 
 // Any address that a thread accesses; those that are no memory of the kernel's are ignored.
 void check_access(void const* p, uint32_t bytes, bool writes, Site site);
+void check_aligned_access(void const* p, uint32_t bytes, bool writes, Site site);
 void check_atomic(void const* p, uint32_t bytes, bool writes, Site site);
 
 }  // namespace emulator

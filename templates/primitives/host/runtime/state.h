@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "api.h"
+#include "banks.h"
 #include "clock.h"
 
 namespace emulator {
@@ -78,6 +79,7 @@ struct Warp {
   uint32_t alive;
   uint32_t ready, spinning;
   Rendezvous rendezvous[8];
+  std::vector<BankAccess> bank_accesses;  // since its lanes last met; checked mode
 };
 
 struct Barrier {

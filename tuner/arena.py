@@ -1,0 +1,128 @@
+"""An operator's arguments in device memory: inputs as drawn, outputs poisoned, and a guard zone around each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tuner.device import POISON, Bytes, Call, Device, Step
+from tuner.operator import Array, Launch, Operator, Parameter, Plan, Role, parameters, scalars
+
+_GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor between its guards."""
+
+    begin: int  # of the first guard
+    nbytes: int  # of the tensor
+
+    @property
+    def address(self) -> int:
+        return self.begin + _GUARD
+
+
+class Arena:
+    """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back."""
+
+    def __init__(self, device: Device, operator: Operator[Any], problem: Any, arrays: Mapping[str, Any]) -> None:
+        self._device, self._operator, self.problem = device, operator, problem
+        self._scalars = scalars(operator, problem, arrays)
+        self._tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
+        self._places: dict[str, _Place] = {}
+        self._spaces: dict[tuple[str, int], _Place] = {}  # by name and size: plans that agree share them
+        self._inputs: dict[str, Bytes] = {}
+        for argument in self._tensors:
+            dtype = argument.dtype_of(problem)
+            nbytes = dtype.itemsize * int(np.prod(argument.shape(problem), dtype=np.int64))
+            place = self._places[argument.name] = self._allocated(nbytes)
+            if argument.role is Role.INPUT:
+                data = _bytes(np.asarray(arrays[argument.name], dtype.numpy))
+                self._inputs[argument.name] = data
+                device.write(place.address, data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.release()
+        for place in self._places.values():
+            self._device.free(place.begin)
+        self._places.clear()
+
+    def release(self) -> None:
+        """Give back the workspaces of all calls made so far."""
+        for place in self._spaces.values():
+            self._device.free(place.begin)
+        self._spaces.clear()
+
+    def call(self, plan: Plan) -> Call:
+        """The launches of a plan on these tensors. Its workspaces live until `release`."""
+        for space in plan.workspaces:
+            if (space.name, space.nbytes) not in self._spaces:
+                self._spaces[space.name, space.nbytes] = self._allocated(space.nbytes)
+        return Call(self.problem, tuple(self._step(plan, launch) for launch in plan.launches))
+
+    def poison(self) -> None:
+        """Forget what earlier runs wrote: outputs, workspaces and guards."""
+        written = [self._places[argument.name] for argument in self._operator.outputs]
+        for place in (*written, *self._spaces.values()):
+            self._device.fill(place.begin, place.nbytes + 2 * _GUARD)
+
+    def outputs(self) -> dict[str, Array]:
+        """Every output by name, copied from the device."""
+        found = {}
+        for argument in self._operator.outputs:
+            place, dtype = self._places[argument.name], argument.dtype_of(self.problem).numpy
+            data = self._device.read(place.address, place.nbytes)
+            found[argument.name] = data.view(dtype).reshape(argument.shape(self.problem))
+        return found
+
+    def damage(self) -> str:
+        """What the last runs wrote where they must not; empty for nothing. Inputs are compared whole."""
+        spaces = ((name, place) for (name, _), place in self._spaces.items())
+        for name, place in (*self._places.items(), *spaces):
+            before = self._device.read(place.begin, _GUARD)
+            after = self._device.read(place.address + place.nbytes, _GUARD)
+            if (before != POISON).any():
+                return f"wrote before the first element of {name}"
+            if (after != POISON).any():
+                return f"wrote {int(np.flatnonzero(after != POISON)[0])} bytes past the end of {name}"
+        changed = [name for name, data in self._inputs.items() if not self._holds(name, data)]
+        return f"wrote to the input {changed[0]}" if changed else ""
+
+    def _holds(self, name: str, data: Bytes) -> bool:
+        return bool(np.array_equal(self._device.read(self._places[name].address, data.nbytes), data))
+
+    def _allocated(self, nbytes: int) -> _Place:
+        place = _Place(self._device.allocate(nbytes + 2 * _GUARD), nbytes)
+        self._device.fill(place.begin, nbytes + 2 * _GUARD)
+        return place
+
+    def _step(self, plan: Plan, launch: Launch) -> Step:
+        spaces = {space.name: self._spaces[space.name, space.nbytes] for space in plan.workspaces}
+        taken = parameters(self._operator, self.problem, plan, launch)
+        values = tuple(self._value(parameter, spaces) for parameter in taken)
+        return Step(launch.entry, launch.grid, launch.threads, launch.smem_bytes, values)
+
+    def _value(self, parameter: Parameter, spaces: Mapping[str, _Place]) -> np.generic:
+        name = parameter.argument
+        if parameter.pointer:
+            place = spaces.get(name) or self._places[name]
+            absent = name in self._inputs and not place.nbytes  # an input without elements is a null pointer
+            return np.uint64(0 if absent else place.address)
+        if parameter.axis is not None:
+            shape = self._operator.argument(name).shape(self.problem)
+            return np.int64(np.prod(shape[parameter.axis + 1 :], dtype=np.int64))
+        kind: type[np.generic] = parameter.dtype.numpy.type
+        return kind(self._scalars[name])
+
+
+def _bytes(array: Array) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,111 @@
+"""What measuring asks of a device: memory, programs, launches, times, and the words for what can go wrong.
+
+Two sides have it: `gpu_device.GpuDevice` and `simulated.SimulatedDevice`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.operator import Plan
+from tuner.policy import MeasurementPolicy
+from tuner.result import Fields, Stage
+from tuner.samples import State
+
+POISON = 0xFF  # the byte that nobody writes: NaN in every float type, and no number that a kernel computes
+Bytes = npt.NDArray[np.uint8]
+
+
+class Fault(Enum):
+    """What a config did to the device. Each is a class of failed attempts."""
+
+    REFUSED = "launch refused"  # the driver says no; the process goes on
+    ILLEGAL = "illegal access"
+    TIMEOUT = "timeout"
+    CRASH = "crash"  # the process ended, or stopped answering
+    WRONG = "wrong output"
+    UNSTEADY = "not deterministic"
+    UNTIMED = "no undisturbed sample"
+
+    @property
+    def stage(self) -> Stage:
+        if self in (Fault.WRONG, Fault.UNSTEADY):
+            return Stage.VERIFY
+        return Stage.TIME if self is Fault.UNTIMED else Stage.LAUNCH
+
+
+class DeviceFaultError(Exception):
+    """A kernel failed on the device. Where `fatal`, nothing that this process asks of the device works any more."""
+
+    def __init__(self, fault: Fault, message: str, *, fatal: bool) -> None:
+        super().__init__(message)
+        self.fault, self.fatal = fault, fatal
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A compiled config, as it travels to the process that owns the device."""
+
+    operator: str
+    implementation: str
+    problem: Fields  # that is timed
+    config: Fields
+    image: bytes = field(repr=False)  # a cubin; a simulated device needs none
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch with the value of every parameter, in order, each in its own size."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    threads: int
+    smem_bytes: int
+    arguments: tuple[np.generic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The launches of a plan on tensors in device memory."""
+
+    problem: Any
+    steps: tuple[Step, ...]
+
+
+class Device(Protocol):
+    """One device, owned by one process. Addresses are plain numbers. Kernels that fail raise DeviceFaultError."""
+
+    executes: bool  # whether timing runs the kernel; where it does not, the timed problem may be of any size
+
+    def facts(self) -> Fields:
+        """What is known of the device: name, driver, SMs, bytes of L2 and memory, clocks."""
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of fresh memory, a multiple of 256. Raises MachineError where there is no more."""
+
+    def free(self, address: int) -> None: ...
+
+    def fill(self, address: int, nbytes: int) -> None:
+        """Set every byte to POISON."""
+
+    def write(self, address: int, data: Bytes) -> None: ...
+
+    def read(self, address: int, nbytes: int) -> Bytes: ...
+
+    def load(self, code: Code, plan: Plan) -> Any:
+        """A program for `run` and `times_us`, with as much shared memory as the plan's launches take."""
+
+    def run(self, program: Any, call: Call, limit_s: float) -> None:
+        """Launch and wait; raises DeviceFaultError for what the kernels do, TIMEOUT after `limit_s`."""
+
+    def times_us(self, program: Any, call: Call, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        """Microseconds of each of so many runs of the call, without the host's part."""
+
+    def state(self) -> State: ...
+
+    def copy_gb_s(self) -> float:
+        """Bytes read and written a second by a large copy, in 1e9: the memory ceiling."""

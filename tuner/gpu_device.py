@@ -1,0 +1,200 @@
+"""A GPU that measures: raw memory, cubins, launches on the default stream, and event times, through CuPy's runtime."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner import gpu
+from tuner.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
+from tuner.errors import MachineError
+from tuner.gpu_monitor import Monitor
+from tuner.operator import Plan
+from tuner.policy import MeasurementPolicy
+from tuner.result import Fields
+from tuner.samples import State
+
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
+_DEFAULT_STREAM = 0
+_NOT_READY = 600  # cudaErrorNotReady
+_OUT_OF_MEMORY = 2
+_TIMED_OUT = 702  # cudaErrorLaunchTimeout: a display's watchdog
+# Statuses are cudaError's, which the driver shares. Illegal: assert, stack, instruction, alignment, address, launch.
+_ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
+# A call was refused, and the context lives: bad value, no memory, bad configuration, bad or foreign image, resources.
+_REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720})
+_L2_BYTES = 38  # cudaDevAttrL2CacheSize
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
+_LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch
+_COPY_BYTES, _COPIES = 2 << 30, 10
+
+
+@dataclass(frozen=True)
+class Physical:
+    """A GPU of this machine, by its CUDA ordinal."""
+
+    ordinal: int = 0
+
+    def open(self) -> "GpuDevice":
+        return GpuDevice(self.ordinal)
+
+
+class GpuDevice:
+    """See `device.Device`. Raises MachineError where there is no GPU."""
+
+    executes = True
+
+    def __init__(self, ordinal: int) -> None:
+        self._found = gpu.current_gpu(ordinal)
+        import cupy
+
+        self._cuda, self._runtime, self._ordinal = cupy.cuda, cupy.cuda.runtime, ordinal
+        self._runtime.setDevice(ordinal)
+        self._monitor = Monitor(self._runtime.deviceGetPCIBusId(ordinal))
+        self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
+        self._flush = self.allocate(self._flush_bytes)
+        self._events: list[tuple[int, int]] = []
+
+    def facts(self) -> Fields:
+        found = self._runtime.getDeviceProperties(self._ordinal)
+        return {
+            "gpu": self._found.name,
+            "arch": self._found.arch.name,
+            "model": found["name"].decode(),
+            "driver": self._runtime.driverGetVersion(),
+            "runtime": self._runtime.runtimeGetVersion(),
+            "sm_count": int(found["multiProcessorCount"]),
+            "memory_bytes": int(found["totalGlobalMem"]),
+            "l2_bytes": int(self._runtime.deviceGetAttribute(_L2_BYTES, self._ordinal)),
+            "nvml": self._monitor.present,
+            "sm_mhz": self.state().sm_mhz,
+        }
+
+    def allocate(self, nbytes: int) -> int:
+        try:
+            return int(self._runtime.malloc(nbytes))
+        except self._runtime.CUDARuntimeError as error:
+            if error.status == _OUT_OF_MEMORY:
+                raise MachineError(f"the GPU has no {nbytes} bytes left: measure a smaller problem") from error
+            raise _fault(error) from error
+
+    def free(self, address: int) -> None:
+        self._runtime.free(address)
+
+    def fill(self, address: int, nbytes: int) -> None:
+        self._runtime.memset(address, POISON, nbytes)
+
+    def write(self, address: int, data: Bytes) -> None:
+        if data.nbytes:
+            self._runtime.memcpy(address, data.ctypes.data, data.nbytes, _TO_DEVICE)
+
+    def read(self, address: int, nbytes: int) -> Bytes:
+        data = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self._runtime.memcpy(data.ctypes.data, address, nbytes, _TO_HOST)
+        return data
+
+    def load(self, code: Code, plan: Plan) -> dict[str, Any]:
+        """CuPy functions by entry; they keep their module loaded."""
+        module = self._cuda.Module()
+        with self._faults():
+            module.load(code.image)
+            functions = {launch.entry: module.get_function(launch.entry) for launch in plan.launches}
+            for entry, smem_bytes in _most_shared(plan).items():
+                if smem_bytes > _STATIC_LIMIT:
+                    self._cuda.driver.funcSetAttribute(functions[entry].ptr, _MAX_DYNAMIC_SHARED, smem_bytes)
+        return functions
+
+    def run(self, program: dict[str, Any], call: Call, limit_s: float) -> None:
+        ((_, end),) = self._pairs(1)
+        with self._faults():
+            _launch(program, call.steps)
+            self._runtime.eventRecord(end, _DEFAULT_STREAM)
+            self._wait(end, limit_s)
+
+    def times_us(
+        self, program: dict[str, Any], call: Call, launches: int, policy: MeasurementPolicy
+    ) -> Sequence[float]:
+        """The flush keeps the GPU busy while the host queues what follows, so that no launch waits for the host."""
+        runtime, pairs = self._runtime, self._pairs(launches)
+        with self._faults():
+            if policy.l2 == "warm":
+                for _ in pairs:
+                    self._clear()
+                _launch(program, call.steps)
+            for begin, end in pairs:
+                if policy.l2 == "cold":
+                    self._clear()
+                runtime.eventRecord(begin, _DEFAULT_STREAM)
+                _launch(program, call.steps)
+                runtime.eventRecord(end, _DEFAULT_STREAM)
+            self._wait(pairs[-1][1], policy.limit_s)
+            return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs]
+
+    def state(self) -> State:
+        return self._monitor.state()
+
+    def copy_gb_s(self) -> float:
+        source, target = self.allocate(_COPY_BYTES), self.allocate(_COPY_BYTES)
+        self.fill(source, _COPY_BYTES)
+        times = []
+        for begin, end in self._pairs(_COPIES):
+            self._runtime.eventRecord(begin, _DEFAULT_STREAM)
+            self._runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
+            self._runtime.eventRecord(end, _DEFAULT_STREAM)
+            self._wait(end, 10.0)
+            times.append(1e-3 * float(self._runtime.eventElapsedTime(begin, end)))
+        self.free(source)
+        self.free(target)
+        return 2e-9 * _COPY_BYTES / float(np.median(times))
+
+    def _clear(self) -> None:
+        self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
+
+    def _pairs(self, count: int) -> list[tuple[int, int]]:
+        while len(self._events) < count:
+            self._events.append((self._runtime.eventCreate(), self._runtime.eventCreate()))
+        return self._events[:count]
+
+    def _wait(self, event: int, limit_s: float) -> None:
+        """Until the event has happened; a query, unlike a wait, can be given up."""
+        deadline = time.monotonic() + limit_s
+        while (status := self._runtime.eventQuery(event)) == _NOT_READY:
+            if time.monotonic() > deadline:
+                raise DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
+            time.sleep(5e-5)
+        if status:
+            raise self._runtime.CUDARuntimeError(status)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """What the driver and the runtime say, as a fault of the kernel that ran."""
+        try:
+            yield
+        except (self._cuda.driver.CUDADriverError, self._runtime.CUDARuntimeError) as error:
+            raise _fault(error) from error
+
+
+def _launch(program: dict[str, Any], steps: Sequence[Step]) -> None:
+    for step in steps:
+        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes)
+
+
+def _most_shared(plan: Plan) -> dict[str, int]:
+    """Dynamic shared memory by entry; one that is launched twice may take more the second time."""
+    found: dict[str, int] = {}
+    for launch in plan.launches:
+        found[launch.entry] = max(launch.smem_bytes, found.get(launch.entry, 0))
+    return found
+
+
+def _fault(error: Any) -> DeviceFaultError:
+    if error.status in _REFUSED:
+        return DeviceFaultError(Fault.REFUSED, str(error), fatal=False)
+    if error.status in _ILLEGAL:
+        return DeviceFaultError(Fault.ILLEGAL, str(error), fatal=True)
+    return DeviceFaultError(Fault.TIMEOUT if error.status == _TIMED_OUT else Fault.CRASH, str(error), fatal=True)

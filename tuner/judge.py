@@ -1,0 +1,139 @@
+"""Is a config right on the device? Every edge case, poisoned outputs, guard zones, and the same bits twice."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tuner import operators
+from tuner.arena import Arena
+from tuner.canonical import encode
+from tuner.device import Code, Device, Fault
+from tuner.operator import Array, Operator, Tolerance, canonical, extents, from_fields
+from tuner.result import Fields, OutputError, Verdict
+from tuner.verify import compare
+
+_AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
+_BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
+_UNSTEADY = "the same inputs gave other bits in a second run"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A small problem, one kind of inputs, and what is right: per output exact, as rounded, and the tolerance."""
+
+    name: str
+    problem: Any
+    arrays: Mapping[str, Any]
+    right: Mapping[str, tuple[Array, Array, Tolerance]]
+
+
+class Judge:
+    """Runs one config case by case and keeps what it found. Faults of the device are raised."""
+
+    def __init__(self, device: Device, code: Code, limit_s: float) -> None:
+        self._device, self._limit_s = device, limit_s
+        self._operator = operators.load(code.operator)
+        self._implementation = operators.implementation(code.operator, code.implementation)
+        self._config = from_fields(self._implementation.config, code.config)
+        timed = from_fields(self._operator.problem, code.problem)
+        self._program = device.load(code, self._implementation.plan(timed, self._config))
+        self._worst: dict[str, OutputError] = {}
+        self._done: list[str] = []
+        self.finding = ""
+        self.fault = Fault.WRONG
+
+    @property
+    def right(self) -> bool:
+        return not self.finding and all(error.ok for error in self._worst.values())
+
+    def run(self, case: Case, *, twice: bool) -> None:
+        """Judge one small problem."""
+        with Arena(self._device, self._operator, case.problem, case.arrays) as arena:
+            outputs = self._outputs(arena, twice)
+        self._done.append(case.name)
+        for name, (exact, rounded, tolerance) in case.right.items():
+            error = compare(name, outputs[name], exact, rounded, tolerance)
+            self._worst[name] = max(error, self._worst.get(name, error), key=_badness)
+
+    def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
+
+        Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
+        """
+        outputs = {name: _thinned(array) for name, array in self._outputs(arena, twice=True).items()}
+        self._done.append("the timed problem")
+        for name, array in outputs.items():
+            if np.isnan(array.astype(np.float64)).any():
+                self.finding = self.finding or f"{name} was not written whole, or holds NaN, on the timed problem"
+            elif name in agreed:
+                limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
+                error = compare(name, array, agreed[name], agreed[name], limit)
+                self._worst[name] = max(error, self._worst[name], key=_badness)
+        return outputs
+
+    def verdict(self, where: str) -> Verdict:
+        findings = (self.finding,) if self.finding else ()
+        return Verdict(tuple(self._worst.values()), findings, tuple(self._done), where)
+
+    def _outputs(self, arena: Arena, twice: bool) -> dict[str, Array]:
+        call = arena.call(self._implementation.plan(arena.problem, self._config))
+        found = []
+        for _ in range(2 if twice else 1):
+            arena.poison()
+            self._device.run(self._program, call, self._limit_s)
+            found.append(arena.outputs())
+        damage = arena.damage()
+        arena.release()
+        if damage:
+            self.finding, self.fault = damage, Fault.ILLEGAL
+        elif not all(_same_bits(found[0][name], found[-1][name]) for name in found[0]):
+            self.finding, self.fault = _UNSTEADY, Fault.UNSTEADY
+        return found[0]
+
+
+def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:
+    """The edge cases of a problem: each tail with each kind of inputs if `every`, else each tail once."""
+    return _cases(operator.name, encode(problem), every)
+
+
+@lru_cache(maxsize=4)
+def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
+    operator = operators.load(name)
+    tails = operator.tails(from_fields(operator.problem, json.loads(problem)))
+    return tuple(_case(operator, tail, kind) for tail, kind in _pairs(operator, tails, every=every))
+
+
+def _pairs(operator: Operator[Any], tails: tuple[Any, ...], *, every: bool) -> Iterator[tuple[Any, str]]:
+    kinds = operator.input_kinds
+    for i, tail in enumerate(tails):
+        yield from ((tail, kind) for kind in (kinds if every else (kinds[i % len(kinds)],)))
+
+
+def _case(operator: Operator[Any], problem: Any, kind: str) -> Case:
+    rng = np.random.default_rng(crc32((canonical(problem) + kind).encode()))
+    arrays = operator.inputs(problem, rng, kind)
+    exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
+    tolerances = operator.tolerance(problem)
+    names = [argument.name for argument in operator.outputs]
+    sizes = " ".join(f"{name}={getattr(problem, name)}" for name in extents(operator.problem))
+    return Case(f"{sizes} {kind}", problem, arrays, {n: (exact[n], rounded[n], tolerances[n]) for n in names})
+
+
+def _thinned(array: Array) -> Array:
+    """Elements spread evenly over an output; the step is odd, so that it visits every column."""
+    flat = array.reshape(-1)
+    return flat[:: (len(flat) // _AGREEMENT) | 1].copy()
+
+
+def _same_bits(one: Array, other: Array) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+def _badness(error: OutputError) -> float:
+    """How far an error is over its limit; NaN is worst."""
+    return error.rmse_ratio / error.limit if error.rmse_ratio == error.rmse_ratio else float("inf")

@@ -1,0 +1,35 @@
+"""A config that is loaded and warm, and the samples that are drawn of it."""
+
+from collections.abc import MutableSequence
+from statistics import median
+from typing import Any
+
+from tuner.device import Call, Device
+from tuner.policy import MeasurementPolicy
+from tuner.samples import Sample, State
+
+
+class Timer:
+    """Construction runs the kernel for the policy's warm-up; every sample's state goes to `states`."""
+
+    def __init__(
+        self, device: Device, program: Any, call: Call, policy: MeasurementPolicy, states: MutableSequence[State]
+    ) -> None:
+        self._device, self._program, self._call = device, program, call
+        self._policy, self._states = policy, states
+        self._launches = 1
+        self._warm_up()
+
+    def sample(self) -> Sample:
+        times = self._device.times_us(self._program, self._call, self._launches, self._policy)
+        state = self._device.state()
+        self._states.append(state)
+        return Sample(median(times), state)
+
+    def _warm_up(self) -> None:
+        """By time: until the clocks are up. The last times say how many launches make a sample."""
+        spent, last = 0.0, 0.0
+        while spent < self._policy.warm_up_us:
+            last = median(self._device.times_us(self._program, self._call, self._launches, self._policy))
+            spent += max(last * self._launches, 1.0)
+            self._launches = self._policy.launches(last)

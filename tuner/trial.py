@@ -1,0 +1,78 @@
+"""What is asked of the process that owns the device, and what it answers. Plain values that travel."""
+
+from dataclasses import dataclass
+from math import inf
+
+from tuner.device import Code, Fault
+from tuner.policy import MeasurementPolicy
+from tuner.result import Fields, Verdict
+from tuner.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is the device? With `ceilings`, measure what it can do at best."""
+
+    ceilings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Judge a config and, where it is right and `timed`, time it for as long as it may beat `best_us`."""
+
+    code: Code
+    policy: MeasurementPolicy
+    best_us: float = inf
+    timed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Rounds of a race: every contender once a round, in random order."""
+
+    codes: tuple[Code, ...]
+    policy: MeasurementPolicy
+    rounds: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fell:
+    """A config failed on the device. After a `fatal` fault the process is of no more use."""
+
+    fault: Fault
+    message: str
+    fatal: bool = False
+    culprit: int = 0  # which contender of a heat
+
+    @property
+    def reason(self) -> str:
+        return f"{self.fault.value}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Facts about the device."""
+
+    facts: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What became of a task: samples that count, with a verdict that is ok; or what went wrong."""
+
+    verdict: Verdict | None
+    samples: tuple[Sample, ...] = ()
+    fell: Fell | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """Times of the undisturbed rounds of a heat, [rounds, contenders] in microseconds; or who fell."""
+
+    times_us: tuple[tuple[float, ...], ...] = ()
+    fell: Fell | None = None
+
+
+Request = Look | Task | Heat
+Answer = Seen | Timed | Raced

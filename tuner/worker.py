@@ -1,0 +1,200 @@
+"""The process that owns the device, and the caller's side of it: a config that takes it down costs only itself."""
+
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+
+from tuner import operators
+from tuner.arena import Arena
+from tuner.canonical import encode
+from tuner.device import Call, Code, Device, DeviceFaultError, Fault
+from tuner.judge import Judge, cases
+from tuner.operator import Array, from_fields
+from tuner.policy import MeasurementPolicy
+from tuner.pool import Limits, Lost, Pool
+from tuner.samples import State, usual
+from tuner.screening import screen
+from tuner.timer import Timer
+from tuner.trial import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
+
+_PATIENCE_S = 60.0  # × one request: inputs are drawn and references computed in it as well as kernels run
+_REMEMBERED = 256  # states of the device that say what is usual
+
+
+class Place(Protocol):
+    """Which device: a hashable value that travels, and opens the device in the process that will own it."""
+
+    def open(self) -> Device: ...
+
+
+class Worker:
+    """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
+
+    def __init__(self, place: Place, patience_s: float = _PATIENCE_S) -> None:
+        self._place, self._patience_s = place, patience_s
+        # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
+        memory = resource.getrlimit(resource.RLIMIT_AS)[1]
+        self._pool: Pool[tuple[Place, Request], Answer] = Pool(
+            _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
+        )
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def pids(self) -> tuple[int, ...]:
+        return self._pool.pids()
+
+    def look(self, *, ceilings: bool = False) -> Seen:
+        """Facts about the device. Raises MachineError where there is none."""
+        return _sure(self._ask(Look(ceilings)), Seen)
+
+    def time(self, task: Task) -> Timed:
+        found = self._ask(task)
+        return Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+
+    def race(self, heat: Heat) -> Raced:
+        found = self._ask(heat)
+        return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
+
+    def _ask(self, request: Request) -> Answer | Fell:
+        started = time.monotonic()
+        ((_, answer),) = self._pool.run([(self._place, request)])
+        if isinstance(answer, Lost):
+            late = time.monotonic() - started >= self._patience_s
+            self.restarts += 1
+            return Fell(Fault.TIMEOUT if late else Fault.CRASH, answer.reason, fatal=True)
+        fell = getattr(answer, "fell", None)
+        if fell and fell.fatal:
+            self._pool.close()
+            self.restarts += 1
+        return answer
+
+
+A = TypeVar("A")
+
+
+def _sure(answer: object, kind: type[A]) -> A:
+    if isinstance(answer, Fell):
+        raise DeviceFaultError(answer.fault, answer.reason, fatal=True)
+    assert isinstance(answer, kind), "a process answers what it was asked"
+    return answer
+
+
+def _serve(job: tuple[Place, Request]) -> Answer:
+    place, request = job
+    return _stand(place).do(request)
+
+
+@cache
+def _stand(place: Place) -> "Stand":
+    return Stand(place.open())
+
+
+@dataclass(slots=True)
+class _Timed:
+    """The problem that is timed: its tensors, and what the first right kernel made of them."""
+
+    key: str
+    arena: Arena | None  # None where the device does not execute
+    agreed: dict[str, Array]
+
+
+class Stand:
+    """A device with the problem that is timed on it: configs are judged, then timed, then raced."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._name = str(device.facts()["gpu"])
+        self._states: deque[State] = deque(maxlen=_REMEMBERED)
+        self._timed = _Timed("", None, {})
+
+    def do(self, request: Request) -> Answer:
+        if isinstance(request, Look):
+            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if request.ceilings else {}
+            return Seen({**self.device.facts(), **ceilings})
+        return self._race(request) if isinstance(request, Heat) else self._time(request)
+
+    def _time(self, task: Task) -> Timed:
+        """Correctness before time: nothing wrong is timed."""
+        verdict = None
+        try:
+            judge = self._judge(task)
+            verdict = judge.verdict(self._name)
+            if not verdict.ok:
+                return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
+            if not task.timed:
+                return Timed(verdict)
+            timer = self._timer(task.code, task.policy)
+            samples = screen(timer.sample, self._session, task.policy, task.best_us)
+        except DeviceFaultError as error:
+            return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
+        fell = None if samples else Fell(Fault.UNTIMED, "every one was throttled, or shared the device")
+        return Timed(verdict, samples, fell)
+
+    def _race(self, heat: Heat) -> Raced:
+        """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
+        at = 0
+        try:
+            timers = []
+            for at, code in enumerate(heat.codes):
+                timers.append(self._timer(code, heat.policy))
+            rng = np.random.default_rng(heat.seed)
+            rounds: list[tuple[float, ...]] = []
+            for _ in range(heat.rounds):
+                found = {}
+                for at in map(int, rng.permutation(len(timers))):
+                    found[at] = timers[at].sample()
+                if not any(each.state.slowed & ~self._session().slowed for each in found.values()):
+                    rounds.append(tuple(found[i].time_us for i in range(len(timers))))
+        except DeviceFaultError as error:
+            return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
+        return Raced(tuple(rounds))
+
+    def _judge(self, task: Task) -> Judge:
+        judge = Judge(self.device, task.code, task.policy.limit_s)
+        operator = operators.load(task.code.operator)
+        for case in cases(operator, task.code.problem, every=self.device.executes):
+            judge.run(case, twice=self.device.executes)
+            if not judge.right:
+                return judge
+        arena = self._prepared(task.code)
+        if arena:
+            outputs = judge.compare_timed(arena, self._timed.agreed)
+            if judge.right and not self._timed.agreed:
+                self._timed.agreed = outputs
+        return judge
+
+    def _timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
+        operator = operators.load(code.operator)
+        implementation = operators.implementation(code.operator, code.implementation)
+        problem = from_fields(operator.problem, code.problem)
+        plan = implementation.plan(problem, from_fields(implementation.config, code.config))
+        arena = self._prepared(code)
+        call = arena.call(plan) if arena else Call(problem, ())
+        return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
+
+    def _session(self) -> State:
+        return usual(self._states)
+
+    def _prepared(self, code: Code) -> Arena | None:
+        """The timed problem in device memory; another problem takes the place of the last."""
+        key = code.operator + encode(code.problem)
+        if self.device.executes and key != self._timed.key:
+            if self._timed.arena:
+                self._timed.arena.close()
+            operator = operators.load(code.operator)
+            problem = from_fields(operator.problem, code.problem)
+            arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
+            self._timed = _Timed(key, Arena(self.device, operator, problem, arrays), {})
+        return self._timed.arena
