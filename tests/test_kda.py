@@ -14,6 +14,7 @@ from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
+from tuner.operators.kda.fused import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Problem
@@ -24,12 +25,18 @@ from tuner.toolkit import Options
 from tuner.verify import distance, errors
 
 OPERATOR = operators.load("kda")
-NAIVE, RECURRENT, PREP_SCAN = (operators.implementation("kda", name) for name in ("naive", "recurrent", "prep_scan"))
+NAIVE, RECURRENT, PREP_SCAN, FUSED = (
+    operators.implementation("kda", name) for name in ("naive", "recurrent", "prep_scan", "fused")
+)
+CHUNKED = pytest.mark.parametrize("implementation", [PREP_SCAN, FUSED], ids=["prep_scan", "fused"])
 
 SMALL = Problem(key_dim=64, value_dim=64, use_initial_state=True, output_final_state=True)
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+SOFTPLUS = {"use_gate_in_kernel": True, "use_dt_bias": True}
+BOUNDED = {**SOFTPLUS, "use_lower_bound": True, "safe_gate": True}
 FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
 BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, prep_groups=2, prep_min_ctas=1)
+FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
 # Every tunable and every static flag away from its default at least once.
 PREP_SCAN_CASES = {
     "no_loader_two_stages_one_partial": (SMALL, replace(BASE, loader=False, stages=2, partials=1)),
@@ -39,10 +46,18 @@ PREP_SCAN_CASES = {
     "fp32_gate_and_beta": (replace(SMALL, gate_dtype=DType.FP32, beta_dtype=DType.FP32), replace(BASE, BV=64)),
     "dims_without_full_swizzle": (replace(SMALL, key_dim=48, value_dim=48), replace(BASE, BV=48, prep_groups=4)),
     "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
-    "k256_v16": (replace(SMALL, key_dim=256, value_dim=16), replace(BASE, BV=16, prep_min_ctas=4)),
+    "k256_v16": (replace(SMALL, key_dim=256, value_dim=16, **SOFTPLUS), replace(BASE, BV=16, prep_min_ctas=4)),
+}
+FUSED_CASES = {
+    "raw_fp16_chunk32_rows32_one_producer": (
+        replace(SMALL, dtype=DType.FP16, **RAW),
+        replace(FUSED_BASE, C=32, rows=32, stages=2, prep_groups=4, producers=1),
+    ),
+    "three_producers": (replace(SMALL, **BOUNDED), replace(FUSED_BASE, BV=64, stages=3, producers=3)),
+    "softplus_two_partials": (replace(SMALL, key_dim=48, **SOFTPLUS), replace(FUSED_BASE, prep_groups=4, partials=2)),
 }
 RECURRENT_CASES = {
-    "fp32_raw": (replace(SMALL, **FP32, **RAW), RecurrentConfig(BV=32, columns=1, splits=8, BT=8)),
+    "fp32_raw": (replace(SMALL, **FP32, **RAW, **SOFTPLUS), RecurrentConfig(BV=32, columns=1, splits=8, BT=8)),
     "columns_of_four": (SMALL, RecurrentConfig(BV=64, columns=4, splits=2, BT=4)),
     "one_lane_a_column": (replace(SMALL, key_dim=48), RecurrentConfig(BV=32, columns=1, splits=1, BT=2)),
     "a_warp_a_column": (replace(SMALL, key_dim=128, value_dim=8 * 6), RecurrentConfig(8, 2, 32, 16)),
@@ -75,6 +90,7 @@ def assert_right(implementation: Any, problem: Problem, config: Any, modes: tupl
         ({"heads": 4, "value_heads": 6}, "value_heads 6 is no multiple of heads 4"),
         ({"batch": 70000}, "batch 70000"),
         ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),
+        ({"use_lower_bound": True}, "use_gate_in_kernel"),
     ],
 )
 def test_what_no_kernel_takes_is_refused_by_name_and_value(fields: dict[str, Any], named: str) -> None:
@@ -94,9 +110,10 @@ def test_a_state_carries_over_from_one_half_of_a_sequence_to_the_other() -> None
     whole = replace(SMALL, batch=1, seq_len=20, heads=2)
     half = replace(whole, seq_len=10)
     arrays = OPERATOR.inputs(whole, np.random.default_rng(0), "strong_gate")
-    parts = [{n: x if n == "initial_state" else x[:, at] for n, x in arrays.items()} for at in (slice(10), slice(10, 20))]
-    first = OPERATOR.reference(half, parts[0])
-    second = OPERATOR.reference(half, {**parts[1], "initial_state": first["final_state"]})
+    tokens = {name: arrays[name] for name in ("q", "k", "v", "g", "beta")}
+    left, right = ({name: x[:, part] for name, x in tokens.items()} for part in (slice(10), slice(10, 20)))
+    first = OPERATOR.reference(half, {**left, "initial_state": arrays["initial_state"]})
+    second = OPERATOR.reference(half, {**right, "initial_state": first["final_state"]})
     expected = OPERATOR.reference(whole, arrays)
     np.testing.assert_allclose(np.concatenate([first["o"], second["o"]], axis=1), expected["o"], atol=1e-12)
     np.testing.assert_allclose(second["final_state"], expected["final_state"], atol=1e-12)
@@ -121,13 +138,19 @@ def test_a_call_takes_the_names_of_chunk_kda_and_leaves_absent_states_out() -> N
     assert request.scalars == {"scale": 0.5}
 
 
+def test_a_lower_bound_of_five_promises_a_safe_gate() -> None:
+    request = kda(*[object()] * 5, use_gate_in_kernel=True, A_log=object(), lower_bound=-5.0)
+    assert request.statics["safe_gate"] is True
+    assert request.scalars == {"lower_bound": -5.0}
+
+
 def test_head_first_tensors_are_taken_by_their_axes() -> None:
     request = kda(*[object()] * 5, layout="bhtd")
     assert request.axes == dict.fromkeys(("q", "k", "v", "g", "o"), (0, 2, 1, 3))
 
 
-@pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}])
-def test_a_wrong_layout_or_scale_is_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}, {"lower_bound": 1.0}, {"A_log": 0}])
+def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         kda(*[object()] * 5, **wrong)
 
@@ -135,8 +158,9 @@ def test_a_wrong_layout_or_scale_is_refused(wrong: dict[str, Any]) -> None:
 # ---- the kernels on the emulator
 
 
-def test_naive_is_right_for_raw_fp32_tensors() -> None:
-    problem = replace(SMALL, key_dim=32, value_dim=48, **FP32, **RAW)
+@pytest.mark.parametrize("gate", [{}, SOFTPLUS, BOUNDED], ids=["log", "softplus", "bounded"])
+def test_naive_is_right_for_raw_fp32_tensors(gate: dict[str, bool]) -> None:
+    problem = replace(SMALL, key_dim=32, value_dim=48, **FP32, **RAW, **gate)
     assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]), PLAIN[:1] + CHECKED[:1])
 
 
@@ -150,15 +174,22 @@ def test_prep_scan_is_right(case: str) -> None:
     assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], PLAIN + CHECKED[:1])
 
 
+@pytest.mark.parametrize("case", FUSED_CASES)
+def test_fused_is_right(case: str) -> None:
+    assert_right(FUSED, *FUSED_CASES[case], PLAIN + CHECKED[:1])
+
+
+@CHUNKED
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
-def test_prep_scan_is_right_for_every_kind_of_input(kind: str) -> None:
+def test_chunks_are_right_for_every_kind_of_input(implementation: Any, kind: str) -> None:
     problem = replace(SMALL, batch=1, seq_len=77, heads=1)
-    arrays, outputs, _ = run(PREP_SCAN, problem, BASE, PLAIN[0], kind)
+    config = implementation.default(problem, ARCHES["sm_90a"])
+    arrays, outputs, _ = run(implementation, problem, config, PLAIN[0], kind)
     for error in errors(OPERATOR, problem, arrays, outputs):
         assert error.ok, error
 
 
-@pytest.mark.parametrize("implementation", [RECURRENT, PREP_SCAN], ids=["recurrent", "prep_scan"])
+@CHUNKED
 def test_tokens_do_not_see_the_future(implementation: Any) -> None:
     problem = replace(SMALL, batch=1, seq_len=40, heads=1)
     config = implementation.default(problem, ARCHES["sm_90a"])
@@ -187,6 +218,16 @@ def test_prep_scan_counts_its_mma_bytes_and_barriers() -> None:
         assert work.chain == -(-problem.seq_len // config.C)
 
 
+def test_fused_counts_its_mma_bytes_and_barriers() -> None:
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=2)
+    for config in (FUSED_BASE, replace(FUSED_BASE, C=32, BV=64, prep_groups=4, stages=2, producers=1)):
+        _, _, done = run(FUSED, problem, config, CHECKED[0])
+        work = FUSED.work(problem, config, gpu("H200"))
+        assert work.mma == done.counters.mma_m16n8k16
+        assert work.barriers == done.counters.barriers
+        assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
+
+
 def test_recurrent_counts_its_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=21, heads=1)
     config = RecurrentConfig(BV=32, columns=1, splits=8, BT=8)
@@ -197,19 +238,25 @@ def test_recurrent_counts_its_bytes_and_barriers() -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-def test_prep_scan_moves_less_than_two_and_a_half_times_the_floor(dim: int) -> None:
+def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_with_one(dim: int) -> None:
     problem = Problem(key_dim=dim, value_dim=dim)
-    work = PREP_SCAN.work(problem, PREP_SCAN.default(problem, ARCHES["sm_90a"]), gpu("H200"))
-    assert work.dram_bytes <= 2.5 * OPERATOR.cost(problem).bytes
+    moved = {
+        each.name: each.work(problem, each.default(problem, ARCHES["sm_90a"]), gpu("H200")).dram_bytes
+        for each in (PREP_SCAN, FUSED)
+    }
+    floor = OPERATOR.cost(problem).bytes
+    assert moved["fused"] <= 1.1 * floor
+    assert moved["prep_scan"] <= 2.5 * floor
 
 
 # ---- what compiles
 
 
-@pytest.mark.parametrize("dim", [64, 128])
-def test_defaults_compile_for_every_arch_without_spills(dim: int) -> None:
-    problem = Problem(key_dim=dim, value_dim=dim, use_initial_state=True, output_final_state=True)
-    jobs = [(impl, arch) for impl in (RECURRENT, PREP_SCAN) for arch in ARCHES.values()]
+def test_defaults_of_64_dims_compile_for_three_generations_without_spills() -> None:
+    problem = Problem(key_dim=64, value_dim=64, use_initial_state=True, output_final_state=True)
+    jobs = [
+        (impl, arch) for impl in (PREP_SCAN, FUSED) for arch in (ARCHES["sm_80"], ARCHES["sm_90a"], ARCHES["sm_120a"])
+    ]
     sources = [
         (render(OPERATOR, impl, problem, impl.default(problem, arch)), Options(arch=arch.name)) for impl, arch in jobs
     ]

@@ -10,17 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
-assets dtype result source elf toolkit pool
-arch cache places space sass
+assets dtype result source elf toolkit pool policy samples ledger
+arch cache places space sass screening final
 usage operator tuned
-cubin operators arrays records_read sampler store
-render verify predict records nvrtc binding
-emulator choice
-gpu check
+cubin operators arrays records_read sampler store device
+render verify predict records nvrtc binding arena timer trial
+emulator choice judge
+gpu check simulated worker
 emulated evaluate
-kernels untuned race
+kernels untuned race measure
 tune dispatcher report replay
-summary torch
+summary torch settle bench peers
 cli
 """.strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

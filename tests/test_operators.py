@@ -25,6 +25,11 @@ def pair(request: pytest.FixtureRequest) -> tuple[Operator[Any], Implementation[
     return operators.load(operator), operators.implementation(operator, implementation)
 
 
+def example(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Any:
+    """A problem that the implementation serves."""
+    return operator.problem() if implementation.example is None else implementation.example
+
+
 def first_arch(implementation: Implementation[Any, Any], problem: Any) -> Any:
     return next(arch for arch in ARCHES.values() if implementation.refusal(problem, arch) is None)
 
@@ -47,7 +52,7 @@ def test_rendering_is_deterministic_and_independent_of_extents(
     pair: tuple[Operator[Any], Implementation[Any, Any]],
 ) -> None:
     operator, implementation = pair
-    problem = operator.problem()
+    problem = example(operator, implementation)
     config = implementation.default(problem, first_arch(implementation, problem))
     digests = {render(operator, implementation, p, config).digest for p in (problem, problem, *operator.tails(problem))}
     assert len(digests) == 1
@@ -63,7 +68,7 @@ def test_the_default_is_in_the_space_compiles_launches_and_never_spills(
     pair: tuple[Operator[Any], Implementation[Any, Any]], arch: Any
 ) -> None:
     operator, implementation = pair
-    problem = operator.problem()
+    problem = example(operator, implementation)
     if implementation.refusal(problem, arch) is not None:
         assert implementation.name != "naive"
         return
@@ -81,7 +86,7 @@ def test_the_default_is_right_on_the_emulator_in_every_mode(
     pair: tuple[Operator[Any], Implementation[Any, Any]],
 ) -> None:
     operator, implementation = pair
-    problem = operator.problem()
+    problem = example(operator, implementation)
     config = implementation.default(problem, first_arch(implementation, problem))
     verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), PLAIN + CHECKED))
     assert verdict.ok, verdict.reason
@@ -91,7 +96,7 @@ def test_declared_work_is_positive_and_no_less_than_the_floor(
     pair: tuple[Operator[Any], Implementation[Any, Any]],
 ) -> None:
     operator, implementation = pair
-    problem = operator.problem()
+    problem = example(operator, implementation)
     target = gpu(first_arch(implementation, problem).name)
     work = implementation.work(problem, implementation.default(problem, target.arch), target)
     assert work.dram_bytes >= operator.cost(problem).bytes * 0.999

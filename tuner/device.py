@@ -16,6 +16,7 @@ from tuner.policy import MeasurementPolicy
 from tuner.result import Fields, Stage
 from tuner.samples import State
 
+SIMULATED = "simulated"  # the model of a device that is not there
 POISON = 0xFF  # the byte that nobody writes: NaN in every float type, and no number that a kernel computes
 Bytes = npt.NDArray[np.uint8]
 
@@ -80,9 +81,10 @@ class Device(Protocol):
     """One device, owned by one process. Addresses are plain numbers. Kernels that fail raise DeviceFaultError."""
 
     executes: bool  # whether timing runs the kernel; where it does not, the timed problem may be of any size
+    thorough: bool  # whether runs are cheap: every edge case with every kind of inputs, and twice
 
     def facts(self) -> Fields:
-        """What is known of the device: name, driver, SMs, bytes of L2 and memory, clocks."""
+        """What is known of the device: `gpu` and `arch` as `--gpu` spells them, `model`, driver, SMs, clocks …"""
 
     def allocate(self, nbytes: int) -> int:
         """The address of fresh memory, a multiple of 256. Raises MachineError where there is no more."""

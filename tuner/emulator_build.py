@@ -18,6 +18,7 @@ from tuner.errors import MachineError, TemplateError
 from tuner.render import header
 from tuner.source import Source
 
+_OLDEST = 12  # -ftrivial-auto-var-init
 _CPU = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 _COMMON = (
     "-std=c++17",
@@ -72,6 +73,11 @@ def compiler() -> Compiler:
     path = shutil.which(os.environ.get("TUNER_CXX", "g++"))
     if path is None:
         raise MachineError("no g++ found: install it (apt install g++), or name it in TUNER_CXX")
+    release = _run([path, "-dumpfullversion", "-dumpversion"]).strip()
+    if int(release.partition(".")[0]) < _OLDEST:
+        raise MachineError(
+            f"{path} is {release}: the emulator needs g++ {_OLDEST} or later; TUNER_CXX names another one"
+        )
     return Compiler(path, _run([path, "--version"]).splitlines()[0])
 
 

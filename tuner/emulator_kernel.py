@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 
 from tuner.emulator_build import shared_object
 from tuner.emulator_memory import Array, Buffer
-from tuner.emulator_runtime import CFinding, CIndex, COptions, Counters, place, runtime
+from tuner.emulator_runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
 from tuner.errors import InputError, TemplateError
 from tuner.source import Source
 
@@ -108,7 +107,7 @@ class Kernel:
         block = (threads, 1, 1) if isinstance(threads, int) else threads
         if reason := _refusal(grid, block, smem_bytes):
             return Run((Finding("launch", reason),), _NOTHING, np.zeros((0, len(astuple(_NOTHING))), np.uint64), 0.0)
-        with _LAUNCHING:
+        with EXCLUSIVE:
             started = time.thread_time()
             runtime().emulator_launch(symbol, pointers, CIndex(*grid), CIndex(*block), smem_bytes, _options(mode))
             seconds = time.thread_time() - started
@@ -129,7 +128,6 @@ class Kernel:
 _NOTHING = Counters(*[0] * len(fields(Counters)))
 _MAX_SMEM_BYTES = 227 << 10  # a block, sm_90 and later
 _MAX_BLOCKS = (1 << 31) - 1  # along x
-_LAUNCHING = threading.Lock()  # the runtime's state is the process's
 
 
 def build(source: Source, *, checked: bool) -> Kernel:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tuner.emulator_runtime import runtime
+from tuner.emulator_runtime import EXCLUSIVE, runtime
 from tuner.errors import InputError, MachineError
 
 Array = npt.NDArray[Any]
@@ -80,7 +80,8 @@ class Buffer:
         self, name: str, nbytes: int, *, writable: bool = False, initialized: bool = True, guard_end: bool = True
     ) -> None:
         self.name, self.nbytes = name, nbytes
-        found = runtime().emulator_allocate(nbytes, name.encode()[:31], writable, initialized, guard_end)
+        with EXCLUSIVE:
+            found = runtime().emulator_allocate(nbytes, name.encode()[:31], writable, initialized, guard_end)
         if not found:
             raise MachineError(f"no memory for {name}: {nbytes} bytes")
         self.address = int(found)
@@ -98,9 +99,10 @@ class Buffer:
         return np.ndarray(shape, dtype, memory, strides=strides)
 
     def close(self) -> None:
-        if self.address:
-            runtime().emulator_free(self.address)
-            self.address = 0
+        with EXCLUSIVE:
+            address, self.address = self.address, 0
+            if address:
+                runtime().emulator_free(address)
 
     def __enter__(self) -> "Buffer":
         return self

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import threading
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -13,11 +14,11 @@ from tuner.emulator_build import runtime_library
 class Counters:
     """What a launch did, per warp instruction; the same of one block. Bytes of plain accesses: checked mode only."""
 
-    mma: int  # in m16n8k16, wgmma included
     mma_m16n8k16: int
     mma_m16n8k8: int
     mma_m16n8k8_tf32: int
-    wgmma: int
+    wgmma: int  # a warp's part of one
+    wgmma_m16n8k16: int  # the products that these consist of
     ldmatrix: int  # 8x8 matrices
     stmatrix: int
     bank_conflicts: int  # wavefronts beyond the least
@@ -32,6 +33,11 @@ class Counters:
     shared_write_bytes: int
     atomics: int
     switches: int  # between fibers: the emulator's own cost
+
+    @property
+    def mma(self) -> float:
+        """Matrix products in units of one m16n8k16; an m16n8k8 is half of one."""
+        return self.mma_m16n8k16 + self.wgmma_m16n8k16 + (self.mma_m16n8k8 + self.mma_m16n8k8_tf32) / 2
 
 
 class CIndex(ctypes.Structure):
@@ -92,9 +98,13 @@ _SIGNATURES = {
 }
 
 
+# The runtime's state is the process's: whoever calls it holds this.
+EXCLUSIVE = threading.RLock()
+
+
 @cache
 def runtime() -> ctypes.CDLL:
-    """The runtime, built if need be. Its state is the process's: one launch at a time."""
+    """The runtime, built if need be."""
     library = ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)  # kernels find it in the global scope
     for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, name)

@@ -47,6 +47,7 @@ class GpuDevice:
     """See `device.Device`. Raises MachineError where there is no GPU."""
 
     executes = True
+    thorough = True
 
     def __init__(self, ordinal: int) -> None:
         self._found = gpu.current_gpu(ordinal)
@@ -181,7 +182,7 @@ class GpuDevice:
 
 def _launch(program: dict[str, Any], steps: Sequence[Step]) -> None:
     for step in steps:
-        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes)
+        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes, None)
 
 
 def _most_shared(plan: Plan) -> dict[str, int]:

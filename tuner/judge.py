@@ -65,12 +65,13 @@ class Judge:
 
         Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
         """
-        outputs = {name: _thinned(array) for name, array in self._outputs(arena, twice=True).items()}
+        whole = self._outputs(arena, twice=True)
         self._done.append("the timed problem")
+        if missed := [name for name, array in whole.items() if _unwritten(array)]:
+            self.finding = self.finding or f"{missed[0]}: elements that nobody wrote, on the timed problem"
+        outputs = {name: _thinned(array) for name, array in whole.items()}
         for name, array in outputs.items():
-            if np.isnan(array.astype(np.float64)).any():
-                self.finding = self.finding or f"{name} was not written whole, or holds NaN, on the timed problem"
-            elif name in agreed:
+            if name in agreed:
                 limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
                 error = compare(name, array, agreed[name], agreed[name], limit)
                 self._worst[name] = max(error, self._worst[name], key=_badness)
@@ -128,6 +129,12 @@ def _thinned(array: Array) -> Array:
     """Elements spread evenly over an output; the step is odd, so that it visits every column."""
     flat = array.reshape(-1)
     return flat[:: (len(flat) // _AGREEMENT) | 1].copy()
+
+
+def _unwritten(array: Array) -> bool:
+    """Whether an element still holds the poison. Small integers are no poison: -1 may be an index."""
+    words = array.reshape(-1).view(f"u{array.itemsize}")
+    return array.dtype.kind not in "iu" and bool((words == np.iinfo(words.dtype).max).any())
 
 
 def _same_bits(one: Array, other: Array) -> bool:

@@ -247,6 +247,7 @@ class Implementation(Generic[P, C]):
     default: Callable[[P, Arch], C]
     work: Callable[[P, C, GPU], Work]
     template: str = ""  # file name; default: <name>.cu.jinja
+    example: P | None = None  # a problem it serves, where it refuses the operator's default problem
 
 
 # ---- what follows from the arguments --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class MeasurementPolicy:
     screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
     rounds: int = 30  # of the final race
     tie: float = 0.01  # relative difference under which two kernels are equally fast
-    limit_s: float = 10.0  # a launch that takes longer hangs
+    limit_s: float = 5.0  # a launch that takes longer hangs
 
     def __post_init__(self) -> None:
         if self.l2 not in ("cold", "warm"):

@@ -105,12 +105,17 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Kernel time on a device, in microseconds: median and confidence interval over samples."""
+    """Kernel time on a device, in microseconds: median and confidence interval over samples.
+
+    What won a final race also says how sure that is; None where there was none.
+    """
 
     time_us: float
     low_us: float
     high_us: float
     samples: int
+    regret_bound: float | None = None  # it is at most this much slower than the fastest contender, relative
+    flip_probability: float | None = None  # that the same race, run again, names another
 
 
 @dataclass(frozen=True, slots=True)

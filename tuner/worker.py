@@ -3,11 +3,11 @@
 import resource
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ _PATIENCE_S = 60.0  # × one request: inputs are drawn and references computed i
 _REMEMBERED = 256  # states of the device that say what is usual
 
 
-class Place(Protocol):
+class Place(Hashable, Protocol):
     """Which device: a hashable value that travels, and opens the device in the process that will own it."""
 
     def open(self) -> Device: ...
@@ -115,7 +115,7 @@ class Stand:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._name = str(device.facts()["gpu"])
+        self._model = str(device.facts()["model"])
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
 
@@ -130,15 +130,17 @@ class Stand:
         verdict = None
         try:
             judge = self._judge(task)
-            verdict = judge.verdict(self._name)
+            verdict = judge.verdict(self._model)
             if not verdict.ok:
                 return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
             if not task.timed:
                 return Timed(verdict)
-            timer = self._timer(task.code, task.policy)
-            samples = screen(timer.sample, self._session, task.policy, task.best_us)
+            timer = self.timer(task.code, task.policy)
+            samples = screen(timer.sample, self.session, task.policy, task.best_us)
         except DeviceFaultError as error:
             return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
+        finally:
+            self._release()
         fell = None if samples else Fell(Fault.UNTIMED, "every one was throttled, or shared the device")
         return Timed(verdict, samples, fell)
 
@@ -147,25 +149,27 @@ class Stand:
         at = 0
         try:
             timers = []
-            for at, code in enumerate(heat.codes):
-                timers.append(self._timer(code, heat.policy))
+            for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
+                timers.append(self.timer(code, heat.policy))
             rng = np.random.default_rng(heat.seed)
             rounds: list[tuple[float, ...]] = []
             for _ in range(heat.rounds):
                 found = {}
                 for at in map(int, rng.permutation(len(timers))):
                     found[at] = timers[at].sample()
-                if not any(each.state.slowed & ~self._session().slowed for each in found.values()):
+                if not any(each.state.slowed & ~self.session().slowed for each in found.values()):
                     rounds.append(tuple(found[i].time_us for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
+        finally:
+            self._release()
         return Raced(tuple(rounds))
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
         operator = operators.load(task.code.operator)
-        for case in cases(operator, task.code.problem, every=self.device.executes):
-            judge.run(case, twice=self.device.executes)
+        for case in cases(operator, task.code.problem, every=self.device.thorough):
+            judge.run(case, twice=self.device.thorough)
             if not judge.right:
                 return judge
         arena = self._prepared(task.code)
@@ -175,7 +179,8 @@ class Stand:
                 self._timed.agreed = outputs
         return judge
 
-    def _timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
+    def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
+        """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
         operator = operators.load(code.operator)
         implementation = operators.implementation(code.operator, code.implementation)
         problem = from_fields(operator.problem, code.problem)
@@ -184,7 +189,12 @@ class Stand:
         call = arena.call(plan) if arena else Call(problem, ())
         return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
 
-    def _session(self) -> State:
+    def _release(self) -> None:
+        if self._timed.arena:
+            self._timed.arena.release()
+
+    def session(self) -> State:
+        """What is usual for the device, as far as this process has seen it."""
         return usual(self._states)
 
     def _prepared(self, code: Code) -> Arena | None:

@@ -67,7 +67,7 @@ def register_estimate(D: int, c: Any) -> Any:
 
 
 def register_limit(c: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds min_ctas blocks: its warps lie on 4 partitions of the register file."""
+    """Registers a thread may have when an SM holds min_ctas blocks: their warps share its 4 register files."""
     warps = -(-c.warps * c.min_ctas // 4)
     share = arch.registers_per_sm // 4 // (32 * warps)
     return np.minimum(share // 8 * 8, arch.registers_per_thread)

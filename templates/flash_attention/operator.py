@@ -218,7 +218,7 @@ def flash_attention(
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
     if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: flash_attention takes {', '.join(LAYOUTS)}")
+        raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
     if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
         raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
     scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}

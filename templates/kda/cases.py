@@ -8,6 +8,7 @@ from tuner.errors import UsageError
 from tuner.operator import Array, Arrays
 
 from .problem import Problem
+from .recurrence import LOWER_BOUND
 
 INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes")
 SAFE_GATE = -5.0  # what safe_gate promises
@@ -29,13 +30,21 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     v = rng.standard_normal((*tokens, problem.value_heads, problem.value_dim))
     beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
     state = rng.standard_normal((problem.initial_states, problem.value_heads, problem.key_dim, problem.value_dim))
+    A_log, dt_bias = (
+        rng.standard_normal(shape) for shape in ((problem.gate_heads,), (problem.bias_heads, problem.key_dim))
+    )
+    g = _gate(problem, rng, kind)
+    if problem.use_gate_in_kernel:
+        g = _before_gate(problem, g, A_log, dt_bias)
     return {
         "q": _length(problem, q).astype(problem.dtype.numpy),
         "k": _length(problem, k).astype(problem.dtype.numpy),
         "v": v.astype(problem.dtype.numpy),
-        "g": _gate(problem, rng, kind).astype(problem.gate_dtype.numpy),
+        "g": g.astype(problem.gate_dtype.numpy),
         "beta": _beta(problem, beta).astype(problem.beta_dtype.numpy),
         "initial_state": state.astype(np.float32),
+        "A_log": A_log.astype(np.float32),
+        "dt_bias": dt_bias.astype(np.float32),
     }
 
 
@@ -54,17 +63,29 @@ def _beta(problem: Problem, logits: Array) -> Array:
 def _gate(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
     shape = (problem.batch, problem.seq_len, problem.value_heads, problem.key_dim)
     open_share: Array = rng.random(shape)
+    bounded = problem.safe_gate or problem.use_lower_bound
     if kind == "strong_gate":
         return SAFE_GATE * open_share
     if kind == "zero_gate":
         return np.zeros(shape)
     if kind == "gate_spikes":
-        return np.where(open_share < 0.1, SAFE_GATE if problem.safe_gate else -60.0, 0.0)
+        return np.where(open_share < 0.1, SAFE_GATE if bounded else -60.0, 0.0)
     return -0.02 * open_share
+
+
+def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Array:
+    """The raw g [B, T, HV, K] that the kernel's gate makes nearly `g` of."""
+    rate = np.exp(A_log)[:, None]
+    if problem.use_lower_bound:
+        share = np.clip(g / LOWER_BOUND, 1e-4, 1 - 1e-4)
+        raw = np.log(share / (1 - share)) / rate
+    else:
+        raw = np.log(np.expm1(np.maximum(-g / rate, 1e-6)))
+    shifted: Array = raw - (dt_bias if problem.use_dt_bias else 0)
+    return shifted
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
     shapes = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
-    names = ("batch", "seq_len", "heads", "value_heads")
-    return tuple(replace(problem, **dict(zip(names, shape, strict=True))) for shape in shapes)
+    return tuple(replace(problem, batch=B, seq_len=T, heads=H, value_heads=HV) for B, T, H, HV in shapes)

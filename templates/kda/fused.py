@@ -11,11 +11,11 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from .operator import cost
+from .optional import TENSORS, pointers, state_bytes, taken
 from .prep_scan import refusal
-from .prep_scan_config import BF16, WARP, image_bytes, prep_smem_bytes, prep_threads
+from .prep_scan_config import BF16, WARP, image_bytes, prep_smem_bytes, prep_threads, tokens_fit
 from .prep_scan_work import instructions, prep_mma, scan_mma
 from .problem import Problem
-from .states import pointers, state_bytes, taken
 
 ENTRY = "kda_fused"
 
@@ -64,10 +64,16 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
-            Constraint("a producer has 2 to 16 tokens", lambda c: (c.C <= 16 * c.prep_groups) & (c.C >= 2 * c.prep_groups)),
+            Constraint("a producer has 2 to 16 tokens", tokens_fit),
+            Constraint(
+                "a stage is always filled by the same producers, so that its barriers keep their order",
+                lambda c: c.stages % c.producers == 0,
+            ),
             Constraint("a group of producers is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
-            Constraint("the stages and the producers fit the shared memory", lambda c: smem_bytes(K, c) <= arch.smem_per_block),
+            Constraint(
+                "the stages and the producers fit the shared memory", lambda c: smem_bytes(K, c) <= arch.smem_per_block
+            ),
             Constraint(
                 "the state fits the registers",
                 lambda c: register_estimate(K, c) <= np.minimum(arch.registers_per_sm // threads(K, c) // 8 * 8, 255),
@@ -78,10 +84,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     K = problem.key_dim
-    names = ("q", "k", "v", "g", "beta", "initial_state", "o", "final_state", "scale", "seq_len", "heads")
+    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(smem_bytes(K, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.batch)
-    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names, "value_heads"))
+    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 
@@ -92,7 +98,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Half of a wide state a block, and two groups of producers where shared memory holds them."""
     found = space(problem, arch)
     for BV in (64, 48, 32, 16):
-        for stages, producers in ((3, 2), (2, 2), (2, 1)):
+        for stages, producers in ((4, 2), (2, 2), (2, 1)):
             for groups in (2, 4, 1, 8):
                 config = Config(16, BV, 16, stages, 1, groups, producers)
                 if threads(problem.key_dim, config) <= _THREADS and found.refusal(config) is None:

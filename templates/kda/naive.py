@@ -7,8 +7,8 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from .operator import cost
+from .optional import TENSORS, pointers, state_bytes, taken
 from .problem import Problem
-from .states import pointers, state_bytes, taken
 
 ENTRY = "kda_naive"
 WARP = 32
@@ -33,10 +33,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    names = ("q", "k", "v", "g", "beta", "initial_state", "o", "final_state", "scale", "seq_len", "heads")
+    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     grid = (_blocks(problem, config), problem.value_heads, problem.batch)
     smem = _smem_bytes(problem, config.threads)
-    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names, "value_heads"))
+    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 

@@ -8,10 +8,10 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
 
-from .cases import INPUT_KINDS, inputs, tails
+from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
+from .optional import state_bytes
 from .problem import Problem
-from .recurrence import reference, rounded
-from .states import state_bytes
+from .recurrence import LOWER_BOUND, reference, rounded
 
 LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
 _STATE = ("value_heads", "key_dim", "value_dim")
@@ -28,6 +28,8 @@ ARGUMENTS = (
         doc="natural logarithm of the decay, <= 0; rows 16-byte aligned",
     ),
     Argument("beta", "beta_dtype", ("batch", "seq_len", "value_heads"), doc="how much of the error is written"),
+    Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
+    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
     Argument(
         "o",
@@ -44,6 +46,13 @@ ARGUMENTS = (
         role=Role.SCALAR,
         default=lambda problem: float(problem.key_dim**-0.5),
         doc="of q; default key_dim ** -0.5",
+    ),
+    Argument(
+        "lower_bound",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda _problem: LOWER_BOUND,
+        doc="of the kernel's gate with use_lower_bound",
     ),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads")),
 )
@@ -74,10 +83,14 @@ def kda(
     initial_state: Any = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
     use_beta_sigmoid_in_kernel: bool = False,
     allow_neg_eigval: bool = False,
     safe_gate: bool = False,
+    lower_bound: float | None = None,
     *,
+    A_log: Any = None,
+    dt_bias: Any = None,
     layout: str = "bthd",
 ) -> Request:
     """Kimi Delta Attention, named as FLA's `chunk_kda` names it. Returns (o, final_state).
@@ -93,28 +106,39 @@ def kda(
     scale: default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros. output_final_state: otherwise
     final_state is empty. use_qk_l2norm_in_kernel: q and k are divided by their lengths first; without it they should
     have unit length, or the state grows. use_beta_sigmoid_in_kernel: beta is given before its sigmoid;
-    allow_neg_eigval doubles that sigmoid. safe_gate promises g >= -5, which saves a check.
+    allow_neg_eigval doubles that sigmoid. safe_gate promises a decay of g >= -5, which saves a check.
+
+    use_gate_in_kernel: g is given before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
+    lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K], default zeros.
 
     o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
 
-    Raises UsageError for an unknown layout or a scale that is not finite, and InputError for arrays that do not fit.
+    Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError
+    for arrays that do not fit.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: kda takes {', '.join(LAYOUTS)}")
     if scale is not None and not abs(scale) < float("inf"):
         raise UsageError(f"scale {scale}: must be finite")
+    if lower_bound is not None and not float("-inf") < lower_bound < 0:
+        raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
+    if (A_log is not None) != use_gate_in_kernel:
+        raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
+    optional = {"initial_state": initial_state, "A_log": A_log, "dt_bias": dt_bias}
     arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-    if initial_state is not None:
-        arrays["initial_state"] = initial_state
+    arrays |= {name: array for name, array in optional.items() if array is not None}
     statics = {
         "use_initial_state": initial_state is not None,
         "output_final_state": output_final_state,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
+        "use_gate_in_kernel": use_gate_in_kernel,
+        "use_dt_bias": dt_bias is not None,
+        "use_lower_bound": lower_bound is not None,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
-        "safe_gate": safe_gate,
+        "safe_gate": safe_gate or (lower_bound is not None and lower_bound >= SAFE_GATE),
     }
-    scalars = {} if scale is None else {"scale": scale}
+    scalars = {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
     return Request(arrays, statics, scalars, dict.fromkeys(("q", "k", "v", "g", "o"), LAYOUTS[layout]))
 
 

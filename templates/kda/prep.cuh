@@ -47,7 +47,8 @@ struct Chunk {
 
 // A thread owns two channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
 // count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
-template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize, BetaGate kBetaGate>
+template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize, BetaGate kBetaGate,
+          Gating kGating>
 struct Prep {
   using Chunk = ::Chunk<T, Gate, Beta>;
   using Image = ::Image<K, C>;
@@ -82,6 +83,7 @@ struct Prep {
   uint32_t s_base;  // the same, as an address of shared memory
   int thread;
   float scale;
+  HeadGate<kGating> gate;
   Chunk chunk;
   unsigned char* image;  // in global memory, or where scan will read it
 
@@ -143,10 +145,12 @@ struct Prep {
   }
 
   __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
+    float const low_bias = gate.bias_of(2 * pair()), high_bias = gate.bias_of(2 * pair() + 1);
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      add(sum, make_float2(r.g[i].lo() * kLog2e, r.g[i].hi() * kLog2e));
+      bool const there = kGating == Gating::kNone || first() + i < chunk.tokens;
+      if (there) add(sum, make_float2(gate(r.g[i].lo(), low_bias), gate(r.g[i].hi(), high_bias)));
       gates[i] = sum;
     }
     reinterpret_cast<float2*>(smem + kTotals)[group() * kPairs + pair()] = sum;
@@ -203,10 +207,10 @@ struct Prep {
       *reinterpret_cast<float2*>(image + Image::decay(pair())) = make_float2(sub.x * to_end.x, sub.y * to_end.y);
   }
   static __device__ __forceinline__ float2 exp2_both(float2 x) { return make_float2(exp2_approx(x.x), exp2_approx(x.y)); }
-  __device__ __forceinline__ void decay_token(Registers const& r, float2 gate, int i, Sums const& sums,
+  __device__ __forceinline__ void decay_token(Registers const& r, float2 exponent, int i, Sums const& sums,
                                               float2 from_start, float2 to_end, float2 sub) const {
     int const row = first() + i;
-    float const gx = sums.before.x + gate.x, gy = sums.before.y + gate.y;
+    float const gx = sums.before.x + exponent.x, gy = sums.before.y + exponent.y;
     float const ex = exp2_approx(gx), ey = exp2_approx(gy), nx = exp2_approx(-gx), ny = exp2_approx(-gy);
     float const q_scale = floats(kScales)[row], k_scale = floats(kScales)[C + row];
     float const kx = r.k[i].lo() * k_scale, ky = r.k[i].hi() * k_scale;
@@ -284,7 +288,7 @@ struct Prep {
           float const key = there ? to_float(chunk.k[column * chunk.k_stride + d]) * exp2_approx(between[e]) : 0;
           kk += key * (there ? to_float(chunk.k[row * chunk.k_stride + d]) : 0);
           qk += key * (there ? to_float(chunk.q[row * chunk.q_stride + d]) : 0);
-          between[e] += there ? to_float(chunk.g[column * chunk.g_stride + d]) * kLog2e : 0;
+          between[e] += there ? gate(to_float(chunk.g[column * chunk.g_stride + d]), gate.bias_of(d)) : 0;
         }
         float const k_scale = floats(kScales)[C + column];
         kk = warp_sum(kk) * k_scale * floats(kScales)[C + row];

@@ -6,6 +6,7 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
+from .optional import pointers, taken
 from .prep_scan_config import (
     WARP,
     Config,
@@ -16,10 +17,10 @@ from .prep_scan_config import (
     register_limit,
     scan_smem_bytes,
     scan_threads,
+    tokens_fit,
 )
 from .prep_scan_work import work
 from .problem import Problem
-from .states import pointers, taken
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -45,7 +46,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
-            Constraint("a thread of prep has 2 to 16 tokens", lambda c: (c.C // c.prep_groups <= 16) & (c.C >= 2 * c.prep_groups)),
+            Constraint("a thread of prep has 2 to 16 tokens", tokens_fit),
             Constraint("a block of prep is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block of prep has at most 512 threads", lambda c: prep_threads(K, c) <= 512),
             Constraint(
@@ -53,8 +54,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: prep_threads(K, c) * c.prep_min_ctas <= arch.threads_per_sm,
             ),
             Constraint(
-                "a thread of prep keeps 40 registers and its tokens",
-                lambda c: (40 + 3 * c.C // c.prep_groups) * prep_threads(K, c) * c.prep_min_ctas <= arch.registers_per_sm,
+                "a thread of prep keeps 40 registers and 3 a token",
+                lambda c: (
+                    prep_threads(K, c) * c.prep_min_ctas * (40 + 3 * c.C // c.prep_groups) <= arch.registers_per_sm
+                ),
             ),
             Constraint("prep fits the shared memory", lambda c: prep_smem_bytes(K, c) <= arch.smem_per_block),
             Constraint("the stages fit the shared memory", lambda c: scan_smem_bytes(K, c) <= arch.smem_per_block),
@@ -67,12 +70,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     K, NT = problem.key_dim, -(-problem.seq_len // config.C)
     image, prep_smem = int(image_bytes(K, config.C)), int(prep_smem_bytes(K, config))
     scan_smem = int(scan_smem_bytes(K, config))
+    scalars = ("scale", "lower_bound", "seq_len")
     prep = Launch(
         "kda_prep",
         (NT, problem.value_heads, problem.batch),
         prep_threads(K, config),
         prep_smem,
-        ("q", "k", "g", "beta", "scale", "seq_len", "heads", "value_heads", "chunks"),
+        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", *scalars, "heads", "value_heads", "chunks"),
     )
     scan = Launch(
         "kda_scan",
@@ -81,9 +85,9 @@ def plan(problem: Problem, config: Config) -> Plan:
         scan_smem,
         taken(problem, "v", "initial_state", "o", "final_state", "seq_len", "value_heads", "chunks"),
     )
-    constants = {"image_bytes": image, "prep_smem_bytes": prep_smem, "scan_smem_bytes": scan_smem, **pointers(problem)}
+    sizes = {"image_bytes": image, "prep_smem_bytes": prep_smem, "scan_smem_bytes": scan_smem}
     chunks = Workspace("chunks", DType.INT32, (problem.batch, problem.value_heads, NT, image // 4))
-    return Plan((prep, scan), constants, (chunks,))
+    return Plan((prep, scan), {**sizes, **pointers(problem)}, (chunks,))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -49,6 +49,11 @@ def prep_threads(K: int, c: Any) -> Any:
     return K // 2 * c.prep_groups
 
 
+def tokens_fit(c: Any) -> Any:
+    """Whether a thread of prep has 2 to 16 tokens: all of one sub-chunk."""
+    return (2 * c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
+
+
 def prep_smem_bytes(K: int, c: Any) -> Any:
     """Four tiles, the first sub-chunk's keys once more, T', P, M, sums of g, beta, row scales, a flag a warp."""
     C, warps = c.C, prep_threads(K, c) // WARP

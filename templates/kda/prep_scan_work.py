@@ -7,6 +7,7 @@ from tuner.arch import GPU
 from tuner.operator import Work
 
 from .operator import cost
+from .optional import state_bytes
 from .prep_scan_config import (
     WARP,
     Config,
@@ -15,7 +16,6 @@ from .prep_scan_config import (
     used_image_bytes,
 )
 from .problem import Problem
-from .states import state_bytes
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
@@ -47,7 +47,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
 
 def prep_mma(K: int, C: int) -> int:
     """m16n8k16 of one chunk: M and P; the updates; P T'."""
-    subs, blocks = C // 16, triangle_blocks(C)
+    subs, blocks = C // 16, int(triangle_blocks(C))
     return 4 * blocks * K // 16 + 2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3
 
 
@@ -92,4 +92,3 @@ def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:
     tokens = problem.batch * problem.value_heads * problem.seq_len
     images = visits * int(used_image_bytes(problem.key_dim, config.C))
     return images + 2 * tokens * problem.dtype.itemsize * problem.value_dim + state_bytes(problem)
-

@@ -17,9 +17,9 @@ MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk mor
 class Problem:
     """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
 
-    The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`. `initial_states` and
-    `final_states` follow from them: batch, or 0 where there is no such tensor. Raises UsageError for what no kernel
-    takes.
+    The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`. The last extents
+    follow from them: the first dim of a tensor that need not be there, 0 where it is not. Raises UsageError for what no
+    kernel takes.
     """
 
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
@@ -32,6 +32,9 @@ class Problem:
     use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
     use_beta_sigmoid_in_kernel: bool = static("beta is given before its sigmoid", default=False)
     allow_neg_eigval: bool = static("the sigmoid of beta counts twice", default=False)
+    use_gate_in_kernel: bool = static("g is given before its gate, -e^A_log · softplus(g + dt_bias)", default=False)
+    use_dt_bias: bool = static("there is a dt_bias", default=False)
+    use_lower_bound: bool = static("that gate is lower_bound · sigmoid(e^A_log · (g + dt_bias))", default=False)
     safe_gate: bool = static("g >= -5 is promised; otherwise any g <= 0 is safe, at some cost", default=False)
     batch: int = extent("B: sequences", default=1)
     seq_len: int = extent("T: tokens of a sequence", default=8192)
@@ -39,11 +42,15 @@ class Problem:
     value_heads: int = extent("HV: heads of v, g, beta and o, a multiple of heads (0: as many)", default=0)
     initial_states: int = extent("follows: batch with use_initial_state, else 0", default=0)
     final_states: int = extent("follows: batch with output_final_state, else 0", default=0)
+    gate_heads: int = extent("follows: value_heads with use_gate_in_kernel, else 0", default=0)
+    bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value_heads", self.value_heads or self.heads)
         object.__setattr__(self, "initial_states", self.batch * self.use_initial_state)
         object.__setattr__(self, "final_states", self.batch * self.output_final_state)
+        object.__setattr__(self, "gate_heads", self.value_heads * self.use_gate_in_kernel)
+        object.__setattr__(self, "bias_heads", self.value_heads * self.use_dt_bias)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
 
@@ -68,3 +75,5 @@ def _refusals(problem: Problem) -> Iterator[str]:
         )
     if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
         yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"
+    if (problem.use_dt_bias or problem.use_lower_bound) and not problem.use_gate_in_kernel:
+        yield "dt_bias and lower_bound are of the kernel's gate: set use_gate_in_kernel, or pass g as it decays"

@@ -8,6 +8,7 @@ from tuner.operator import Array, Arrays
 from .problem import Problem
 
 L2_EPSILON = 1e-6
+LOWER_BOUND = -5.0  # of the kernel's gate, unless given
 CHUNK = 16
 FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
 
@@ -38,12 +39,12 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
     o = np.zeros(v.shape)
     for start in range(0, problem.seq_len, CHUNK):
         part = slice(start, start + CHUNK)
-        tensors = (each[:, :, part] for each in (q, k, v, g, beta))
-        o[:, :, part], state = _chunk(*tensors, state)
+        tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
+        o[:, :, part], state = _chunk(state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)
 
 
-def _chunk(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+def _chunk(state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
     """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]."""
     g = np.maximum(g, FORGOTTEN)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
@@ -75,6 +76,8 @@ def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Ar
         q, k = (x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPSILON) for x in (q, k))
     if problem.use_beta_sigmoid_in_kernel:
         beta = (1 + problem.allow_neg_eigval) / (1 + np.exp(-beta))
+    if problem.use_gate_in_kernel:
+        g = gate(problem, g, arrays)
     group = problem.value_heads // problem.heads
     q, k = (np.repeat(x, group, axis=1) for x in (q, k))
     scale = arrays.get("scale", problem.key_dim**-0.5)
@@ -82,6 +85,18 @@ def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Ar
     if problem.use_initial_state:
         state = arrays["initial_state"].astype(np.float64)
     return q * scale, k, v, g, beta, state
+
+
+def gate(problem: Problem, g: Array, arrays: Arrays) -> Array:
+    """The logarithm of the decay, of raw g [B, HV, T, K]."""
+    rate = np.exp(arrays["A_log"].astype(np.float64))[:, None, None]
+    if problem.use_dt_bias:
+        g = g + arrays["dt_bias"].astype(np.float64)[:, None, :]
+    if problem.use_lower_bound:
+        bounded: Array = arrays.get("lower_bound", LOWER_BOUND) / (1 + np.exp(-rate * g))
+        return bounded
+    softplus: Array = -rate * np.logaddexp(0, g)
+    return softplus
 
 
 def _outputs(problem: Problem, o: Array, state: Array) -> Arrays:

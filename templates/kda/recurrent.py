@@ -10,8 +10,8 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from .operator import cost
+from .optional import TENSORS, pointers, state_bytes, taken
 from .problem import Problem
-from .states import pointers, state_bytes, taken
 
 ENTRY = "kda_recurrent"
 WARP = 32
@@ -41,7 +41,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("lanes share a column by whole groups of 4 rows", lambda c: K % (4 * c.splits) == 0),
             Constraint("a block is whole warps", lambda c: threads(c) % WARP == 0),
             Constraint("a block has 32 to 512 threads", lambda c: (threads(c) >= WARP) & (threads(c) <= 512)),
-            Constraint("every warp stages at least one token", lambda c: c.BT * WARP >= threads(c)),
+            Constraint("every warp stages at least one token", lambda c: threads(c) <= c.BT * WARP),
             Constraint("the state fits the registers", lambda c: K // c.splits * c.columns <= 128),
             Constraint("the tokens on their way fit the registers", lambda c: staged_registers(K, c) <= 64),
             Constraint("the staged tokens fit the shared memory", lambda c: smem_bytes(K, c) <= arch.smem_per_block),
@@ -64,10 +64,10 @@ def smem_bytes(K: int, c: Any) -> Any:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    names = ("q", "k", "v", "g", "beta", "initial_state", "o", "final_state", "scale", "seq_len", "heads")
+    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(smem_bytes(problem.key_dim, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.batch)
-    launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *names, "value_heads"))
+    launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 

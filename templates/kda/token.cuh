@@ -18,3 +18,32 @@ __device__ __forceinline__ float beta_of(float x) {
   float const sigmoid = 1 / (1 + exp2_approx(-x * kLog2e));
   return kGate == BetaGate::kDoubleSigmoid ? 2 * sigmoid : sigmoid;
 }
+
+// How g is given: as the logarithm of the decay, or before one of two gates.
+enum class Gating { kNone, kSoftplus, kBounded };
+
+constexpr Gating gating(bool in_kernel, bool bounded) {
+  return !in_kernel ? Gating::kNone : bounded ? Gating::kBounded : Gating::kSoftplus;
+}
+
+// The gate of one head, in base 2. `bias` [K] may be null.
+template <Gating kGating>
+struct HeadGate {
+  float rate, lower_bound;  // e^A_log
+  float const* bias;
+
+  __device__ __forceinline__ float bias_of(int channel) const { return bias ? bias[channel] : 0; }
+  __device__ __forceinline__ float operator()(float g, float channel_bias) const {
+    if constexpr (kGating == Gating::kNone) return g * kLog2e;
+    float const x = (g + channel_bias) * kLog2e;
+    if constexpr (kGating == Gating::kBounded) return lower_bound * kLog2e / (1 + exp2_approx(-rate * x));
+    return -rate * (x > 20 * kLog2e ? x : log2_approx(1 + exp2_approx(x)));
+  }
+};
+
+// `A_log` [HV] and `dt_bias` [HV, K] as the launch has them.
+template <Gating kGating, int K>
+__device__ __forceinline__ HeadGate<kGating> head_gate(float const* A_log, float const* dt_bias, float lower_bound,
+                                                       int head) {
+  return {A_log ? exp2_approx(A_log[head] * kLog2e) : 1, lower_bound, dt_bias ? dt_bias + int64_t(head) * K : nullptr};
+}

@@ -48,7 +48,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "keep_weights": (False, True),
             "smem_budget": smem_budgets(arch),
         },
-        constraints=(*shape_constraints(arch), *budget_constraints(problem, arch)),
+        constraints=(*shape_constraints(problem, arch), *budget_constraints(problem, arch)),
     )
 
 

@@ -56,7 +56,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "keep_weights": (False, True),
         },
         constraints=(
-            *shape_constraints(arch),
+            *shape_constraints(problem, arch),
             register_constraint(problem, arch, lambda c: np.ones(np.shape(c.BT), bool)),
         ),
     )
@@ -108,4 +108,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    example=Problem(beta_bound=0.9),
 )

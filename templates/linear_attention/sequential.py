@@ -1,6 +1,7 @@
 """linear_attention with one thread for a vector of channels of a sequence, its next tokens on their way."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,17 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint(
                 "the tokens ahead and those at work fit the registers",
-                lambda c: (
-                    6 * c.ahead * np.maximum(problem.dtype.itemsize * c.width / 4, 1) + 4 * c.width + 40
-                    <= arch.registers_per_thread
-                ),
+                lambda c: register_estimate(problem, c) <= arch.registers_per_thread,
             ),
         ),
     )
+
+
+def register_estimate(problem: Problem, c: Any) -> Any:
+    """Registers a thread: q, k and v of two times `ahead` tokens and their addresses, s, n and β of each channel, and 40
+    more."""
+    vectors = 6 * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
+    return c.ahead * (vectors + 8) + 4 * c.width + 40
 
 
 def plan(problem: Problem, config: Config) -> Plan:

@@ -40,7 +40,7 @@ struct Slots<Vec, TOKENS, THREADS, false> {
   __device__ __forceinline__ Vec const& get(int i) const { return r[i]; }
   __device__ __forceinline__ void forget() {
 #pragma unroll
-    for (int i = 0; i < TOKENS; ++i) forget_values(r[i]);
+    for (int i = 0; i < TOKENS; ++i) ::forget(r[i]);
   }
 };
 
@@ -60,7 +60,7 @@ struct Slots<Vec, TOKENS, THREADS, true> {
   __device__ __forceinline__ Vec get(int i) const {
     return *reinterpret_cast<Vec const*>(smem + i * THREADS * sizeof(Vec));
   }
-  __device__ __forceinline__ void forget() { asm volatile("" ::: "memory"); }
+  __device__ __forceinline__ void forget() { forget_memory(); }
 };
 
 // Waits until all but the newest N fetches of this thread have arrived; registers wait for themselves.

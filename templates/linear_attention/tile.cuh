@@ -46,9 +46,15 @@ struct Summary {
   int tokens;
 };
 
+// Otherwise what each token needs would be computed ahead of a loop over sequences, all at once.
+template <class... Kept>
+__device__ __forceinline__ void forget_all(Kept&... kept) {
+  (kept.forget(), ...);
+}
+
 // The sum over a thread's tokens, from zero or from where a sequence begins.
 template <class Tile, int FLOOR, bool kVarlen>
-__device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept const& k, typename Tile::Kept const& v,
+__device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept& k, typename Tile::Kept& v,
                                                       float const (&beta)[Tile::V], Place const& at,
                                                       Sequences<kVarlen> const& sequences, States const& states) {
   Summary<Tile::V> found = {{}, at.end};
@@ -60,6 +66,7 @@ __device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept const&
       states.begin(found.sum, span.index, at.channel);
       found.tokens = kCut;
     }
+    if constexpr (kVarlen) forget_all(k, v);
 #pragma unroll
     for (int i = 0; i < Tile::L; ++i)
       if (i >= begin && i < end) advance<FLOOR>(found.sum, beta, k.get(i), v.get(i));
@@ -125,16 +132,16 @@ struct Groups {
 };
 
 // o of a thread's tokens, from the state before them.
-template <class Tile, int FLOOR, bool kVarlen, bool kFinal>
+template <class Tile, int FLOOR, bool kKeepWeights, bool kFinal, bool kVarlen>
 __device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state,
-                                      typename Tile::Kept const& q, typename Tile::Kept const& k,
-                                      typename Tile::Kept const& v, float const (&beta)[Tile::V], Place const& at,
+                                      typename Tile::Kept& q, typename Tile::Kept& k, typename Tile::Kept& v, float const (&beta)[Tile::V], Place const& at,
                                       Sequences<kVarlen> const& sequences, States const& states) {
   if (at.begin >= at.end) return;
   Span span = sequences.at(at.first);
   for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {
     end = min(at.end, span.end - at.first);
     if (at.first + begin == span.begin) start<kFinal>(state, span, sequences, states, at.channel);
+    if constexpr (kVarlen || !kKeepWeights) forget_all(q, k, v);
 #pragma unroll
     for (int i = 0; i < Tile::L; ++i) {
       if (i < begin || i >= end) continue;

@@ -65,17 +65,18 @@ def smem_bytes(problem: Problem, c: Any, extra: int = 0) -> Any:
 
 
 def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
-    """Registers a thread: q, k and v where they stay, σ(k) where it does, s, n and β of each channel, and 40 that no
-    config does without."""
+    """Registers a thread: q, k and v where they stay, σ(k) where it does, a token's address, s, n and β of each channel,
+    and 40 that no config does without."""
     tokens = tokens_per_thread(c)
     vectors = 3 * tokens * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     kept = np.where(in_registers, vectors, 0) + np.where(c.keep_weights, tokens * c.width, 0)
-    return kept + 4 * c.width + 40
+    return kept + 2 * tokens + 4 * c.width + 40
 
 
-def shape_constraints(arch: Arch) -> tuple[Constraint, ...]:
+def shape_constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
     """What every tile needs."""
     return (
+        Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
         Constraint("a thread folds a channel", lambda c: c.BK <= c.threads),
         Constraint("groups of threads are whole", lambda c: c.threads * c.width % c.BK == 0),
         Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),

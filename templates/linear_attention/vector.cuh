@@ -1,5 +1,6 @@
 // N neighbouring channels of one token, moved by one instruction.
 #pragma once
+#include "opaque.cuh"
 #include "types.cuh"
 
 template <int BYTES>
@@ -37,13 +38,14 @@ __device__ __forceinline__ void store_once(T* p, V value) {
   __stcs(reinterpret_cast<typename V::Bits*>(p), __builtin_bit_cast(typename V::Bits, value));
 }
 
-// Hides from the compiler that a vector is what it was.
+// What was computed from a vector is not kept for later.
 template <class V>
-__device__ __forceinline__ void forget_values(V& vector) {
+__device__ __forceinline__ void forget(V& vector) {
   if constexpr (sizeof(V) >= 4) {
-    Vector<uint32_t, sizeof(V) / 4> words = __builtin_bit_cast(Vector<uint32_t, sizeof(V) / 4>, vector);
+    using Words = Vector<uint32_t, sizeof(V) / 4>;
+    Words words = __builtin_bit_cast(Words, vector);
 #pragma unroll
-    for (int i = 0; i < sizeof(V) / 4; ++i) asm volatile("" : "+r"(words.at[i]));
+    for (int i = 0; i < sizeof(V) / 4; ++i) forget(words.at[i]);
     vector = __builtin_bit_cast(V, words);
   }
 }

@@ -94,8 +94,8 @@ def _row_tiles(problem: Problem, config: Config) -> int:
 
 
 def _merge_blocks(problem: Problem, config: Config) -> int:
-    chunks = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 8)
-    return -(-chunks // (WARP * config.warps))
+    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 4)
+    return -(-parts // (WARP * config.warps))
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -140,9 +140,9 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
 
 
 def _part_bytes(problem: Problem, config: Config) -> int:
-    """What blocks write for the merge and it reads: O and two floats a row, which each chunk of 8 elements reads."""
+    """What blocks write for the merge and it reads: O and two floats a row, which each thread for 4 elements reads."""
     rows = problem.batch * problem.heads * problem.seq_q * config.splits
-    written, read = 4 * problem.head_dim + 8, 4 * problem.head_dim + 8 * (problem.head_dim // 8)
+    written, read = 4 * problem.head_dim + 8, 4 * problem.head_dim + 8 * (problem.head_dim // 4)
     return rows * (written + read) if config.splits > 1 else 0
 
 

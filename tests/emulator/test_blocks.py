@@ -117,3 +117,38 @@ extern "C" __global__ void turn(int* y, int* z) {
             run = kernel.launch("turn", (1, 1, 1), 64, 0, [y, z], CHECKED[0])
             found.append("race" in {finding.kind for finding in run.findings})
     assert found == [True, False]
+
+
+def histogram(init: str, atomic: str = "atomicAdd(bins + threadIdx.x % 4, 1)") -> set[str]:
+    text = f"""
+extern "C" __global__ void count(int* y) {{
+  DYNAMIC_SHARED(smem);
+  int* const bins = reinterpret_cast<int*>(smem);
+  {init}
+  {atomic};
+  __syncthreads();
+  if (threadIdx.x < 4) y[threadIdx.x] = bins[threadIdx.x];
+}}
+"""
+    with Buffer("y", 16, writable=True, initialized=False) as y:
+        run = snippet(text, "count", checked=True).launch("count", (1, 1, 1), 64, 16, [y], CHECKED[0])
+    return {finding.kind for finding in run.findings}
+
+
+def test_atomics_on_shared_memory_need_no_order_among_each_other() -> None:
+    assert histogram("if (threadIdx.x < 4) bins[threadIdx.x] = 0; __syncthreads();") == set()
+
+
+def test_an_atomic_on_shared_memory_that_nobody_set_is_found() -> None:
+    assert histogram("") == {"uninitialized_read"}
+
+
+def test_an_atomic_races_with_a_plain_store() -> None:
+    assert histogram("if (threadIdx.x < 4) bins[threadIdx.x] = 0;") == {"race", "uninitialized_read"}
+
+
+def test_a_counter_in_a_workspace_that_nobody_zeroed_is_found() -> None:
+    text = 'extern "C" __global__ void draw(uint32_t* ticket) { if (threadIdx.x == 0) atomicAdd(ticket, 1u); }'
+    with Buffer("ticket", 4, writable=True, initialized=False) as ticket:
+        run = snippet(text, "draw", checked=True).launch("draw", (1, 1, 1), 32, 0, [ticket], CHECKED[0])
+    assert {finding.kind for finding in run.findings} == {"uninitialized_read"}

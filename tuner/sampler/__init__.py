@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tuner.errors import UsageError
 from tuner.space import Array, Space
 
+LEARNABLE = 8  # results that work, from which a cost of all configs can be predicted
+
 METHODS = ("gp", "tpe", "categorical", "genetic", "random", "exhaustive")
+
+
+def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | None:
+    """A prior for a Sampler from results on another device or problem: a cost of every config, only good to compare.
+
+    `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). None when fewer
+    than eight of them work.
+    """
+    from tuner.sampler.history import History
+    from tuner.sampler.improvement import predicted_scores
+
+    values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
+    if np.count_nonzero(np.isfinite(values)) < LEARNABLE:
+        return None
+    return predicted_scores(space, History(np.array(list(results)), values, np.zeros(0, dtype=int)))
 
 
 class Sampler:

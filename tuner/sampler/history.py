@@ -50,10 +50,15 @@ class Prior:
         on_axis: Array = np.log1p(ranks) / np.log(max(2, len(ranks)))
         return on_axis
 
-    def best(self, count: int) -> list[int]:
-        """Indices of the configs that are predicted best."""
-        order: list[int] = np.argsort(self.ranks, kind="stable")[:count].tolist()
-        return order
+    def best(self, count: int, codes: Array) -> list[int]:
+        """Indices of configs that are predicted best, each different from the others in over one parameter."""
+        chosen: list[int] = []
+        for index in np.argsort(self.ranks, kind="stable"):
+            if np.all(np.count_nonzero(codes[chosen] != codes[index], axis=1) > 1):
+                chosen.append(int(index))
+            if len(chosen) == count:
+                break
+        return chosen
 
     def correlation(self, history: History) -> float | None:
         """Spearman's rank correlation with the first valid results; None before there are eight."""

@@ -14,7 +14,7 @@ from tuner.sampler.features import Coordinates, coordinates
 from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement
 from tuner.sampler.history import History, Prior
 from tuner.sampler.starts import Starts
-from tuner.sampler.strategies import candidates
+from tuner.sampler.strategies import POOL, candidates
 from tuner.space import Array, Space
 
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
@@ -108,6 +108,20 @@ class Gaussian:
         if self._model is not None and trusted == (self._model.coordinates.prior is not None):
             return self._model.coordinates
         return coordinates(self._space, self._prior.ranks if trusted and self._prior is not None else None)
+
+
+def predicted_scores(space: Space[Any], history: History) -> Array:
+    """The model's mean for every config of the space, given a history [configs]; lower is better."""
+    axes, scores = coordinates(space), standard_scores(history.values)
+    with ThreadpoolController().limit(limits=1):
+        points = axes.of(history.tried)
+        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, None, iterations=60)
+        means = []
+        for pool in np.array_split(np.arange(len(space)), max(1, len(space) // POOL)):
+            posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(points))
+            posterior.append(points)
+            means.append(posterior.mean(scores))
+    return np.concatenate(means)
 
 
 def standard_scores(values: Array) -> Array:

@@ -23,7 +23,7 @@ def build(
 ) -> tuple[Trials, Strategy | None]:
     """Empty trials over `space` and the strategy behind them (None: Optuna's own)."""
     rng = np.random.default_rng(seed)
-    given = [*starts, *(prior.best(_OF_PRIOR) if prior is not None else ())]
+    given = [*starts, *(prior.best(_OF_PRIOR, space.codes) if prior is not None else ())]
     design = Starts(space, rng, given, _BALANCED if prior is not None else 0)
     if method == "tpe":
         return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None

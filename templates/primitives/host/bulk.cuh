@@ -16,7 +16,11 @@ __forceinline__ void cp_async_bulk_commit() { emulator::bulk_commit(); }
 
 // Waits until at most the newest N groups of stores are unfinished.
 template <int N>
-__forceinline__ void cp_async_bulk_wait() { emulator::bulk_wait(N); }
+__forceinline__ void cp_async_bulk_wait() {
+  emulator::bulk_wait(N);
+}
 // The same, but only until their shared memory has been read and may be written again.
 template <int N>
-__forceinline__ void cp_async_bulk_wait_read() { emulator::bulk_wait(N); }
+__forceinline__ void cp_async_bulk_wait_read() {
+  emulator::bulk_wait(N);
+}

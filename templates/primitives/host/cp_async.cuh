@@ -13,4 +13,6 @@ __forceinline__ void cp_async_commit() { emulator::cp_async_commit(); }
 
 // Waits until at most the newest N of this thread's groups are in flight.
 template <int N>
-__forceinline__ void cp_async_wait() { emulator::cp_async_wait(N); }
+__forceinline__ void cp_async_wait() {
+  emulator::cp_async_wait(N);
+}

@@ -24,10 +24,12 @@ __forceinline__ void call(void (*kernel)(A...), void** arguments) {
 }
 
 template <class... A>
-constexpr int count_parameters(void (*)(A...)) { return int(sizeof...(A)); }
+constexpr int count_parameters(void (*)(A...)) {
+  return int(sizeof...(A));
+}
 
 }  // namespace emulator
 
-#define EMULATOR_ENTRY(kernel)                                                                   \
-  extern "C" EMULATOR_API void emulated_##kernel(void** a) { emulator::call(&kernel, a); }       \
+#define EMULATOR_ENTRY(kernel)                                                             \
+  extern "C" EMULATOR_API void emulated_##kernel(void** a) { emulator::call(&kernel, a); } \
   extern "C" EMULATOR_API int const parameters_of_##kernel = emulator::count_parameters(&kernel);

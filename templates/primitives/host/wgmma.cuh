@@ -10,7 +10,9 @@ __forceinline__ void wgmma_fence() { emulator::wgmma_fence(); }
 __forceinline__ void wgmma_commit(emulator::Here site = {}) { emulator::wgmma_commit(site); }
 // Waits until at most the newest N groups are in flight.
 template <int N>
-__forceinline__ void wgmma_wait(emulator::Here site = {}) { emulator::wgmma_wait(N, site); }
+__forceinline__ void wgmma_wait(emulator::Here site = {}) {
+  emulator::wgmma_wait(N, site);
+}
 
 // An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8 rows
 // to the next, `leading` from one group of columns to the next (unswizzled: of 8; swizzled: of a span; unused when K fits

@@ -5,6 +5,7 @@
 #include "ldmatrix.cuh"
 #include "math.cuh"
 #include "mma.cuh"
+#include "movmatrix.cuh"
 #include "thread.cuh"
 #include "types.cuh"
 
@@ -278,3 +279,7 @@ extern "C" __global__ void last_block_ordered(int const* in, int* partial, uint3
     }
   }
 }
+
+// ---- movmatrix: in[lane] is a register of Matrix8x8; out the same of its transpose
+
+extern "C" __global__ void transpose(uint32_t const* in, uint32_t* out) { out[threadIdx.x] = movmatrix_trans(in[threadIdx.x]); }

@@ -17,8 +17,10 @@ bool releases(Order order) { return order == Order::release || order == Order::a
 
 void learn_all(Clock& clock, std::vector<Publication> const& news) {
   for (Publication const& publication : news) {
-    if (publication.block == block->linear) learn(clock, publication.row);
-    else learn_foreign(clock, publication);
+    if (publication.block == block->linear)
+      learn(clock, publication.row);
+    else
+      learn_foreign(clock, publication);
   }
 }
 
@@ -26,8 +28,10 @@ void read_order(void const* p, Order order) {
   auto const found = published.find(reinterpret_cast<uintptr_t>(p));
   if (found == published.end()) return;
   Clock& clock = self()->clock;
-  if (acquires(order)) learn_all(clock, found->second);
-  else clock.pending.insert(clock.pending.end(), found->second.begin(), found->second.end());
+  if (acquires(order))
+    learn_all(clock, found->second);
+  else
+    clock.pending.insert(clock.pending.end(), found->second.begin(), found->second.end());
 }
 
 // A plain store ends what earlier releases published there; a read-modify-write continues it.
@@ -61,6 +65,7 @@ void forget_publications() { published.clear(); }
 void modify_begin(void const* p, int bytes, Order order, Site site) {
   counters.atomics++;
   if (!checked()) return;
+  check_atomic(p, uint32_t(bytes), false, site);
   check_atomic(p, uint32_t(bytes), true, site);
   read_order(p, order);
   write_order(p, order, true);

@@ -64,7 +64,8 @@ void count_bank_conflicts(Warp& warp) {
     return std::tie(a.site.bits, a.turn, a.lane) < std::tie(b.site.bits, b.turn, b.lane);
   });
   for (auto first = accesses.begin(); first != accesses.end();) {
-    auto const last = std::find_if_not(first, accesses.end(), [&](BankAccess const& a) { return served_together(*first, a); });
+    auto const last =
+        std::find_if_not(first, accesses.end(), [&](BankAccess const& a) { return served_together(*first, a); });
     counters.bank_conflicts += conflicts(&*first, &*first + (last - first));
     first = last;
   }

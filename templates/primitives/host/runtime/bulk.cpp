@@ -124,8 +124,10 @@ void issue_load(std::vector<Chunk> chunks, uint32_t barrier, Site site) {
     check_shared_async_write(chunk.shared, kChunk, stamp, site);
     if (!at_once) std::memset(shared_bytes(chunk), 0xff, kChunk);
   }
-  if (at_once) land_load(transfer);
-  else block->transfers.push_back(std::move(transfer));
+  if (at_once)
+    land_load(transfer);
+  else
+    block->transfers.push_back(std::move(transfer));
 }
 
 // ---- stores
@@ -148,14 +150,16 @@ void issue_store(std::vector<Chunk> chunks, Site site) {
   for (Chunk const& chunk : store.chunks)
     if (chunk.first < chunk.last)
       begin_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first), site);
-  if (grid.options.timing == Timing::early || (grid.options.timing == Timing::random && random_below(2))) perform(store);
+  if (grid.options.timing == Timing::early || (grid.options.timing == Timing::random && random_below(2)))
+    perform(store);
   self()->open_stores.push_back(std::move(store));
 }
 
 void finish(BulkStore& store) {
   if (!store.done) perform(store);
   for (Chunk const& chunk : store.chunks)
-    if (chunk.first < chunk.last) end_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first));
+    if (chunk.first < chunk.last)
+      end_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first));
 }
 
 }  // namespace
@@ -201,11 +205,13 @@ void bulk_wait(int groups_in_flight) {
 void check_outstanding() {
   Thread const* thread = self();
   for (auto const& group : thread->copy_groups)
-    if (!group.empty()) report("outstanding", group.front().site, "a thread exits before this cp_async has been waited for");
+    if (!group.empty())
+      report("outstanding", group.front().site, "a thread exits before this cp_async has been waited for");
   for (AsyncCopy const& copy : thread->open_copies)
     report("outstanding", copy.site, "a thread exits before this cp_async has been waited for");
   for (auto const& group : thread->store_groups)
-    if (!group.empty()) report("outstanding", group.front().site, "a thread exits before its store has read shared memory");
+    if (!group.empty())
+      report("outstanding", group.front().site, "a thread exits before its store has read shared memory");
   for (BulkStore const& store : thread->open_stores)
     report("outstanding", store.site, "a thread exits before its store was committed and waited for");
   check_outstanding_wgmma();

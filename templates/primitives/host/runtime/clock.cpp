@@ -17,7 +17,7 @@ struct Foreign {
 namespace {
 
 int clock_width;
-std::vector<Row*> spare_rows;  // of the present width
+std::vector<Row*>& spare_rows = *new std::vector<Row*>;  // of the present width; outlives every static that holds rows
 
 Row* make_row() {
   Row* row;
@@ -52,8 +52,10 @@ Reference<Foreign> join_foreign(Foreign* a, Foreign* b) {
   for (auto const& [block, row] : b->rows) {
     auto place = std::lower_bound(joined->rows.begin(), joined->rows.end(), block,
                                   [](auto const& entry, uint32_t wanted) { return entry.first < wanted; });
-    if (place != joined->rows.end() && place->first == block) place->second = join_rows(place->second, row);
-    else joined->rows.insert(place, {block, row});
+    if (place != joined->rows.end() && place->first == block)
+      place->second = join_rows(place->second, row);
+    else
+      joined->rows.insert(place, {block, row});
   }
   return joined;
 }
@@ -85,12 +87,28 @@ RowRef join_rows(RowRef const& a, RowRef const& b) {
   return joined;
 }
 
+// A row without what it knows of other blocks. Lanes of a warp mostly ask for the same one.
+struct LastFlat {
+  RowRef row, flat;
+} last_flat;
+
+RowRef flattened(RowRef const& row) {
+  if (!row->foreign) return row;
+  if (last_flat.row.get() == row.get()) return last_flat.flat;
+  Row* flat = copy_of(row.get());
+  set_foreign(flat, {});
+  last_flat = {row, RowRef(flat)};
+  return last_flat.flat;
+}
+
 }  // namespace
 
 void destroy(Row* row) {
   set_foreign(row, {});
-  if (row->width == clock_width) spare_rows.push_back(row);
-  else std::free(row);
+  if (row->width == clock_width)
+    spare_rows.push_back(row);
+  else
+    std::free(row);
 }
 
 void destroy(Foreign* foreign) { delete foreign; }
@@ -98,6 +116,7 @@ void destroy(Foreign* foreign) { delete foreign; }
 void set_clock_width(int threads) {
   int const width = threads + kAgents;
   last_join = {};
+  last_flat = {};
   if (width == clock_width) return;
   for (Row* row : spare_rows) std::free(row);
   spare_rows.clear();
@@ -115,8 +134,10 @@ void Gather::add(Clock const& clock, uint32_t thread) {
 
 void Gather::add(RowRef const& row) {
   if (row.get() == last_.get()) return;
-  if (!joined_) joined_ = RowRef(copy_of(row.get()));
-  else join_into(joined_.get(), row.get());
+  if (!joined_)
+    joined_ = RowRef(copy_of(row.get()));
+  else
+    join_into(joined_.get(), row.get());
   last_ = row;
 }
 
@@ -147,7 +168,8 @@ RowRef publish(Clock& clock, uint32_t thread) {
 void learn(Clock& clock, RowRef const& published) { clock.row = join_rows(clock.row, published); }
 
 void learn_foreign(Clock& clock, Publication const& published) {
-  Reference<Foreign> news(new Foreign{0, {{published.block, published.row}}});
+  // Flat: rows that kept their own foreign ones would double with every block of a chain.
+  Reference<Foreign> news(new Foreign{0, {{published.block, flattened(published.row)}}});
   Reference<Foreign> const all = join_foreign(news.get(), published.row->foreign);
   Row* row = copy_of(clock.row.get());
   set_foreign(row, join_foreign(row->foreign, all.get()));

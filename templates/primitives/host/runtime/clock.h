@@ -22,14 +22,18 @@ template <class T>
 class Reference {
  public:
   Reference() = default;
-  explicit Reference(T* object) : object_(object) { if (object_) object_->references++; }
+  explicit Reference(T* object) : object_(object) {
+    if (object_) object_->references++;
+  }
   Reference(Reference const& other) : Reference(other.object_) {}
   Reference(Reference&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Reference& operator=(Reference other) noexcept {
     std::swap(object_, other.object_);
     return *this;
   }
-  ~Reference() { if (object_ && --object_->references == 0) destroy(object_); }
+  ~Reference() {
+    if (object_ && --object_->references == 0) destroy(object_);
+  }
   T* get() const { return object_; }
   T* operator->() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
@@ -85,9 +89,9 @@ bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp);
 inline bool knows_fenced(Clock const& clock, Stamp stamp) { return clock.row->fenced[stamp.thread] >= stamp.clock; }
 
 void set_clock_width(int threads);
-RowRef empty_row();                                  // knows of nobody
-RowRef publish(Clock& clock, uint32_t thread);       // everything before now, for others to acquire; ticks
-void learn(Clock& clock, RowRef const& published);   // from the own block
+RowRef empty_row();                                 // knows of nobody
+RowRef publish(Clock& clock, uint32_t thread);      // everything before now, for others to acquire; ticks
+void learn(Clock& clock, RowRef const& published);  // from the own block
 void learn_foreign(Clock& clock, Publication const& published);
 void proxy_fence(Clock& clock, uint32_t thread);
 

@@ -11,8 +11,9 @@ namespace emulator {
 namespace {
 
 void refuse(Operation operation, uint32_t mask, Site site, Rendezvous const& other) {
-  Finding* finding = report("warp_divergence", site, "%s (lanes %08x) while lanes %08x of the warp wait at %s (line %d)",
-                            name_of(operation), mask, other.arrived, name_of(other.operation), other.site.line());
+  Finding* finding =
+      report("warp_divergence", site, "%s (lanes %08x) while lanes %08x of the warp wait at %s (line %d)",
+             name_of(operation), mask, other.arrived, name_of(other.operation), other.site.line());
   if (finding) finding->other_site = other.site;
   stop();
 }
@@ -62,7 +63,8 @@ void meet(Operation operation, uint32_t mask, void* arguments, Site site, void (
   Warp& warp = warp_of(self());
   uint32_t const own = 1u << current->lane;
   if (!(mask & own)) {
-    report("warp_mask", site, "%s: the calling lane %u is not in the mask %08x", name_of(operation), current->lane, mask);
+    report("warp_mask", site, "%s: the calling lane %u is not in the mask %08x", name_of(operation), current->lane,
+           mask);
     stop();
   }
   Rendezvous& meeting = *find_meeting(warp, operation, mask, site);

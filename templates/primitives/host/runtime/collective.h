@@ -11,7 +11,9 @@ char const* name_of(Operation operation);
 void meet(Operation operation, uint32_t mask, void* arguments, Site site, void (*run)(Rendezvous&));
 
 template <class T>
-T& argument(Rendezvous& meeting, int lane) { return *static_cast<T*>(meeting.arguments[lane]); }
+T& argument(Rendezvous& meeting, int lane) {
+  return *static_cast<T*>(meeting.arguments[lane]);
+}
 
 // Lanes that have exited are not waited for.
 void on_exit_of_lane(Warp& warp);

@@ -45,8 +45,10 @@ void cp_async(uint32_t dst, void const* src, int bytes, int src_bytes, Site site
     begin_copy(dst, uint32_t(bytes), site);
     if (src_bytes) check_access(src, uint32_t(src_bytes), false, site);
   }
-  if (copy.done) perform(copy);
-  else std::memset(target, 0xff, size_t(bytes));
+  if (copy.done)
+    perform(copy);
+  else
+    std::memset(target, 0xff, size_t(bytes));
   if (!copy.done || checked()) self()->open_copies.push_back(copy);
 }
 

@@ -34,14 +34,15 @@ void report_address(Site site) {
     int64_t const offset = int64_t(address - buffer->begin), size = int64_t(buffer->end - buffer->begin);
     if (checked() && (is_known("out_of_bounds", buffer->name) || is_known("read_only", buffer->name))) return;
     bool const inside = offset >= 0 && offset < size;
-    set_place(report(inside ? "read_only" : "out_of_bounds", site, inside ? "write to %s at offset %lld of %lld" :
-                     "access to %s at offset %lld of %lld", buffer->name, static_cast<long long>(offset),
-                     static_cast<long long>(size)),
+    set_place(report(inside ? "read_only" : "out_of_bounds", site,
+                     inside ? "write to %s at offset %lld of %lld" : "access to %s at offset %lld of %lld",
+                     buffer->name, static_cast<long long>(offset), static_cast<long long>(size)),
               buffer->name, offset);
   } else if (in_fiber_stack(address)) {
     report("stack_overflow", site, "a thread's local variables exceed the emulator's stack of 124 KB");
   } else {
-    report("out_of_bounds", site, "access to address %#llx, which is no buffer's", static_cast<unsigned long long>(address));
+    report("out_of_bounds", site, "access to address %#llx, which is no buffer's",
+           static_cast<unsigned long long>(address));
   }
 }
 
@@ -49,9 +50,12 @@ void land() {
   Site const instruction = Site::instruction(reinterpret_cast<void const*>(fault_instruction));
   Site const site = operation_site.bits ? operation_site : instruction;
   operation_site = {};
-  if (fault_signal == SIGILL) report("undefined_behaviour", site, "array bounds, alignment or shift width");
-  else if (fault_signal == SIGFPE) report("undefined_behaviour", site, "integer division by zero");
-  else report_address(site);
+  if (fault_signal == SIGILL)
+    report("undefined_behaviour", site, "array bounds, alignment or shift width");
+  else if (fault_signal == SIGFPE)
+    report("undefined_behaviour", site, "integer division by zero");
+  else
+    report_address(site);
   stop();
 }
 

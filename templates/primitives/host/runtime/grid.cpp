@@ -21,7 +21,7 @@ Index block_index, block_dim, grid_dim;
 namespace {
 
 constexpr size_t kResidentThreads = 16384;  // their stacks are 2 mappings each, of 65530 that a process may have
-constexpr int kVainRounds = 2000;           // of all blocks polling, after which nobody is believed to come
+constexpr int kVainRounds = 100;            // of all blocks polling, after which nobody is believed to come
 
 std::vector<Counters>* block_counters;
 uint64_t random_state;
@@ -161,8 +161,10 @@ void run_block(Block* running) {
   auto* total = reinterpret_cast<uint64_t*>(&(*block_counters)[running->linear]);
   for (size_t i = 0; i < sizeof(Counters) / sizeof(uint64_t); i++) total[i] += to[i] - from[i];
   if (grid.stopped) return;
-  if (running->alive == 0) retire(running);
-  else if (!spins(*running)) give_up("deadlock", "nobody can end this wait");
+  if (running->alive == 0)
+    retire(running);
+  else if (!spins(*running))
+    give_up("deadlock", "nobody can end this wait");
 }
 
 void run_grid() {
@@ -203,8 +205,8 @@ uint64_t random_bits() {  // xorshift64*
 uint32_t random_below(uint32_t n) { return uint32_t((random_bits() >> 32) * n >> 32); }
 
 // Runs `entry` over the grid; what it found and counted can be asked for until the next launch.
-extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** arguments, Index const* grid_size, Index const* block_size,
-                                             uint32_t shared_bytes, Options const* options) {
+extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** arguments, Index const* grid_size,
+                                             Index const* block_size, uint32_t shared_bytes, Options const* options) {
   grid_dim = *grid_size;
   block_dim = *block_size;
   grid.options = *options;

@@ -28,7 +28,8 @@ Mbarrier& used(uint32_t address, char const* what, Site site) {
     check_shared(address, kBytes, false, site);
     return *barrier;
   }
-  set_place(report("mbarrier", site, "%s on what is no mbarrier (yet, or any more)", what), "shared", address - kSharedBase);
+  set_place(report("mbarrier", site, "%s on what is no mbarrier (yet, or any more)", what), "shared",
+            address - kSharedBase);
   stop();
 }
 
@@ -126,8 +127,9 @@ void fence_proxy_async() {
 Stamp begin_transfer(uint32_t address, Site site) {
   Mbarrier& barrier = used(address, "a copy", site);
   if (!barrier.fenced)
-    set_place(report("proxy_fence", site, "the copy engine uses an mbarrier that no fence_mbarrier_init made visible to it"),
-              "shared", address - kSharedBase);
+    set_place(
+        report("proxy_fence", site, "the copy engine uses an mbarrier that no fence_mbarrier_init made visible to it"),
+        "shared", address - kSharedBase);
   return {uint32_t(agent_column(barrier.agent)), ++barrier.agent_clock};
 }
 

@@ -6,16 +6,16 @@ namespace emulator {
 
 struct Mbarrier {
   uint32_t address;
-  int agent;              // column of the copies that count towards it
-  uint32_t agent_clock;   // copies issued
-  uint32_t initializer;   // thread
-  bool fenced;            // the copy engine may use it
+  int agent;             // column of the copies that count towards it
+  uint32_t agent_clock;  // copies issued
+  uint32_t initializer;  // thread
+  bool fenced;           // the copy engine may use it
   int arrivals, pending;
-  int64_t bytes;          // expected and not yet landed
+  int64_t bytes;  // expected and not yet landed
   int phase;
   uint32_t waiting[kMaxWarps];
   Gather arriving;
-  RowRef completed;       // what those who arrived in the last phase knew; may be null
+  RowRef completed;  // what those who arrived in the last phase knew; may be null
 };
 
 // Checks that the copy engine may use the barrier, and returns the stamp of one more copy.

@@ -47,10 +47,11 @@ bool intact(uintptr_t begin, uintptr_t end) {
 void check_canaries(Buffer const& buffer) {
   if (is_known("out_of_bounds", buffer.name)) return;
   if (!intact(buffer.map_begin + kGuard, buffer.begin))
-    set_place(report("out_of_bounds", Site(), "bytes before global buffer %s were overwritten", buffer.name), buffer.name, -1);
+    set_place(report("out_of_bounds", Site(), "bytes before global buffer %s were overwritten", buffer.name),
+              buffer.name, -1);
   if (!intact(buffer.end, buffer.map_end - kGuard))
-    set_place(report("out_of_bounds", Site(), "bytes behind global buffer %s were overwritten", buffer.name), buffer.name,
-              int64_t(buffer.end - buffer.begin));
+    set_place(report("out_of_bounds", Site(), "bytes behind global buffer %s were overwritten", buffer.name),
+              buffer.name, int64_t(buffer.end - buffer.begin));
 }
 
 }  // namespace
@@ -77,8 +78,8 @@ void check_shared_canary(SharedMemory const& memory) {
   if (is_known("out_of_bounds", "shared")) return;
   auto const end = reinterpret_cast<uintptr_t>(memory.base) + memory.size;
   if (!intact(end, end + round_up(memory.size, 1024) - memory.size))
-    set_place(report("out_of_bounds", Site(), "bytes behind the %u of shared memory were overwritten", memory.size), "shared",
-              memory.size);
+    set_place(report("out_of_bounds", Site(), "bytes behind the %u of shared memory were overwritten", memory.size),
+              "shared", memory.size);
 }
 
 bool in_shared_map(SharedMemory const& memory, uintptr_t address) {
@@ -102,8 +103,8 @@ unsigned char* shared_pointer(uint32_t address, uint32_t bytes, uint32_t alignme
     stop();
   }
   if (address % alignment) {
-    set_place(report("misaligned", site, "%s: shared offset %u is no multiple of %u", what, offset, alignment), "shared",
-              offset);
+    set_place(report("misaligned", site, "%s: shared offset %u is no multiple of %u", what, offset, alignment),
+              "shared", offset);
     stop();
   }
   return block->shared.base + offset;
@@ -115,7 +116,9 @@ std::vector<Buffer*> buffers;
 static Buffer* last_found;
 
 Buffer* find_buffer(uintptr_t address) {
-  auto const holds = [=](Buffer const* buffer) { return address - buffer->map_begin < buffer->map_end - buffer->map_begin; };
+  auto const holds = [=](Buffer const* buffer) {
+    return address - buffer->map_begin < buffer->map_end - buffer->map_begin;
+  };
   if (last_found && holds(last_found)) return last_found;
   auto const found = std::find_if(buffers.begin(), buffers.end(), holds);
   return found == buffers.end() ? nullptr : last_found = *found;
@@ -126,7 +129,8 @@ bool in_global_range(uintptr_t address) { return address - global_begin < global
 void protect_buffers() {
   for (Buffer* buffer : buffers) {
     if (!buffer->writable)
-      mprotect(reinterpret_cast<void*>(buffer->map_begin + kGuard), buffer->map_end - buffer->map_begin - 2 * kGuard, PROT_READ);
+      mprotect(reinterpret_cast<void*>(buffer->map_begin + kGuard), buffer->map_end - buffer->map_begin - 2 * kGuard,
+               PROT_READ);
     else if (checked())
       reset_cells(*buffer);
   }
@@ -142,7 +146,8 @@ void release_buffers() {
 }
 
 // Poisoned memory of `bytes`, of which the end, or else the begin, touches a guard page (to 16 bytes); null: no memory.
-extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, int writable, int initialized, int guard_end) {
+extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, int writable, int initialized,
+                                                int guard_end) {
   size_t const window = std::max(round_up(round_up(bytes, 16), kPage), kPage);
   unsigned char* const map = reserve(window + 2 * kGuard);
   if (!map || mprotect(map + kGuard, window, PROT_READ | PROT_WRITE)) return nullptr;

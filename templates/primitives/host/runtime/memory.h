@@ -18,7 +18,7 @@ struct Buffer {
   uintptr_t begin, end;          // the data
   uintptr_t map_begin, map_end;  // with canaries and guard pages
   bool writable;
-  bool initialized;              // holds data before the launch
+  bool initialized;               // holds data before the launch
   std::vector<GlobalCell> cells;  // checked mode, writable buffers: one for two bytes
 };
 

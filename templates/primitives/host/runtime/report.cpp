@@ -31,8 +31,16 @@ Finding* report(char const* kind, Site site, char const* format, ...) {
   }
   if (finding_count == kMaxFindings) return nullptr;
   Finding* finding = &findings[finding_count++];
-  *finding = {kind, {block_index.x, block_index.y, block_index.z}, current ? int32_t(current->linear) : -1, -1, site,
-              Site(), "", 0, 1, ""};
+  *finding = {kind,
+              {block_index.x, block_index.y, block_index.z},
+              current ? int32_t(current->linear) : -1,
+              -1,
+              site,
+              Site(),
+              "",
+              0,
+              1,
+              ""};
   va_list values;
   va_start(values, format);
   std::vsnprintf(finding->message, sizeof finding->message, format, values);

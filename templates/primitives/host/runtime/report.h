@@ -26,10 +26,10 @@ void clear_findings();
 [[noreturn]] void stop();
 
 struct Counters {
-  uint64_t mma;       // in m16n8k16
-  uint64_t mma_m16n8k16, mma_m16n8k8, mma_m16n8k8_tf32, wgmma;
-  uint64_t ldmatrix, stmatrix;            // 8x8 matrices
-  uint64_t bank_conflicts;                // wavefronts beyond the least, of ldmatrix, stmatrix and checked accesses
+  uint64_t mma_m16n8k16, mma_m16n8k8, mma_m16n8k8_tf32;
+  uint64_t wgmma, wgmma_m16n8k16;  // a warp's part of one; the products it consists of
+  uint64_t ldmatrix, stmatrix;  // 8x8 matrices
+  uint64_t bank_conflicts;      // wavefronts beyond the least, of ldmatrix, stmatrix and checked accesses
   uint64_t shuffles, syncwarps, barriers;
   uint64_t cp_async_bytes, bulk_bytes;
   uint64_t global_read_bytes, global_write_bytes, shared_read_bytes, shared_write_bytes;  // checked mode

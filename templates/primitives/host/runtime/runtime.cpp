@@ -9,6 +9,7 @@
 #include "fault.cpp"
 #include "fiber.cpp"
 #include "grid.cpp"
+#include "hooks.cpp"
 #include "library.cpp"
 #include "matrix.cpp"
 #include "mbarrier.cpp"
@@ -16,4 +17,5 @@
 #include "report.cpp"
 #include "scheduler.cpp"
 #include "shadow.cpp"
+#include "shadow_global.cpp"
 #include "wgmma.cpp"

@@ -64,8 +64,10 @@ Thread* next_thread() {
 }
 
 void run_next() {
-  if (Thread* next = next_thread()) switch_to(next);
-  else leave_fiber_resumably();
+  if (Thread* next = next_thread())
+    switch_to(next);
+  else
+    leave_fiber_resumably();
 }
 
 bool same_wait(Thread const& a, Thread const& b) {

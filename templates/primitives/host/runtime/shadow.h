@@ -10,11 +10,12 @@ enum CellFlag : uint8_t {
   kInitialized = 1,
   kInFlight = 2,      // a copy into it has been issued and not been waited for
   kGenericProxy = 4,  // written by a thread: needs a proxy fence before the copy engine or wgmma reads it
+  kAtomic = 8,        // written by an atomic: others may follow without order
 };
 
 struct SharedCell {
   Stamp write;
-  uint32_t readers;        // a list of those since the last write; valid in this epoch
+  uint32_t readers;  // a list of those since the last write; valid in this epoch
   uint32_t readers_epoch;
   Site write_site;
   uint8_t flags, written;  // of its two bytes, those that the last write wrote
@@ -31,6 +32,16 @@ struct GlobalCell {
   bool byte_reads, written, atomic;
   Site write_site;
 };
+
+constexpr uint8_t kBothBytes = 3;
+// Which of a cell's two bytes an access touches; wider ones are taken to touch both.
+inline uint8_t bytes_touched(uintptr_t address, uint32_t bytes) {
+  return bytes == 1 ? uint8_t(1u << address % 2) : kBothBytes;
+}
+
+// Reports an access that collides with an earlier one.
+void found(char const* kind, char const* what, Site site, char const* buffer, size_t offset, Stamp other,
+           Site other_site);
 
 void start_shadow(Block& starting);  // fresh shared memory
 void reset_cells(Buffer& buffer);    // a new launch; what was written stays written
@@ -50,6 +61,11 @@ void land_async_write(uint32_t address, uint32_t bytes);
 // cp.async of the running thread, which lands when that thread waits for it.
 void begin_copy(uint32_t address, uint32_t bytes, Site site);
 void land_copy(uint32_t address, uint32_t bytes, Site site);
+
+void check_shared_atomic(uint32_t address, uint32_t bytes, Site site);
+
+// A global address in or around a buffer.
+void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, Site site);
 
 // Any address that a thread accesses; those that are no memory of the kernel's are ignored.
 void check_access(void const* p, uint32_t bytes, bool writes, Site site);

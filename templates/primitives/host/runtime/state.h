@@ -14,7 +14,11 @@ constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr uint32_t kAllLanes = ~0u;
 
 enum class Schedule : int32_t { order, reverse, random };
-enum class Timing : int32_t { early, late, random };  // when asynchronous operations happen: at issue, at the wait, either
+enum class Timing : int32_t {
+  early,
+  late,
+  random
+};  // when asynchronous operations happen: at issue, at the wait, either
 
 struct Options {
   Schedule schedule;
@@ -108,8 +112,8 @@ struct Block {
   SharedMemory shared;
   std::vector<SharedCell> cells;  // checked mode: one for two bytes of shared memory
   std::vector<Mbarrier> mbarriers;
-  std::vector<Transfer> transfers;       // in flight, of the copy engine
-  std::vector<WgmmaQueue> wgmma;         // by warp
+  std::vector<Transfer> transfers;  // in flight, of the copy engine
+  std::vector<WgmmaQueue> wgmma;    // by warp
   uint64_t progress_seen;
 };
 
@@ -130,6 +134,13 @@ extern Block* block;  // of the running thread
 inline Thread* self() { return static_cast<Thread*>(current); }
 inline Warp& warp_of(Thread* thread) { return *thread->own_warp; }
 inline bool checked() { return grid.options.checked; }
+
+// Whether an access of a thread of `other` is ordered before the running thread's next one.
+inline bool ordered_before(uint32_t other, Stamp stamp) {
+  Thread const* thread = self();
+  return other == thread->block->linear ? knows(thread->clock, thread->linear, stamp)
+                                        : knows_foreign(thread->clock, other, stamp);
+}
 
 uint64_t random_bits();
 uint32_t random_below(uint32_t n);

@@ -16,8 +16,8 @@ namespace emulator {
 
 namespace {
 
-constexpr int kRows = 16, kK = 16;        // of one warp's part of A
-constexpr int kCore = 8;                  // rows, and elements a row, of a core matrix
+constexpr int kRows = 16, kK = 16;  // of one warp's part of A
+constexpr int kCore = 8;            // rows, and elements a row, of a core matrix
 constexpr uint32_t kCoreRowBytes = 16;
 constexpr uint32_t kInFlightBits = 0x7fc0dead;  // a NaN, in accumulators that are being computed
 
@@ -41,9 +41,12 @@ uint32_t core_row(Descriptor const& d, int mn, int k, int major) {
   auto const span = uint32_t(swizzle_span(d.swizzle));
   uint32_t const elements = span / 2, m = uint32_t(mn), kk = uint32_t(k);
   uint32_t offset;
-  if (major == 0) offset = m / 8 * d.stride + m % 8 * span + kk / elements * d.leading + kk % elements * 2;
-  else if (d.swizzle == Swizzle::kNone) offset = m / 8 * d.stride + kk % 8 * span + kk / 8 * d.leading;
-  else offset = m / elements * d.leading + m % elements * 2 + kk % 8 * span + kk / 8 * d.stride;
+  if (major == 0)
+    offset = m / 8 * d.stride + m % 8 * span + kk / elements * d.leading + kk % elements * 2;
+  else if (d.swizzle == Swizzle::kNone)
+    offset = m / 8 * d.stride + kk % 8 * span + kk / 8 * d.leading;
+  else
+    offset = m / elements * d.leading + m % elements * 2 + kk % 8 * span + kk / 8 * d.stride;
   return swizzled(d.start + offset, d.swizzle);
 }
 
@@ -61,7 +64,8 @@ void each_core_row(uint64_t descriptor, int major, int first, int count, F visit
 }
 
 // Rows [first, first + count) of an operand as floats: tile[k * pitch + mn].
-void load_operand(float* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element, Site site) {
+void load_operand(float* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element,
+                  Site site) {
   each_core_row(descriptor, major, first, count, [=](uint32_t address, int mn, int k) {
     uint16_t row[kCore];
     std::memcpy(row, shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", site), sizeof row);
@@ -104,7 +108,8 @@ void multiply(float* result, float const (&a)[kK][kRows], float const* b, int n)
   for (int i = 0; i < kRows; i++)
     for (int j = 0; j < n; j += 8) {
       __m256 sum = _mm256_setzero_ps();
-      for (int k = 0; k < kK; k++) sum = _mm256_fmadd_ps(_mm256_broadcast_ss(&a[k][i]), _mm256_load_ps(b + k * n + j), sum);
+      for (int k = 0; k < kK; k++)
+        sum = _mm256_fmadd_ps(_mm256_broadcast_ss(&a[k][i]), _mm256_load_ps(b + k * n + j), sum);
       _mm256_store_ps(result + i * n + j, sum);
     }
 }
@@ -236,10 +241,12 @@ void issue(Rendezvous& meeting) {
   check_fence(queue, product.lanes[0], meeting.site);
   record(queue, product);
   counters.wgmma++;
-  counters.mma += uint64_t(product.lanes[0].n) / 8;
+  counters.wgmma_m16n8k16 += uint64_t(product.lanes[0].n) / 8;
   each_shared_row(product, warp, [&](uint32_t address) { begin_async_read(address, kCoreRowBytes, product.site); });
-  if (happens_at_issue(queue)) perform(product, warp);
-  else if (!pending(queue, product.lanes[0].d)) poison_accumulators(product);
+  if (happens_at_issue(queue))
+    perform(product, warp);
+  else if (!pending(queue, product.lanes[0].d))
+    poison_accumulators(product);
   queue.open.push_back(std::move(product));
 }
 
@@ -318,7 +325,8 @@ void check_warpgroups(Block const& done) {
   for (int w = 0; w < done.warp_count; w++) {
     WgmmaQueue const &first = done.wgmma[size_t(w / 4 * 4)], &own = done.wgmma[size_t(w)];
     if (own.issued == first.issued && own.digest == first.digest) continue;
-    report("wgmma", own.issued ? own.last : first.last, "warp %d of its warpgroup issued other wgmma than warp 0 did", w % 4);
+    report("wgmma", own.issued ? own.last : first.last, "warp %d of its warpgroup issued other wgmma than warp 0 did",
+           w % 4);
   }
 }
 

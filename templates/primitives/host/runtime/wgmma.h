@@ -30,7 +30,7 @@ struct WgmmaQueue {
 };
 
 void start_wgmma(Block& starting);
-void check_outstanding_wgmma();              // the running thread is about to exit
-void check_warpgroups(Block const& done);    // its four warps issued the same
+void check_outstanding_wgmma();            // the running thread is about to exit
+void check_warpgroups(Block const& done);  // its four warps issued the same
 
 }  // namespace emulator

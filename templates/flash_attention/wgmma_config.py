@@ -1,0 +1,77 @@
+"""What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+
+ELEMENT = 2  # bytes of fp16 and bf16
+WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one swizzle each
+
+_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
+_BARRIER = 8  # bytes
+_CONSUMER_REGISTERS = np.array([0, 216, 240, 160])  # by warpgroups: with the producer's, all that an SM has
+_PRODUCER_REGISTERS = np.array([0, 24, 24, 32])
+# Registers besides scores, P and O. Measured: with fewer left, ptxas serializes every wgmma (C7512) and spills.
+_OTHER_REGISTERS = 28
+_OTHER_REGISTERS_OVER_BOTH = 36  # at 28 the exponentials sink behind the wait that they are to run before
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN: int  # keys a tile
+    warpgroups: int  # that compute, 64 rows of Q each; one more loads
+    stages: int  # slots for tiles of K, and as many of V
+    overlap: int  # what a tile's exponentials run over: 0 nothing, 1 the product with V, 2 both products
+    ping_pong: bool  # warpgroups issue their products in turn
+    value_columns: int  # of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, a wgmma for each
+    polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
+    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+    heavy_first: bool  # causal: the row tiles with most keys first
+
+
+def ctas(c: Any) -> Any:
+    """Blocks that share an SM: one warpgroup alone leaves half of the registers."""
+    return np.where(c.warpgroups == 1, 2, 1)
+
+
+def consumer_registers(c: Any) -> Any:
+    """Registers of a thread that computes."""
+    return _CONSUMER_REGISTERS[c.warpgroups]
+
+
+def producer_registers(c: Any) -> Any:
+    """Registers of a thread of the warpgroup that loads."""
+    return _PRODUCER_REGISTERS[c.warpgroups]
+
+
+def register_estimate(D: int, c: Any) -> Any:
+    """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest."""
+    scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
+    rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (D > 128), _OTHER_REGISTERS)
+    return scores + c.BN / 4 + D / 2 + rest
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes: Q, the rings of K and V, and their barriers."""
+    padded = _round_up(D, 16)  # Q Kᵀ takes 16 columns a step
+    uniform = _round_up(D, np.maximum(c.value_columns, 1))
+    values = np.where(c.value_columns == 0, padded, uniform)
+    ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
+    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * (c.warpgroups + 4 * c.stages)
+
+
+def fits(D: int, c: Any, arch: Arch) -> Any:
+    """Whether the blocks that are to share an SM find room in its shared memory."""
+    used = smem_bytes(D, c)
+    return (used <= arch.smem_per_block) & (ctas(c) * (used + arch.smem_reserved) <= arch.smem_per_sm)
+
+
+def _tile_bytes(columns: Any, rows: Any) -> Any:
+    return _round_up(ELEMENT * columns * rows, _TILE_UNIT)
+
+
+def _round_up(value: Any, unit: Any) -> Any:
+    return -(-value // unit) * unit

@@ -1,0 +1,117 @@
+// A warpgroup's 64 rows of attention on wgmma: the two products, issued and awaited apart, and what lies between them.
+#pragma once
+#include "flash_attention/wgmma_softmax.cuh"
+#include "flash_attention/wgmma_tile.cuh"
+#include "fragment.cuh"
+#include "register.cuh"
+#include "thread.cuh"
+
+template <class Tile>
+struct Consumer {
+  using T = typename Tile::T;
+  static constexpr int D = Tile::D, BN = Tile::BN;
+  using Scores = float[BN / 2];  // [64, BN]
+
+  uint32_t smem;
+  Barriers<Tile> barriers;
+  int warpgroup, row;  // the thread's first; its other is 8 further
+  int seq_k, ahead;    // keys that row 0 attends: causal, ahead + 1
+  int unmasked;        // tiles that all rows attend as a whole
+  float scale;         // in base 2
+  Position<Tile::kStages> keys, values;
+  int released = 0;    // stage of V that is read
+  float r_o[D / 2];    // [64, D]
+  uint32_t r_p[BN / 16][4];
+  Softmax softmax;
+
+  // S = Q Kᵀ in flight as one group.
+  __device__ __forceinline__ void issue_scores(Scores& r_s) {
+    using Rows = typename Tile::Rows;
+    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    uint32_t const s_q = smem + warpgroup * Tile::kQueryBytes, s_k = smem + Tile::kKeys + keys.stage * Tile::kKeyBytes;
+    fence_registers(r_s);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Tile::D16; k += 16)
+      wgmma_m64k16<T>(r_s, Rows::template k_major<64>(s_q, k), Rows::template k_major<BN>(s_k, k), k > 0);
+    wgmma_commit();
+  }
+  template <int kInFlight>
+  __device__ __forceinline__ void wait_scores(Scores& r_s) {
+    wgmma_wait<kInFlight>();
+    fence_registers(r_s);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.keys_empty(keys.stage));
+    keys.advance();
+  }
+
+  __device__ __forceinline__ void await_values() { mbarrier_wait(barriers.values_full(values.stage), values.parity); }
+  // O += P V in flight as one group.
+  __device__ __forceinline__ void issue_values() {
+    uint32_t const s_v = smem + Tile::kValues + values.stage * Tile::kValueBytes;
+    fence_registers(r_o);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < BN; k += 16) multiply_values(s_v, k);
+    wgmma_commit();
+    values.advance();
+  }
+  // One wgmma for panels of equal width.
+  __device__ __forceinline__ void multiply_values(uint32_t s_v, int k) {
+    using Values = typename Tile::Values;
+    if constexpr (Tile::kUniform) {
+      wgmma_m64k16<T, Major::kMN>(r_o, r_p[k / 16], Values::template mn_major<BN>(s_v, k, 0), true);
+    } else {
+      constexpr int k64 = 64 * Values::k64, k32 = 32 * Values::k32;
+      multiply_columns<0, k64>(s_v, k);
+      multiply_columns<k64, k32>(s_v, k);
+      multiply_columns<k64 + k32, D - k64 - k32>(s_v, k);
+    }
+  }
+  template <int kFirst, int kCount>
+  __device__ __forceinline__ void multiply_columns(uint32_t s_v, int k) {
+    if constexpr (kCount > 0)
+      wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[kCount / 2]>(r_o[kFirst / 2]), r_p[k / 16],
+                                  Tile::Values::template mn_major<BN>(s_v, k, kFirst), true);
+  }
+  template <int kInFlight>
+  __device__ __forceinline__ void wait_values(bool issued = true) {
+    wgmma_wait<kInFlight>();
+    fence_registers(r_o);
+    if (!issued) return;
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.values_empty(released));
+    if (++released == Tile::kStages) released = 0;
+  }
+
+  // Scores to unrounded P.
+  __device__ __forceinline__ void exponentiate(Scores& r_s, int tile) {
+    if (tile >= unmasked) hide(r_s, tile);
+    softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
+    fence_registers(r_s);
+  }
+  __device__ __forceinline__ void hide(Scores& r_s, int tile) {
+    int const col = tile * BN + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int const attended = Tile::kCausal ? min(seq_k, row + 8 * h + ahead + 1) : seq_k, hidden = attended - col;
+#pragma unroll
+      for (int e = 2 * h; e < BN / 2; e += 4) {
+        if (e / 4 * 8 >= hidden) r_s[e] = -kInfinity;
+        if (e / 4 * 8 + 1 >= hidden) r_s[e + 1] = -kInfinity;
+      }
+    }
+  }
+  // P and O for the next product; no product may be reading them.
+  __device__ __forceinline__ void prepare(Scores const& r_s) {
+    rescale<Tile::kLazyRescale>(r_o, softmax.factor);
+#pragma unroll
+    for (int i = 0; i < BN / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+  }
+
+  // Ping-pong: warpgroups issue their products in turn, so that one's softmax runs over the others' products.
+  __device__ __forceinline__ void await_turn() {
+    if (Tile::kPingPong) named_barrier_sync(2 + warpgroup, 256);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if (Tile::kPingPong) named_barrier_arrive(2 + (warpgroup + 1) % Tile::kWarpgroups, 256);
+  }
+};

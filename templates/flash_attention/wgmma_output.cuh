@@ -1,0 +1,45 @@
+// How a warpgroup's rows of O and their logarithms leave the block: O through the place of Q, which has been read.
+#pragma once
+#include "bulk.cuh"
+#include "flash_attention/wgmma_consumer.cuh"
+
+// O = accumulated / sum, rounded, as the panels of Q lie.
+template <class Tile>
+__device__ __forceinline__ void normalize(unsigned char* s_o, Consumer<Tile> const& rows) {
+  float const inverse[2] = {rows.softmax.inverse(0), rows.softmax.inverse(1)};
+  int const thread = threadIdx.x % 128;
+#pragma unroll
+  for (int e = 0; e < Tile::D / 2; e += 2) {
+    // Columns of a pair lie in one panel whatever the thread: the panel follows from those of thread 0.
+    int const col = M64K16::C::col(0, e), row = M64K16::C::row(thread, e), within = M64K16::C::col(thread, e) - col;
+    float const factor = inverse[e / 2 % 2];
+    *reinterpret_cast<uint32_t*>(s_o + Tile::Rows::offset(64, row, col) + 2 * within) =
+        pack<typename Tile::T>(rows.r_o[e] * factor, rows.r_o[e + 1] * factor);
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& rows, int seq_q) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    if (threadIdx.x % 4 == 0 && rows.row + 8 * h < seq_q) g_lse[rows.row + 8 * h] = rows.softmax.lse(h, rows.scale);
+}
+
+// Both. Rows beyond the sequence are cut off by the copy; `g_lse` is the head's.
+template <class Tile>
+__device__ __forceinline__ void store_rows(PanelMaps const& o, float* g_lse, unsigned char* smem, Consumer<Tile>& rows,
+                                           Work const& work) {
+  int const warpgroup = rows.warpgroup, first_row = work.first_row + 64 * warpgroup;
+  rows.softmax.reduce();
+  store_lse(g_lse, rows, work.seq_q);
+  named_barrier_sync(8 + warpgroup, 128);  // all warps have read their Q
+  normalize(smem + warpgroup * Tile::kQueryBytes, rows);
+  fence_proxy_async();
+  named_barrier_sync(8 + warpgroup, 128);  // O is there
+  if (threadIdx.x % 128 == 0 && first_row < work.seq_q) {
+    uint32_t const s_o = rows.smem + warpgroup * Tile::kQueryBytes;
+    Tile::Rows::template store<64>(o, s_o, first_row, work.head, work.batch);
+    cp_async_bulk_commit();
+    cp_async_bulk_wait_read<0>();
+  }
+}

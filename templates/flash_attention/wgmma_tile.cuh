@@ -1,0 +1,102 @@
+// What a block of flash_attention on wgmma computes, where its tiles and barriers lie, and how K and V reach them.
+#pragma once
+#include "fence.cuh"
+#include "flash_attention/wgmma_panels.cuh"
+#include "mbarrier.cuh"
+
+template <class Choice>
+struct WgmmaTile : Choice {
+  using Choice::BN;
+  using Choice::D;
+  using Choice::kStages;
+  using Choice::kValueColumns;
+  using Choice::kWarpgroups;
+  static constexpr int D16 = (D + 15) / 16 * 16;  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros
+  static constexpr int BM = 64 * kWarpgroups;
+  static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr bool kUniform = kValueColumns != 0;
+  using Rows = Panels<D16, 64, false>;  // of Q, K and O
+  using Values = Panels<kUniform ? D : D16, kUniform ? kValueColumns : 64, kUniform>;
+  static constexpr int kQueryBytes = Rows::bytes(64), kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
+  static constexpr int kKeys = kWarpgroups * kQueryBytes;
+  static constexpr int kValues = kKeys + kStages * kKeyBytes;
+  static constexpr int kBarriers = kValues + kStages * kValueBytes;
+  static constexpr int kSharedBytes = kBarriers + 8 * (kWarpgroups + 4 * kStages);
+
+  static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
+  static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
+};
+
+// Where the block is in the problem. `first_row` is its first row of Q.
+struct Work {
+  int first_row, head, kv_head, batch;
+  int tiles;  // of keys, that it visits from the last to the first
+  int seq_q, seq_k;
+};
+
+// Barriers in shared memory: of Q, one a warpgroup; of K and V, full and empty, one a stage. Warps empty a stage.
+template <class Tile>
+struct Barriers {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t query(int warpgroup) const { return base + 8 * warpgroup; }
+  __device__ __forceinline__ uint32_t keys_full(int stage) const { return at(0, stage); }
+  __device__ __forceinline__ uint32_t keys_empty(int stage) const { return at(1, stage); }
+  __device__ __forceinline__ uint32_t values_full(int stage) const { return at(2, stage); }
+  __device__ __forceinline__ uint32_t values_empty(int stage) const { return at(3, stage); }
+  __device__ __forceinline__ uint32_t at(int kind, int stage) const {
+    return base + 8 * (Tile::kWarpgroups + kind * Tile::kStages + stage);
+  }
+};
+
+// By one thread; a block barrier must follow.
+template <class Tile>
+__device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
+  for (int w = 0; w < Tile::kWarpgroups; ++w) mbarrier_init(barriers.query(w), 1);
+  for (int s = 0; s < Tile::kStages; ++s) {
+    mbarrier_init(barriers.keys_full(s), 1);
+    mbarrier_init(barriers.values_full(s), 1);
+    mbarrier_init(barriers.keys_empty(s), Tile::kConsumers / 32);
+    mbarrier_init(barriers.values_empty(s), Tile::kConsumers / 32);
+  }
+  fence_mbarrier_init();
+}
+
+// A position in a ring of stages, and the parity of the round.
+template <int kStages>
+struct Position {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Loads all that the block reads, by one thread: Q once, K and V of tile after tile as stages become empty.
+template <class Tile>
+__device__ __forceinline__ void produce(uint32_t smem, Barriers<Tile> const& barriers, Work const& work,
+                                        PanelMaps const& q, PanelMaps const& k, PanelMaps const& v) {
+  using Rows = typename Tile::Rows;
+  using Values = typename Tile::Values;
+  Position<Tile::kStages> at;
+  for (int tile = work.tiles - 1; tile >= 0; --tile, at.advance()) {
+    int const stage = at.stage, key = tile * Tile::BN;
+    mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);
+    mbarrier_arrive_expect_tx(barriers.keys_full(stage), Rows::loaded_bytes(Tile::BN));
+    Rows::template load<Tile::BN>(smem + Tile::kKeys + stage * Tile::kKeyBytes, k, barriers.keys_full(stage), key,
+                                  work.kv_head, work.batch);
+    if (tile == work.tiles - 1)
+      for (int w = 0; w < Tile::kWarpgroups; ++w) {
+        mbarrier_arrive_expect_tx(barriers.query(w), Rows::loaded_bytes(64));
+        Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query(w), work.first_row + 64 * w, work.head,
+                                work.batch);
+      }
+    mbarrier_wait(barriers.values_empty(stage), at.parity ^ 1);
+    mbarrier_arrive_expect_tx(barriers.values_full(stage), Values::loaded_bytes(Tile::BN));
+    Values::template load<Tile::BN>(smem + Tile::kValues + stage * Tile::kValueBytes, v, barriers.values_full(stage),
+                                    key, work.kv_head, work.batch);
+  }
+}

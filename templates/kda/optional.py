@@ -1,0 +1,30 @@
+"""The optional tensors: which of them a launch takes, and what a template reads in their place."""
+
+from .problem import Problem
+
+TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "o", "final_state")
+
+# Argument → the flag that brings it.
+_FLAGS = {
+    "initial_state": "use_initial_state",
+    "final_state": "output_final_state",
+    "A_log": "use_gate_in_kernel",
+    "dt_bias": "use_dt_bias",
+}
+
+
+def taken(problem: Problem, *names: str) -> tuple[str, ...]:
+    """`names` less the tensors that the problem does not have: what a launch takes."""
+    return tuple(name for name in names if name not in _FLAGS or getattr(problem, _FLAGS[name]))
+
+
+def pointers(problem: Problem) -> dict[str, str]:
+    """`<name>_pointer` → the C++ parameter, or a null pointer where the launch takes none."""
+    present = {name: getattr(problem, flag) for name, flag in _FLAGS.items()}
+    return {f"{name}_pointer": name if there else "nullptr" for name, there in present.items()}
+
+
+def state_bytes(problem: Problem) -> int:
+    """Bytes of both states together."""
+    states = problem.initial_states + problem.final_states
+    return 4 * states * problem.value_heads * problem.key_dim * problem.value_dim

@@ -1,0 +1,88 @@
+// The checker of global memory: bounds, writes to inputs, uninitialised reads, races within and between blocks.
+#include "readers.h"
+#include "report.h"
+#include "shadow.h"
+
+namespace emulator {
+
+namespace {
+
+ReaderLists global_readers;
+
+void found_global(char const* kind, char const* what, Site site, Buffer const& buffer, size_t cell) {
+  GlobalCell const& touched = buffer.cells[cell];
+  found(kind, what, site, buffer.name, cell * 2, touched.write, touched.write_site);
+}
+
+void read_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Site site) {
+  GlobalCell& cell = buffer.cells[index];
+  if (!cell.written && !buffer.initialized) {
+    found_global("uninitialized_read", "global memory is read that nobody has written", site, buffer, index);
+    cell.written = true;
+  }
+  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
+    found_global("race", "global read after write, and nothing orders them", site, buffer, index);
+  if (atomic) return;  // a later atomic need not be ordered behind it
+  cell.readers = global_readers.add(cell.readers);
+  cell.byte_reads |= touched != kBothBytes;
+}
+
+void write_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Site site) {
+  GlobalCell& cell = buffer.cells[index];
+  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
+    found_global("race", "global write after write, and nothing orders them", site, buffer, index);
+  bool const told_apart = !cell.byte_reads || touched == kBothBytes;
+  if (told_apart && global_readers.unordered(cell.readers))
+    found_global("race", "global write after read, and nothing orders them", site, buffer, index);
+  cell = {block->linear, Stamp{current->linear, self()->clock.now}, 0, touched, false, true, atomic, site};
+}
+
+// The buffer of an access that lies inside it; null, after a report, of one that does not.
+Buffer* checked_buffer(uintptr_t address, uint32_t bytes, bool writes, Site site) {
+  Buffer* buffer = find_buffer(address);
+  if (!buffer) return nullptr;
+  if (address < buffer->begin || address + bytes > buffer->end) {
+    auto const offset = int64_t(address - buffer->begin);
+    set_place(report("out_of_bounds", site, "%s of %u bytes at offset %lld of %s, which has %lld",
+                     writes ? "write" : "read", bytes, static_cast<long long>(offset), buffer->name,
+                     static_cast<long long>(buffer->end - buffer->begin)),
+              buffer->name, offset);
+    return nullptr;
+  }
+  if (writes && !buffer->writable) {
+    set_place(report("read_only", site, "write to the input %s", buffer->name), buffer->name,
+              int64_t(address - buffer->begin));
+    return nullptr;
+  }
+  return buffer;
+}
+
+}  // namespace
+
+void start_launch_shadow() { global_readers.clear(); }
+
+void reset_cells(Buffer& buffer) {
+  size_t const count = (buffer.end - buffer.begin + 1) / 2;
+  if (buffer.cells.size() != count) buffer.cells.assign(count, GlobalCell{});
+  for (GlobalCell& cell : buffer.cells) {
+    cell.write = {0, 0};
+    cell.readers = 0;
+  }
+}
+
+void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, Site site) {
+  Buffer* buffer = checked_buffer(address, bytes, writes, site);
+  if (!buffer) return;
+  (writes ? counters.global_write_bytes : counters.global_read_bytes) += bytes;
+  if (!buffer->writable) return;
+  uint8_t const touched = bytes_touched(address - buffer->begin, bytes);
+  size_t const first = (address - buffer->begin) / 2, last = (address + bytes - 1 - buffer->begin) / 2;
+  for (size_t index = first; index <= last; index++) {
+    if (writes)
+      write_global(*buffer, index, touched, atomic, site);
+    else
+      read_global(*buffer, index, touched, atomic, site);
+  }
+}
+
+}  // namespace emulator

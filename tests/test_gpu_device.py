@@ -1,0 +1,154 @@
+"""What `GpuDevice` asks of CuPy's runtime, on a machine that has no GPU; tests/gpu makes the same calls on one."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cupy_double import Driver, driver
+
+from tuner import emulator, gpu_device, operators
+from tuner.arch import gpu
+from tuner.device import Code, Fault
+from tuner.emulator import Buffer
+from tuner.gpu_device import Physical
+from tuner.nvrtc import Options, compile
+from tuner.operator import to_fields
+from tuner.policy import MeasurementPolicy
+from tuner.render import render
+from tuner.trial import Heat, Task
+from tuner.worker import Stand
+
+__all__ = ["driver"]  # a fixture
+
+OPERATOR = operators.load("flash_attention")
+PROBLEM = OPERATOR.problem(head_dim=8, batch=1, heads=1, seq_q=40)
+NAIVE = operators.implementation("flash_attention", "naive")
+CONFIG = NAIVE.default(PROBLEM, gpu("H200").arch)
+POLICY = MeasurementPolicy(warm_up_us=1, most_launches=2, screening=((3, 2.0),), rounds=4, limit_s=0.2)
+
+
+class RuntimeFailedError(RuntimeError):
+    """As CUDARuntimeError and CUDADriverError."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Runtime:
+    """Memory is the emulator's; an event is a moment of a clock that each launch moves on by 10 µs."""
+
+    CUDARuntimeError = RuntimeFailedError
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.buffers, self.events = driver, dict[int, Buffer](), list[float]()
+        self.status = 0  # of the next query
+        self.cleared = 0
+
+    def malloc(self, nbytes: int) -> int:
+        buffer = Buffer("device", nbytes, writable=True)
+        self.buffers[buffer.address] = buffer
+        return buffer.address
+
+    def free(self, address: int) -> None:
+        self.buffers.pop(address).close()
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        ctypes.memset(address, value, nbytes)
+
+    def memsetAsync(self, address: int, _value: int, _nbytes: int, stream: int) -> None:  # noqa: N802  # CuPy's name
+        assert stream == 0
+        assert address in self.buffers
+        self.cleared += 1
+
+    def memcpy(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        assert kind in (1, 2)
+        ctypes.memmove(target, source, nbytes)
+
+    def eventCreate(self) -> int:  # noqa: N802
+        self.events.append(0.0)
+        return len(self.events) - 1
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        assert stream == 0
+        self.events[event] = 0.01 * len(self.driver.launches)
+
+    def eventQuery(self, _event: int) -> int:  # noqa: N802
+        return self.status
+
+    def eventElapsedTime(self, begin: int, end: int) -> float:  # noqa: N802
+        return self.events[end] - self.events[begin]
+
+
+@pytest.fixture
+def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    import cupy
+
+    found, known = Runtime(driver), cupy.cuda.runtime
+    answers: dict[str, Callable[..., Any]] = {
+        "setDevice": lambda _: None,
+        "deviceGetPCIBusId": lambda _: "0000:00:00.0",
+        "deviceGetAttribute": lambda attribute, _: {38: 1 << 20}[attribute],
+        "runtimeGetVersion": lambda: 13020,
+    }
+    for name, answer in (*vars(known).items(), *answers.items()):
+        if not hasattr(found, name):
+            monkeypatch.setattr(found, name, answer, raising=False)
+    monkeypatch.setattr(cupy.cuda, "runtime", found)
+    monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
+    monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
+    driver.know(emulator.build(render(OPERATOR, NAIVE, PROBLEM, CONFIG, "host"), checked=False))
+    return found
+
+
+@pytest.fixture
+def code() -> Code:
+    cubin = compile(render(OPERATOR, NAIVE, PROBLEM, CONFIG), Options("sm_90a"))
+    return Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(CONFIG), cubin.image)
+
+
+def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:
+    found = Stand(Physical().open()).do(Task(code, POLICY))
+    assert found.fell is None, found.fell
+    assert found.verdict.ok
+    assert "the timed problem" in found.verdict.checks
+    assert [each.time_us for each in found.samples] == pytest.approx([10.0] * 3)
+    assert runtime.cleared >= 3  # a cold L2 before every timed launch
+
+
+def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
+    found = Stand(Physical().open()).do(Heat((code, code), POLICY, POLICY.rounds, seed=0))
+    assert np.shape(found.times_us) == (4, 2)
+    assert runtime.cleared
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "fatal"),
+    [
+        (700, Fault.ILLEGAL, True),
+        (719, Fault.ILLEGAL, True),
+        (600, Fault.TIMEOUT, True),
+        (999, Fault.CRASH, True),
+        (701, Fault.REFUSED, False),
+    ],
+    ids=["illegal address", "launch failure", "never ready", "unknown", "too many resources"],
+)
+def test_a_status_of_the_driver_is_a_class_of_fault(
+    runtime: Runtime, code: Code, status: int, fault: Fault, fatal: bool
+) -> None:
+    stand = Stand(Physical().open())
+    runtime.status = status
+    fell = stand.do(Task(code, POLICY)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (fault, fatal)
+
+
+def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    stand.do(Task(code, POLICY))
+    held = len(runtime.buffers)
+    longer = Code(code.operator, code.implementation, {**code.problem, "seq_q": 50}, code.config, code.image)
+    assert stand.do(Task(longer, POLICY)).fell is None
+    assert len(runtime.buffers) == held

@@ -1,0 +1,328 @@
+"""streaming_attention: its definition, the counts of its loops, and its kernels on the emulator and through NVRTC."""
+
+from dataclasses import replace
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dispatcher import Dispatcher
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.errors import InputError, UsageError
+from tuner.nvrtc import Compiler
+from tuner.operator import to_fields
+from tuner.operators.flash_attention import operator as dense
+from tuner.operators.streaming_attention import mma_sync_config, split_keys
+from tuner.operators.streaming_attention.operator import (
+    Problem,
+    attended_keys,
+    attends,
+    slots,
+    streaming_attention,
+)
+from tuner.operators.streaming_attention.visits import Keys, Walks
+from tuner.records import Snapshot
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+OPERATOR = operators.load("streaming_attention")
+NAIVE, MMA_SYNC, SPLIT_KEYS = (
+    operators.implementation("streaming_attention", name) for name in ("naive", "mma_sync", "split_keys")
+)
+HEAD_DIMS = (8, 40, 64, 72, 128, 256)
+H200 = gpu("H200")
+REVERSE = Mode(True, "reverse", "early")
+
+BASE = mma_sync_config.Config(
+    BM=64,
+    BN=32,
+    warps=4,
+    d_warps=1,
+    stages=2,
+    smem_budget=ARCHES["sm_90a"].smem_per_block,
+    min_ctas=1,
+    q_in_registers=False,
+    swizzle=True,
+    lazy_rescale=False,
+    skip_steps=True,
+)
+SPLIT = split_keys.Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
+# Tiles wider and narrower than windows, every way of skipping, warps that share rows, Q in all its places.
+CASES: dict[str, tuple[int, Any, Any]] = {
+    "d8_whole_tiles": (8, MMA_SYNC, replace(BASE, skip_steps=False, stages=3)),
+    "d40_wide_tiles": (40, MMA_SYNC, replace(BASE, BN=128, lazy_rescale=True)),
+    "d72_query_through_the_ring": (72, MMA_SYNC, replace(BASE, BN=48, q_in_registers=True, smem_budget=14336)),
+    "d128_two_warps_share_rows": (128, MMA_SYNC, replace(BASE, BM=32, BN=64, d_warps=2)),
+    "d256_padded": (256, MMA_SYNC, replace(BASE, swizzle=False, BM=32, warps=2)),
+    "d8_split": (8, SPLIT_KEYS, replace(SPLIT, splits=4, BM=32)),
+    "d40_one_split": (40, SPLIT_KEYS, replace(SPLIT, warps=4, stages=3)),
+    "d72_split_in_registers": (72, SPLIT_KEYS, replace(SPLIT, splits=2, BN=48, q_in_registers=True)),
+    "d256_split": (256, SPLIT_KEYS, replace(SPLIT, splits=2)),
+}
+
+
+def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "normal") -> Any:
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+
+
+def random_problem(rng: np.random.Generator) -> Problem:
+    seq_q, seq_k, window = (int(n) for n in rng.integers(1, 300, size=3))
+    return Problem(seq_q=seq_q, seq_k=seq_k, window=window, sinks=int(rng.integers(0, 120)))
+
+
+# ---- the definition
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("window", 0), ("sinks", -1), ("window", 2**31), ("head_dim", 12), ("dtype", DType.INT32)]
+)
+def test_a_wrong_size_is_refused_by_name_and_value(field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"{field} {getattr(value, 'value', value)}"):
+        Problem(**{field: value})
+
+
+def test_slots_differ_from_keys_only_in_a_rolling_cache() -> None:
+    with pytest.raises(UsageError, match="slots 20: as many as seq_k 100, unless the cache is rolling"):
+        Problem(seq_q=1, seq_k=100, slots=20)
+    assert Problem(rolling=True, seq_q=1, seq_k=100, window=16, sinks=4).slots == 20
+
+
+def test_a_cache_that_lost_an_attended_key_is_refused() -> None:
+    with pytest.raises(UsageError, match="slots 20: 2 queries with window 16 and 4 sinks attend 21 of 100 keys"):
+        Problem(rolling=True, seq_q=2, seq_k=100, slots=20, window=16, sinks=4)
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "window", "sinks"), [(6, 6, 2, 1), (3, 7, 1, 0), (7, 4, 2, 3), (5, 5, 9, 9)]
+)
+def test_the_reference_agrees_with_the_definition_key_by_key(seq_q: int, seq_k: int, window: int, sinks: int) -> None:
+    sizes = {"seq_q": seq_q, "seq_k": seq_k, "window": window, "sinks": sinks}
+    problem = Problem(head_dim=8, batch=2, heads=4, kv_heads=2, **sizes)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(1), "normal")
+    outputs = OPERATOR.reference(problem, arrays)
+    q, k, v = (arrays[name].astype(np.float64) for name in "qkv")
+    for b, t, h in product(range(2), range(seq_q), range(4)):
+        p = t + seq_k - seq_q
+        keys = sorted({j for j in range(sinks) if j <= p} | {j for j in range(p - window + 1, p + 1) if j >= 0})
+        weights = np.array([np.exp(8**-0.5 * (q[b, t, h] @ k[b, j, h // 2])) for j in keys])
+        expected = sum((w * v[b, j, h // 2] for w, j in zip(weights, keys, strict=True)), np.zeros(8))
+        np.testing.assert_allclose(outputs["o"][b, t, h], expected / weights.sum() if keys else 0)
+        assert outputs["lse"][b, h, t] == pytest.approx(np.log(weights.sum()) if keys else -np.inf)
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(50, 0), (1, 50), (30, 25)])
+def test_a_window_and_sinks_that_cover_everything_are_causal_attention(window: int, sinks: int) -> None:
+    sizes = {"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 30, "seq_k": 50}
+    problem = Problem(window=window, sinks=sinks, **sizes)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(2), "normal")
+    causal = dense.reference(dense.Problem(causal=True, **sizes), arrays)
+    assert all(np.array_equal(OPERATOR.reference(problem, arrays)[name], causal[name]) for name in causal)
+
+
+def test_the_count_of_attended_keys_is_that_of_the_mask() -> None:
+    rng = np.random.default_rng(3)
+    for problem in (random_problem(rng) for _ in range(50)):
+        assert np.array_equal(attended_keys(problem), attends(problem).sum(axis=1))
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_a_rolling_cache_gives_what_all_keys_give(room: int) -> None:
+    kept = Problem(head_dim=8, batch=1, heads=2, seq_q=3, seq_k=50, window=7, sinks=4)
+    rolling = replace(kept, rolling=True, slots=kept.reach + room)
+    every, cached = (OPERATOR.inputs(each, np.random.default_rng(4), "normal") for each in (kept, rolling))
+    assert cached["k"].shape[1] == rolling.slots
+    assert np.array_equal(OPERATOR.reference(kept, every)["o"], OPERATOR.reference(rolling, cached)["o"])
+
+
+def test_positions_wrap_around_behind_the_sinks() -> None:
+    problem = Problem(rolling=True, seq_q=1, seq_k=9, slots=5, window=3, sinks=2)
+    assert slots(problem).tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 2]
+
+
+def test_the_floor_counts_attended_pairs_and_every_attended_key_once() -> None:
+    cost = OPERATOR.cost(Problem(head_dim=64, batch=2, heads=4, kv_heads=2, seq_q=3, seq_k=100, window=5, sinks=2))
+    assert cost.flops == 4 * 64 * (2 * 4) * (3 * 7)
+    assert cost.bytes == 2 * 64 * 2 * (2 * 3 * 4 + 2 * 9 * 2) + 4 * (2 * 4 * 3)
+
+
+def test_the_call_refuses_a_window_that_is_no_count() -> None:
+    at = Dispatcher(Snapshot({}, ()))
+    q = np.zeros((1, 4, 1, 8), np.float16)
+    for window in (0, 2.5):
+        with pytest.raises(InputError, match=f"window {window}"):
+            at.call("streaming_attention", q, q, q, window=window)
+    with pytest.raises(UsageError, match="layout 'tbhd'"):
+        streaming_attention(q, q, q, window=1, layout="tbhd")
+
+
+# ---- the counts of the loops
+
+
+def test_tiles_hold_every_attended_key_once_and_none_of_them_is_idle() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        problem, BM, BN = random_problem(rng), 16 * int(rng.integers(1, 9)), 16 * int(rng.integers(1, 9))
+        blocks = -(-problem.seq_q // BM)
+        walks = Walks(Keys.of(problem, BM, blocks), BN)
+        for block in range(blocks):
+            attended = np.flatnonzero(attends(problem)[block * BM : (block + 1) * BM].any(axis=0))
+            sinks, begin = int(walks.sink_tiles[block]), int(walks.window_begin[block])
+            first = [i * BN if i < sinks else begin + (i - sinks) * BN for i in range(int(walks.tiles[block]))]
+            held = [[key for key in attended if start <= key < start + BN] for start in first]
+            assert sorted(chain.from_iterable(held)) == attended.tolist()
+            assert all(held)
+
+
+@pytest.mark.parametrize("unit", [16, 48])
+def test_warps_visit_the_steps_in_which_one_of_their_rows_attends_a_key(unit: int) -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(40):
+        problem, rows = random_problem(rng), 16 * int(rng.integers(1, 3))
+        blocks = -(-problem.seq_q // (4 * rows))
+        walks = Walks(Keys.of(problem, 4 * rows, blocks), 48)
+        parts = Keys.of(problem, rows, 4 * blocks)
+        assert walks.visited(parts, unit) == sum(
+            attends(problem)[part * rows : (part + 1) * rows, start : start + unit].any()
+            for part in range(4 * blocks)
+            for start in steps(walks, part // 4, unit)
+        )
+
+
+def steps(walks: Walks, block: int, unit: int) -> list[int]:
+    """The first key of each step of `unit` keys of a block's tiles."""
+    sinks, begin = int(walks.sink_tiles[block]) * walks.BN, int(walks.window_begin[block])
+    tiles = int(walks.tiles[block] - walks.sink_tiles[block])
+    return [*range(0, sinks, unit), *range(begin, begin + tiles * walks.BN, unit)]
+
+
+@pytest.mark.parametrize("case", ["d8_whole_tiles", "d72_query_through_the_ring", "d8_split", "d40_one_split"])
+def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
+    D, implementation, config = CASES[case]
+    for problem in OPERATOR.tails(Problem(head_dim=D)):
+        _, _, happened = run(implementation, problem, config, Mode(checked=True))
+        work, counted = implementation.work(problem, config, H200), happened.counters
+        assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
+        assert work.l2_bytes == counted.global_read_bytes + counted.global_write_bytes
+        assert work.barriers == counted.barriers
+        assert counted.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("window", [1, 64, 1000])
+def test_twice_the_length_is_twice_the_work(window: int) -> None:
+    def mma(seq_q: int) -> float:
+        return MMA_SYNC.work(Problem(seq_q=seq_q, window=window, sinks=4), BASE, H200).mma
+
+    first = mma(2048)  # at the start, windows are cut short
+    assert mma(4096) - first == mma(6144) - mma(4096) == (mma(131072) - first) / 63
+
+
+def test_a_warp_multiplies_its_window_and_sinks_and_less_than_two_steps_more() -> None:
+    long = Problem(head_dim=64, batch=1, heads=1, seq_q=65536, window=64, sinks=4)
+    executed = MMA_SYNC.work(long, BASE, H200).mma * 4096 / (4 * 64)  # pairs of queries and keys
+    assert executed / long.seq_q == pytest.approx(64 + 16 + 16, rel=1e-3)
+    whole = MMA_SYNC.work(long, replace(BASE, skip_steps=False), H200).mma * 4096 / (4 * 64)
+    assert whole / long.seq_q == pytest.approx(32 + 96, rel=1e-2)
+
+
+def test_a_step_of_decoding_reads_what_it_attends_whatever_came_before() -> None:
+    for seq_k in (1000, 100000):
+        problem = Problem(batch=8, heads=32, kv_heads=4, seq_q=1, seq_k=seq_k, window=512, sinks=4)
+        work = SPLIT_KEYS.work(problem, replace(SPLIT, BN=64), H200)
+        assert work.l2_bytes < 1.1 * OPERATOR.cost(problem).bytes
+
+
+# ---- the kernels
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tunable_gives_the_right_result(case: str) -> None:
+    D, implementation, config = CASES[case]
+    problem = Problem(head_dim=D, dtype=DType.FP16 if D % 16 else DType.BF16)
+    verdict = check(
+        Job("streaming_attention", implementation.name, to_fields(problem), to_fields(config), (REVERSE, *CHECKED))
+    )
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("implementation", "D"), [(NAIVE, 8), (SPLIT_KEYS, 40)], ids=["naive", "split_keys"])
+def test_a_rolling_cache_is_read_in_the_order_of_positions(implementation: Any, D: int) -> None:
+    problem = Problem(head_dim=D, rolling=True)
+    config = implementation.default(problem, ARCHES["sm_80"])
+    verdict = check(Job("streaming_attention", implementation.name, to_fields(problem), to_fields(config)))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("D", [8, 72])
+def test_the_naive_kernel_serves_fp32(D: int) -> None:
+    problem = Problem(head_dim=D, dtype=DType.FP32)
+    config = NAIVE.default(problem, ARCHES["sm_80"])
+    verdict = check(Job("streaming_attention", "naive", to_fields(problem), to_fields(config), PLAIN))
+    assert verdict.ok, verdict.reason
+    assert all("fp32" in each.refusal(problem, ARCHES["sm_80"]) for each in (MMA_SYNC, SPLIT_KEYS))
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("case", ["d40_wide_tiles", "d72_split_in_registers"])
+def test_hostile_inputs_come_out_right(kind: str, case: str) -> None:
+    D, implementation, config = CASES[case]
+    problem = Problem(head_dim=D, batch=1, heads=4, kv_heads=2, seq_q=70, seq_k=150, window=33, sinks=7)
+    arrays, outputs, happened = run(implementation, problem, config, Mode(), kind)
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+def test_equal_keys_count_the_attended_ones() -> None:
+    problem = Problem(head_dim=40, batch=1, heads=1, seq_q=90, seq_k=200, window=50, sinks=20)
+    arrays, outputs, _ = run(MMA_SYNC, problem, BASE, Mode(), "equal_keys")
+    scores = arrays["softmax_scale"] * arrays["q"][0, :, 0].astype(float) @ arrays["k"][0, 0, 0].astype(float)
+    np.testing.assert_allclose(np.exp(outputs["lse"][0, 0] - scores), attended_keys(problem), rtol=1e-5)
+
+
+def test_views_of_another_layout_need_no_copy() -> None:
+    problem = Problem(head_dim=40, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35, window=9, sinks=2)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
+    views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
+    for implementation, config in ((MMA_SYNC, BASE), (SPLIT_KEYS, SPLIT)):
+        plain, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, Mode())
+        strided, _ = emulator.run(OPERATOR, implementation, problem, config, views, Mode())
+        assert np.array_equal(plain["o"], strided["o"])
+
+
+@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
+def test_decoding_over_a_rolling_cache_gives_what_one_call_over_all_positions_gives() -> None:
+    at, rng = Dispatcher(Snapshot({}, ())), np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((1, 30, heads, 16)).astype(np.float16) for heads in (4, 2, 2))
+    whole, _ = at.call("streaming_attention", q, k, v, window=5, sinks=2)
+    cache = np.full((2, 1, 7, 2, 16), np.nan, np.float16)
+    for position in range(30):
+        slot = position if position < 7 else 2 + (position - 2) % 5
+        cache[:, 0, slot] = k[0, position], v[0, position]
+        if position in (0, 4, 6, 7, 19, 29):
+            query = q[:, position : position + 1]
+            step, _ = at.call("streaming_attention", query, *cache, window=5, sinks=2, seq_k=position + 1)
+            np.testing.assert_allclose(step[0, 0].astype(float), whole[0, position].astype(float), atol=2e-3)
+
+
+@pytest.mark.slow
+def test_defaults_never_spill() -> None:
+    """Every head_dim on every arch; dtypes, caches and arches for split_keys are dealt out."""
+    jobs = []
+    for i, (D, arch) in enumerate(product(HEAD_DIMS, ARCHES.values())):
+        dtype = (DType.BF16, DType.FP16)[i // 2 % 2]
+        for implementation, rolling in ((MMA_SYNC, False), (SPLIT_KEYS, i % 4 > 1))[: 1 + (i + i // 6) % 2]:
+            problem = Problem(head_dim=D, dtype=dtype, rolling=rolling)
+            config = implementation.default(problem, arch)
+            assert implementation.space(problem, arch).refusal(config) is None
+            jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))
+    with Compiler(workers=2) as compiler:
+        for position, cubin in compiler.compile_many(jobs):
+            assert not isinstance(cubin, Failed), cubin.log
+            assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]

@@ -1,0 +1,51 @@
+"""Which configs were on the device when something died: a file that survives the search, and the machine."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from tuner.errors import MachineError
+
+_MOST_DEATHS = 2
+
+
+class Ledger:
+    """A line when a config goes to the device and one when it is back. Without a path it is kept in memory only."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._deaths = _unfinished(path) if path and path.exists() else Counter[str]()
+
+    def banned(self, key: str) -> bool:
+        """Whether a config was lost on the device as often as it may be."""
+        return self._deaths[key] >= _MOST_DEATHS
+
+    def began(self, key: str) -> None:
+        self._deaths[key] += 1
+        self._write(f"began {key}\n")
+
+    def ended(self, key: str) -> None:
+        """It is back, with whatever result; not called when it took the process down."""
+        self._deaths[key] -= 1
+        self._write(f"ended {key}\n")
+
+    def _write(self, line: str) -> None:
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise MachineError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+
+def _unfinished(path: Path) -> Counter[str]:
+    """How often each config began and did not end. A line that a kill cut off counts as not written."""
+    found: Counter[str] = Counter()
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        word, _, key = line.strip().partition(" ")
+        if line.endswith("\n") and word in ("began", "ended"):
+            found[key] += 1 if word == "began" else -1
+    return found

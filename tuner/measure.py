@@ -1,0 +1,204 @@
+"""Measures configs on a device: the Evaluator whose evidence is time."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import inf
+from queue import Queue
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from tuner.arch import GPU
+from tuner.canonical import encode
+from tuner.check import Checker
+from tuner.cubin import Cubin
+from tuner.device import SIMULATED, Code, Fault
+from tuner.errors import UsageError
+from tuner.evaluate import Candidate, Predictor
+from tuner.ledger import Ledger
+from tuner.nvrtc import Compiler
+from tuner.operator import Operator, to_fields
+from tuner.policy import MeasurementPolicy
+from tuner.result import Attempt, Evidence, Failed, Identity, Measurement, Verdict
+from tuner.samples import Sample, estimate
+from tuner.trial import Fell, Heat, Raced, Task, Timed
+from tuner.worker import Worker
+
+_CANARY_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a Measurer measures with. The worker and the ledger outlive one problem."""
+
+    worker: Worker
+    policy: MeasurementPolicy = field(default_factory=MeasurementPolicy)
+    ledger: Ledger = field(default_factory=Ledger)
+
+
+class Measurer(Predictor):
+    """Compiles as the Predictor does, and times on the device what compiles, while the next ones compile.
+
+    What is measured keeps its prediction, so that times can judge it. `best_us` is the time to beat: of this
+    session, or of an earlier one if the caller sets it.
+    """
+
+    evidence = Evidence.MEASURED
+
+    def __init__(
+        self,
+        operator: Operator[Any],
+        problem: Any,
+        gpu: GPU,
+        compiler: Compiler,
+        checker: Checker,
+        bench: Bench,
+    ) -> None:
+        """Raises UsageError where the device is not the `gpu` to measure for."""
+        super().__init__(operator, problem, gpu, compiler, checker)
+        self.bench = bench
+        self.best_us = inf
+        self.drift: list[float] = []  # microseconds of the canary, after each batch
+        self._canary: Code | None = None
+        self._verdicts: dict[Identity, Verdict] = {}
+        self._twins: dict[object, Timed] = {}
+        found = bench.worker.look().facts
+        self._model = str(found["model"])
+        # What a simulation says must never be taken for what a device did.
+        self.policy = bench.policy.name + (" simulated" if self._model == SIMULATED else "")
+        if gpu.arch.name != found["arch"]:
+            raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        started = time.perf_counter()
+        jobs = [(self.source(candidate), self._options) for candidate in batch]
+        for position, outcome in _ahead(self._compiler.compile_many(jobs)):
+            attempt = self._attempt(batch[position], outcome, 0.0)
+            if attempt.failure is None and isinstance(outcome, Cubin):
+                attempt = self._timed(batch[position], attempt, outcome)
+            yield position, replace(attempt, seconds=time.perf_counter() - started)
+        self._look_for_drift()
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        """Those of this session; configs that an earlier one measured are judged again."""
+        unknown = [i for i, each in enumerate(batch) if self.identity(each) not in self._verdicts]
+        for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
+            timed = self._on_device(self.identity(batch[i]), Task(code, self.bench.policy, timed=False))
+            self._verdicts[self.identity(batch[i])] = _verdict(timed, self._model)
+        for i, each in enumerate(batch):
+            yield i, self._verdicts[self.identity(each)]
+
+    def race(self, contenders: Sequence[Candidate], seed: int = 0) -> tuple[list[int], Raced]:
+        """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
+        codes, left = self._codes(contenders), list(range(len(contenders)))
+        while left:
+            heat = Heat(tuple(codes[i] for i in left), self.bench.policy, self.bench.policy.rounds, seed)
+            raced = self.bench.worker.race(heat)
+            if raced.fell is None:
+                return left, raced
+            left.pop(raced.fell.culprit)
+        return [], Raced()
+
+    def _timed(self, candidate: Candidate, attempt: Attempt, cubin: Cubin) -> Attempt:
+        plan = candidate.implementation.plan(self._problem, candidate.config)
+        twin = cubin.sass_digest, plan.launches
+        if twin not in self._twins:
+            task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
+            timed = self._on_device(attempt.identity, task)
+            self._twins[twin] = timed
+            self._canary = self._canary or (task.code if timed.samples else None)
+        timed = self._twins[twin]
+        if timed.verdict is not None:
+            self._verdicts[attempt.identity] = timed.verdict
+        if timed.fell is not None:
+            return replace(attempt, failure=Failed(timed.fell.fault.stage, timed.fell.reason))
+        measurement = _measurement(timed.samples)
+        self.best_us = min(self.best_us, measurement.time_us)
+        return replace(attempt, measurement=measurement)
+
+    def _on_device(self, identity: Identity, task: Task) -> Timed:
+        """Judge and time. A process that dies may have died by chance: once more; and then never again."""
+        ledger, key = self.bench.ledger, _key(identity)
+        timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
+        while not ledger.banned(key):
+            ledger.began(key)
+            timed = self.bench.worker.time(task)
+            if timed.fell is None or not timed.fell.fatal:
+                ledger.ended(key)
+            if timed.fell is None or timed.fell.fault is not Fault.CRASH:
+                break
+        return timed
+
+    def _codes(self, candidates: Sequence[Candidate]) -> list[Code]:
+        """Compiled configs, from the cache where they are known. Raises UsageError for one that compiles no more."""
+        jobs = [(self.source(candidate), self._options) for candidate in candidates]
+        found: dict[int, Code] = {}
+        for position, outcome in self._compiler.compile_many(jobs):
+            if isinstance(outcome, Failed):
+                raise UsageError(f"{encode(to_fields(candidates[position].config))} compiles no more: {outcome.reason}")
+            found[position] = self._code(candidates[position], outcome)
+        return [found[position] for position in range(len(candidates))]
+
+    def _code(self, candidate: Candidate, cubin: Cubin) -> Code:
+        problem, config = to_fields(self._problem), to_fields(candidate.config)
+        return Code(self._operator.name, candidate.implementation.name, problem, config, cubin.image)
+
+    def _look_for_drift(self) -> None:
+        """Time the session's first right config again, after every batch."""
+        if self._canary is None:
+            return
+        raced = self.bench.worker.race(Heat((self._canary,), self.bench.policy, _CANARY_ROUNDS, seed=0))
+        if raced.times_us:
+            self.drift.append(estimate([each[0] for each in raced.times_us]).mid)
+
+
+def _measurement(samples: Sequence[Sample]) -> Measurement:
+    found = estimate([each.time_us for each in samples])
+    return Measurement(found.mid, found.low, found.high, found.count)
+
+
+def _verdict(timed: Timed, where: str) -> Verdict:
+    if timed.verdict is not None and (timed.fell is None or not timed.verdict.ok):
+        return timed.verdict
+    return Verdict((), (timed.fell.reason if timed.fell else "nothing was compared",), (), where)
+
+
+def _key(identity: Identity) -> str:
+    return sha256(repr(identity).encode()).hexdigest()[:16]
+
+
+T = TypeVar("T")
+_END = object()
+
+
+def _ahead(source: Iterator[T]) -> Iterator[T]:
+    """The items of `source`, drawn by a thread of its own so that it goes on while the caller is busy."""
+    queue: Queue[Any] = Queue()
+    enough = Event()
+    thread = Thread(target=_draw, args=(source, queue, enough), daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not _END:
+            if isinstance(item, _Raised):
+                raise item.error
+            yield item
+    finally:
+        enough.set()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: BaseException
+
+
+def _draw(source: Iterator[T], queue: "Queue[Any]", enough: Event) -> None:
+    try:
+        for item in source:
+            queue.put(item)
+            if enough.is_set():
+                break
+    except BaseException as error:  # the caller's to raise
+        queue.put(_Raised(error))
+    queue.put(_END)

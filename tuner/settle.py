@@ -1,0 +1,114 @@
+"""The end of a measured search: finalists, default and previous winner race, and the race's winner is the record."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner import __version__
+from tuner.canonical import encode
+from tuner.final import Rules, Standing, decide
+from tuner.measure import Measurer
+from tuner.operator import to_fields
+from tuner.result import Evidence, Measurement, TuningRecord, order
+from tuner.store import Store
+from tuner.tune import FINALISTS, Outcome, Tried, ranked
+
+_LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
+_WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
+
+
+def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
+    """Race the best of a measured search and promote the winner. The outcome with its record, and how the race ended.
+
+    Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
+    """
+    field = _field(outcome, store, measurer)
+    left, raced = measurer.race([each.candidate for each in field], seed) if field else ([], None)
+    if raced is None or not raced.times_us:
+        return outcome, None
+    field = [field[i] for i in left]
+    rules = Rules(tuple(_key(each) for each in field), _default(field, outcome), measurer.bench.policy.tie)
+    standing = decide(raced.times_us, rules, seed)
+    record = _record(field, standing, len(outcome.tried))
+    store.promote(record)
+    return replace(outcome, record=record), standing
+
+
+def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
+    """Who races: right, of this search, and near the best; the default and the last record's config in any case."""
+    right = [each for each in ranked(outcome.tried) if each.verdict and each.verdict.ok]
+    if not right:
+        return []
+    best = right[0].attempt.value or 0.0
+    near = [each for each in right[:FINALISTS] if (each.attempt.value or 0.0) <= _WITHIN * best]
+    wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
+    missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
+    verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
+    judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
+    distinct = {each.row: each for each in (*near, *judged) if each.verdict and each.verdict.ok}
+    return list(distinct.values())
+
+
+def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
+    """The attempt at a config in this search, if it came through."""
+    for each in outcome.tried:
+        same = each.candidate.implementation.name == implementation and encode(each.attempt.config) == config
+        if same and each.attempt.value is not None:
+            return each
+    return None
+
+
+def _default_config(outcome: Outcome) -> tuple[str, str]:
+    """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
+    request = outcome.request
+    lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
+    first = lanes[0].implementation
+    return first.name, encode(to_fields(first.default(request.problem, request.gpu.arch)))
+
+
+def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:
+    """The measured record before this search's own."""
+    assert outcome.record is not None, "a search that found something right has a record"
+    key = outcome.record.identity
+    for record in store.history(key.operator, key.problem, key.gpu):
+        if record.evidence is Evidence.MEASURED and record != outcome.record:
+            return record.identity.implementation, encode(record.config)
+    return "", ""
+
+
+def _default(field: Sequence[Tried], outcome: Outcome) -> int | None:
+    found = _found(outcome, *_default_config(outcome))
+    rows = [each.row for each in field]
+    return rows.index(found.row) if found and found.row in rows else None
+
+
+def _key(tried: Tried) -> tuple[Any, ...]:
+    """Of equally fast kernels, the one that spills nothing and takes least; then any fixed order."""
+    used = tried.attempt.resources
+    assert used is not None, "what was measured was compiled"
+    spills, _, smem_bytes, name = order(tried.attempt, 0.0)
+    return spills, smem_bytes, used.registers * used.threads, name
+
+
+def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
+    winner, place = field[standing.winner], standing.places[standing.winner]
+    attempt, verdict = winner.attempt, winner.verdict
+    assert verdict is not None and attempt.resources is not None
+    ratios = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+    time = place.time_us
+    return TuningRecord(
+        identity=attempt.identity,
+        config=attempt.config,
+        evidence=Evidence.MEASURED,
+        verdict=verdict,
+        resources=attempt.resources,
+        prediction=attempt.prediction,
+        measurement=Measurement(
+            time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability
+        ),
+        margin=min(ratios, default=1.0) - 1,
+        tried=tried,
+        tuner=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,225 @@
+"""A device that is not there: right outputs, and times from a seeded model with everything that spoils real ones.
+
+It stands where a GPU would, behind the same protocol, so that all of a measuring session but the driver's calls can be
+rehearsed, and its faults provoked, on any machine.
+"""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tuner import arch, emulator, operators
+from tuner.canonical import encode
+from tuner.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
+from tuner.emulator import Buffer, Mode
+from tuner.operator import Argument, Array, Implementation, Operator, Plan, Role, canonical, from_fields, parameters
+from tuner.policy import MeasurementPolicy
+from tuner.predict import formula, guess_residency
+from tuner.render import render
+from tuner.result import Fields, Scalar
+from tuner.samples import State
+
+_CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal slowdown
+_OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes
+_DRIFT_PERIOD = 300.0  # runs
+_UNPREDICTED = 0.15  # standard deviation of a time around its prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What configs whose `field` is `value` do: a Fault by name, "stuck" (the process hangs) or "overrun"."""
+
+    field: str
+    value: Scalar
+    what: str
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Seeded: equal simulations give equal sessions. Probabilities are per sample; `drift` is relative."""
+
+    gpu: str = "sm_90a"
+    seed: int = 0
+    noise: float = 0.01
+    drift: float = 0.02
+    lies: float = 0.01  # samples that are far off, with no sign of it
+    throttled: float = 0.02  # samples that are slow, and whose state says so
+    emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
+    plants: tuple[Plant, ...] = ()
+    times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
+
+    def open(self) -> "SimulatedDevice":
+        return SimulatedDevice(self)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A config as this device runs it."""
+
+    operator: Operator[Any]
+    implementation: Implementation[Any, Any]
+    config: Any
+    time_us: float
+    plants: frozenset[str]
+    kernel: emulator.Kernel | None
+
+
+class SimulatedDevice:
+    """See `device.Device`."""
+
+    executes = False
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._told = simulation
+        self.thorough = not simulation.emulated
+        self._gpu = arch.gpu(simulation.gpu)
+        self._rng = np.random.default_rng(simulation.seed)
+        self._buffers: dict[int, Buffer] = {}
+        self._runs = 0
+        self._hot = False
+        self._flips = 0
+
+    def facts(self) -> Fields:
+        return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._told.seed}
+
+    def allocate(self, nbytes: int) -> int:
+        buffer = Buffer("device", max(nbytes, 1), writable=True)
+        self._buffers[buffer.address] = buffer
+        return buffer.address
+
+    def free(self, address: int) -> None:
+        self._buffers.pop(address).close()
+
+    def fill(self, address: int, nbytes: int) -> None:
+        self._at(address, nbytes)[:] = POISON
+
+    def write(self, address: int, data: Bytes) -> None:
+        self._at(address, data.nbytes)[:] = data
+
+    def read(self, address: int, nbytes: int) -> Bytes:
+        return self._at(address, nbytes).copy()
+
+    def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
+        operator = operators.load(code.operator)
+        implementation = operators.implementation(code.operator, code.implementation)
+        problem = from_fields(operator.problem, code.problem)
+        config = from_fields(implementation.config, code.config)
+        plants = frozenset(each.what for each in self._told.plants if code.config.get(each.field) == each.value)
+        if Fault.REFUSED.name in plants:
+            raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)
+        kernel = None
+        if self._told.emulated:
+            kernel = emulator.build(render(operator, implementation, problem, config, "host"), checked=False)
+        time_us = dict(self._told.times_us).get(encode(code.config)) or self._modelled(implementation, problem, config)
+        return _Program(operator, implementation, config, time_us, plants, kernel)
+
+    def run(self, program: _Program, call: Call, limit_s: float) -> None:
+        _provoke(program.plants, limit_s)
+        if program.kernel:
+            _emulate(program.kernel, call)
+        else:
+            self._stand_in(program, call)
+        self._spoil(program, call)
+
+    def times_us(
+        self,
+        program: _Program,
+        call: Call,  # noqa: ARG002  # part of the protocol
+        launches: int,
+        policy: MeasurementPolicy,  # noqa: ARG002
+    ) -> Sequence[float]:
+        """A sample in which something lies or throttles does so in all its launches."""
+        told = self._told
+        self._runs += 1
+        self._hot = bool(self._rng.random() < told.throttled)
+        factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / _DRIFT_PERIOD)
+        factor *= 1.4 if self._hot else 1.0
+        factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
+        noise = np.exp(told.noise * self._rng.standard_normal())
+        return [program.time_us * factor * float(noise)] * launches
+
+    def state(self) -> State:
+        return State(_THROTTLED_MHZ, _HOT, 90, 1) if self._hot else State(_CLOCK_MHZ, 0, 60, 1)
+
+    def copy_gb_s(self) -> float:
+        return float(self._gpu.device.dram_gb_s)
+
+    def _at(self, address: int, nbytes: int) -> Bytes:
+        """The bytes at an address inside a buffer."""
+        begin = max(each for each in self._buffers if each <= address)
+        whole = self._buffers[begin].view(np.uint8, (self._buffers[begin].nbytes,))
+        return whole[address - begin : address - begin + nbytes]
+
+    def _modelled(self, implementation: Implementation[Any, Any], problem: Any, config: Any) -> float:
+        """The predictor's cost, off by what predictors are off by, as a time."""
+        work, plan = implementation.work(problem, config, self._gpu), implementation.plan(problem, config)
+        cycles = formula(work, self._gpu, guess_residency(plan, self._gpu)).cost
+        off = np.random.default_rng(crc32(f"{self._told.seed}{implementation.name}{canonical(config)}".encode()))
+        return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
+
+    def _stand_in(self, program: _Program, call: Call) -> None:
+        """The reference, rounded as kernels round it, in the place of the kernels."""
+        values, arrays = _values(program, call), dict[str, Any]()
+        for argument in program.operator.arguments:
+            if argument.role is Role.SCALAR:
+                arrays[argument.name] = values[argument.name].item()
+            elif argument.role is Role.INPUT:
+                arrays[argument.name] = self._tensor(argument, call.problem, values)
+        right = program.operator.rounded(call.problem, arrays)
+        for argument in program.operator.outputs:
+            self._tensor(argument, call.problem, values)[...] = right[argument.name]
+
+    def _spoil(self, program: _Program, call: Call) -> None:
+        """What planted faults do to the first output."""
+        output = program.operator.outputs[0]
+        values = _values(program, call)
+        tensor = self._tensor(output, call.problem, values)
+        if Fault.WRONG.name in program.plants:
+            tensor.reshape(-1)[0] += 1000
+        if Fault.UNSTEADY.name in program.plants:
+            self._flips += 1
+            tensor.reshape(-1).view(np.uint8)[0] ^= self._flips & 1  # one bit, in every other run
+        if "overrun" in program.plants:
+            self._at(int(values[output.name]) + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
+
+    def _tensor(self, argument: Argument, problem: Any, values: Mapping[str, np.generic]) -> Array:
+        dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if not nbytes:
+            return np.empty(shape, dtype)
+        return self._at(int(values[argument.name]), nbytes).view(dtype).reshape(shape)
+
+
+def _values(program: _Program, call: Call) -> dict[str, np.generic]:
+    """Pointers and scalars by argument."""
+    plan = program.implementation.plan(call.problem, program.config)
+    found: dict[str, np.generic] = {}
+    for launch, step in zip(plan.launches, call.steps, strict=True):
+        taken = parameters(program.operator, call.problem, plan, launch)
+        found |= {p.argument: value for p, value in zip(taken, step.arguments, strict=True) if p.axis is None}
+    return found
+
+
+def _emulate(kernel: emulator.Kernel, call: Call) -> None:
+    for step in call.steps:
+        run = kernel.launch(step.entry, step.grid, step.threads, step.smem_bytes, step.arguments, Mode())
+        if run.findings:
+            raise DeviceFaultError(Fault.ILLEGAL, str(run.findings[0]), fatal=True)
+
+
+def _provoke(plants: frozenset[str], limit_s: float) -> None:
+    if "stuck" in plants:
+        time.sleep(3600)
+    if Fault.CRASH.name in plants:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if Fault.TIMEOUT.name in plants:
+        raise DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
+    if Fault.ILLEGAL.name in plants:
+        raise DeviceFaultError(Fault.ILLEGAL, "planted", fatal=True)
