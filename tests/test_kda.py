@@ -35,12 +35,13 @@ RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "all
 SOFTPLUS = {"use_gate_in_kernel": True, "use_dt_bias": True}
 BOUNDED = {**SOFTPLUS, "use_lower_bound": True, "safe_gate": True}
 FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
-BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, prep_groups=2, prep_min_ctas=1)
+BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, ahead=0, prep_groups=2, prep_min_ctas=1)
 FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
 # Every tunable and every static flag away from its default at least once.
 PREP_SCAN_CASES = {
     "no_loader_two_stages_one_partial": (SMALL, replace(BASE, loader=False, stages=2, partials=1)),
-    "chunk32_rows32": (SMALL, replace(BASE, C=32, rows=32, prep_groups=8)),
+    "chunk32_rows32_keys_ahead": (SMALL, replace(BASE, C=32, rows=32, ahead=2, prep_groups=8)),
+    "keys_ahead_without_loader": (SMALL, replace(BASE, loader=False, stages=4, ahead=4)),
     "chunk32_no_loader": (replace(SMALL, safe_gate=True), replace(BASE, C=32, loader=False, prep_groups=4)),
     "raw_fp16": (replace(SMALL, dtype=DType.FP16, **RAW), replace(BASE, stages=4, prep_groups=1)),
     "fp32_gate_and_beta": (replace(SMALL, gate_dtype=DType.FP32, beta_dtype=DType.FP32), replace(BASE, BV=64)),
@@ -88,7 +89,8 @@ def assert_right(implementation: Any, problem: Problem, config: Any, modes: tupl
         ({"dtype": DType.INT32}, "dtype int32"),
         ({"seq_len": 0}, "seq_len 0"),
         ({"heads": 4, "value_heads": 6}, "value_heads 6 is no multiple of heads 4"),
-        ({"batch": 70000}, "batch 70000"),
+        ({"batch": 70000}, "sequences 70000"),
+        ({"batch": 2, "use_cu_seqlens": True}, "batch 2"),
         ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),
         ({"use_lower_bound": True}, "use_gate_in_kernel"),
     ],
@@ -138,6 +140,14 @@ def test_a_call_takes_the_names_of_chunk_kda_and_leaves_absent_states_out() -> N
     assert request.scalars == {"scale": 0.5}
 
 
+def test_a_sequence_without_tokens_keeps_its_state() -> None:
+    problem = replace(SMALL, seq_len=9, heads=1, use_cu_seqlens=True, boundaries=4)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    arrays["cu_seqlens"] = np.array([0, 4, 4, 9])
+    final = OPERATOR.reference(problem, arrays)["final_state"]
+    np.testing.assert_array_equal(final[1], arrays["initial_state"][1])
+
+
 def test_a_lower_bound_of_five_promises_a_safe_gate() -> None:
     request = kda(*[object()] * 5, use_gate_in_kernel=True, A_log=object(), lower_bound=-5.0)
     assert request.statics["safe_gate"] is True
@@ -171,12 +181,18 @@ def test_recurrent_is_right(case: str) -> None:
 
 @pytest.mark.parametrize("case", PREP_SCAN_CASES)
 def test_prep_scan_is_right(case: str) -> None:
-    assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], PLAIN + CHECKED[:1])
+    assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], PLAIN[1:] + CHECKED[:1])
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right(FUSED, *FUSED_CASES[case], PLAIN + CHECKED[:1])
+    assert_right(FUSED, *FUSED_CASES[case], PLAIN[1:] + CHECKED[:1])
+
+
+@pytest.mark.parametrize("implementation", [NAIVE, RECURRENT, PREP_SCAN, FUSED], ids=lambda each: each.name)
+def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
+    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True)
+    assert_right(implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), PLAIN[:1] + CHECKED[:1])
 
 
 @CHUNKED

@@ -13,8 +13,8 @@ errors canonical
 assets dtype result source elf toolkit pool policy samples ledger
 arch cache places space sass screening final
 usage operator tuned
-cubin operators arrays records_read sampler store device
-render verify predict records nvrtc binding arena timer trial
+cubin operators tensor_map arrays records_read sampler store device
+render verify lint predict records nvrtc binding arena timer trial
 emulator choice judge
 gpu check simulated worker
 emulated evaluate

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from tuner.device import POISON, Bytes, Call, Device, Step
-from tuner.operator import Array, Launch, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.operator import Array, Launch, MappedTensor, Operator, Parameter, Plan, Role, parameters, scalars
 
 _GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256
 
@@ -117,11 +117,20 @@ class Arena:
             place = spaces.get(name) or self._places[name]
             absent = name in self._inputs and not place.nbytes  # an input without elements is a null pointer
             return np.uint64(0 if absent else place.address)
+        if parameter.tensor_map is not None:
+            shape, strides = self._layout(name)
+            address = self._places[name].address
+            mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, address, shape, strides)
+            return self._device.tensor_map(mapped)
         if parameter.axis is not None:
-            shape = self._operator.argument(name).shape(self.problem)
-            return np.int64(np.prod(shape[parameter.axis + 1 :], dtype=np.int64))
+            return np.int64(self._layout(name)[1][parameter.axis])
         kind: type[np.generic] = parameter.dtype.numpy.type
         return kind(self._scalars[name])
+
+    def _layout(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides, in elements, of a dense tensor."""
+        shape = self._operator.argument(name).shape(self.problem)
+        return shape, tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
 
 
 def _bytes(array: Array) -> Bytes:

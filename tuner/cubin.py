@@ -38,15 +38,15 @@ class Cubin:
 
     def instruction_mix(self, entry: str) -> Mapping[str, int]:
         """Static counts by instruction; see `sass.instruction_mix`. `sass.work_mix` sums them by class of work."""
-        return sass.instruction_mix(self._code(entry), self.options.arch)
+        return sass.instruction_mix(self.code(entry), self.options.arch)
 
     def innermost_loops(self, entry: str) -> tuple[sass.Loop, ...]:
         """Loops without a loop inside, each with its mix: the step that the time goes into is one of them."""
-        return sass.innermost_loops(self._code(entry), self.options.arch)
+        return sass.innermost_loops(self.code(entry), self.options.arch)
 
     def disassemble(self, entry: str) -> str:
         """SASS as text. Raises MachineError where nvdisasm is not installed."""
-        self._code(entry)
+        self.code(entry)
         return self._listing[entry]
 
     @cached_property
@@ -57,7 +57,8 @@ class Cubin:
     def _sections(self) -> Mapping[str, elf.Section]:
         return elf.sections(self.image)
 
-    def _code(self, entry: str) -> bytes:
+    def code(self, entry: str) -> bytes:
+        """Machine code of a kernel."""
         if entry not in self.entries:
             raise KeyError(f"no kernel {entry!r} in this cubin (it has {', '.join(self.entries)})")
         return self._sections[f".text.{entry}"].data

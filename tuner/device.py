@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tuner.operator import Plan
+from tuner.operator import MappedTensor, Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields, Stage
 from tuner.samples import State
@@ -97,6 +97,9 @@ class Device(Protocol):
     def write(self, address: int, data: Bytes) -> None: ...
 
     def read(self, address: int, nbytes: int) -> Bytes: ...
+
+    def tensor_map(self, tensor: MappedTensor) -> np.void:
+        """What a kernel takes by value to copy boxes of a tensor. Raises InputError for what the driver refuses."""
 
     def load(self, code: Code, plan: Plan) -> Any:
         """A program for `run` and `times_us`, with as much shared memory as the plan's launches take."""

@@ -14,7 +14,7 @@ from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import TemplateError
-from tuner.operator import Array, Operator, Parameter, Plan, parameters, scalars
+from tuner.operator import Array, MappedTensor, Operator, Parameter, Plan, parameters, scalars
 
 
 class Kernel:
@@ -71,6 +71,10 @@ class Kernel:
         if parameter.pointer:
             placed = device.get(parameter.argument)
             return np.uint64(placed.address if placed else 0)  # an input that is not given is a null pointer
+        if parameter.tensor_map is not None:
+            tensor, place = self._binding.tensors[parameter.argument], device[parameter.argument].address
+            mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, place, tensor.shape, tensor.strides)
+            return emulator.encode(mapped)
         if parameter.axis is not None:
             return np.int64(self._binding.tensors[parameter.argument].strides[parameter.axis])
         kind: type[np.generic] = parameter.dtype.numpy.type

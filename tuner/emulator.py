@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
-from tuner.emulator_memory import Array, Buffer, TensorMap, tensor_map
+from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
 from tuner.errors import InputError
-from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Argument, Implementation, Launch, MappedTensor, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "Pool",
     "Run",
     "TensorMap",
+    "base_address",
     "build",
+    "encode",
     "run",
     "tensor_map",
 ]
@@ -126,6 +128,11 @@ def _arguments(
     for parameter in parameters(operator, problem, plan, launch):
         if parameter.pointer:
             found.append(device[parameter.argument].buffer)
+        elif parameter.tensor_map is not None:
+            tensor, array = device[parameter.argument], device[parameter.argument].array
+            steps = tuple(stride // array.itemsize for stride in array.strides)
+            address = tensor.buffer.address
+            found.append(encode(MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)))
         elif parameter.axis is not None:
             array = device[parameter.argument].array
             found.append(np.int64(array.strides[parameter.axis] // array.itemsize))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tuner.emulator_runtime import EXCLUSIVE, runtime
 from tuner.errors import InputError, MachineError
+from tuner.operator import MappedTensor
 
 Array = npt.NDArray[Any]
 
@@ -38,32 +39,43 @@ def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: in
 
     Raises InputError for what cuTensorMapEncodeTiled would refuse.
     """
-    reason = _map_refusal(array, box, swizzle)
-    if reason:
-        raise InputError(f"no tensor map of {buffer.name} {list(array.shape)} with box {list(box)}: {reason}")
     address = array.__array_interface__["data"][0]
-    inner_first = slice(None, None, -1)
-    return TensorMap(
-        int.from_bytes(b"tnsormap", "little"),
-        address,
-        array.ndim,
-        array.itemsize,
-        SWIZZLES.index(swizzle),
-        0,
-        array.shape[inner_first],
-        box[inner_first],
-        array.strides[inner_first],
-    )
+    return _encoded(buffer.name, address, array.itemsize, array.shape, array.strides, box, swizzle)
 
 
-def _map_refusal(array: Array, box: tuple[int, ...], swizzle: int) -> str:
-    if not 1 <= array.ndim <= 5 or len(box) != array.ndim or not all(1 <= n <= 256 for n in box):
+def encode(tensor: MappedTensor) -> np.void:
+    """The 128 bytes of a kernel's argument for a tensor in the emulator's memory.
+
+    Raises InputError for what cuTensorMapEncodeTiled would refuse.
+    """
+    t, itemsize = tensor, tensor.dtype.itemsize
+    return np.void(bytes(_encoded(t.name, t.address, itemsize, t.shape, t.strides, t.box, t.swizzle)))
+
+
+def base_address(encoded: np.generic) -> int:
+    """Where the tensor of an encoded map begins."""
+    return int(TensorMap.from_buffer_copy(encoded.tobytes()).base)
+
+
+Ints = tuple[int, ...]
+
+
+def _encoded(name: str, address: int, itemsize: int, shape: Ints, strides: Ints, box: Ints, swizzle: int) -> TensorMap:
+    reason = _map_refusal(address, itemsize, shape, strides, box, swizzle)
+    if reason:
+        raise InputError(f"no tensor map of {name} {list(shape)} with box {list(box)}: {reason}")
+    magic, kind = int.from_bytes(b"tnsormap", "little"), SWIZZLES.index(swizzle)
+    return TensorMap(magic, address, len(shape), itemsize, kind, 0, shape[::-1], box[::-1], strides[::-1])
+
+
+def _map_refusal(address: int, itemsize: int, shape: Ints, strides: Ints, box: Ints, swizzle: int) -> str:
+    if not 1 <= len(shape) <= 5 or len(box) != len(shape) or not all(1 <= n <= 256 for n in box):
         return "1 to 5 dims, each of the box 1 to 256"
-    inner = box[-1] * array.itemsize
-    if inner % 16 or array.strides[-1] != array.itemsize:
+    inner = box[-1] * itemsize
+    if inner % 16 or strides[-1] != itemsize:
         return "the innermost dim must be contiguous, its box a multiple of 16 bytes"
-    if any(stride % 16 for stride in array.strides[:-1]) or array.__array_interface__["data"][0] % 16:
-        return "address and strides must be multiples of 16 bytes"
+    if address % 16 or any(stride % 16 or stride < 0 for stride in strides[:-1]):
+        return "address and strides must be multiples of 16 bytes, no stride negative"
     if swizzle not in SWIZZLES or (swizzle and inner > swizzle):
         return f"a row of the box has {inner} bytes, the swizzle spans {swizzle} (known: {SWIZZLES})"
     return ""

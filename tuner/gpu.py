@@ -4,18 +4,18 @@ CuPy is imported when a function is called; each of them but `available` raises 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
-from tuner import arch
+from tuner import arch, tensor_map
 from tuner.arch import ARCHES, GPU
 from tuner.arrays import Framework
 from tuner.binding import Binding
 from tuner.cubin import Cubin
 from tuner.errors import InputError, MachineError, UsageError
-from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.operator import Launch, MappedTensor, Operator, Parameter, Plan, Role, parameters, scalars
 
 _STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -116,6 +116,7 @@ class _Step:
     fixed: tuple[Any, ...]
     pointers: tuple[tuple[int, str], ...]  # position, argument
     scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar by its own size
+    maps: tuple[tuple[int, MappedTensor], ...]  # position, tensor at an address that is not known yet
 
     def launch(self, values: Mapping[str, Any], stream: _Stream | None) -> None:
         """Raises MachineError when the driver refuses the launch."""
@@ -124,6 +125,8 @@ class _Step:
             arguments[position] = values.get(name, 0)  # an input that is not given is a null pointer
         for position, name, kind in self.scalars:
             arguments[position] = kind(values[name])
+        for position, mapped in self.maps:
+            arguments[position] = tensor_map.encode(replace(mapped, address=int(values[mapped.name])))
         try:
             self.function(self.grid, self.block, arguments, self.smem_bytes, stream)
         except _driver_error() as error:
@@ -145,7 +148,14 @@ def _step(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch,
             for position, parameter in slots
             if parameter.argument in by_value
         ),
+        maps=tuple((position, _mapped(binding, parameter)) for position, parameter in slots if parameter.tensor_map),
     )
+
+
+def _mapped(binding: Binding, parameter: Parameter) -> MappedTensor:
+    assert parameter.tensor_map is not None
+    tensor = binding.tensors[parameter.argument]
+    return MappedTensor.of(parameter.tensor_map, parameter.dtype, 0, tensor.shape, tensor.strides)
 
 
 def _stride(binding: Binding, parameter: Parameter) -> int | None:

@@ -1,18 +1,18 @@
 """A GPU that measures: raw memory, cubins, launches on the default stream, and event times, through CuPy's runtime."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tuner import gpu
+from tuner import gpu, tensor_map
 from tuner.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
 from tuner.errors import MachineError
 from tuner.gpu_monitor import Monitor
-from tuner.operator import Plan
+from tuner.operator import MappedTensor, Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields
 from tuner.samples import State
@@ -99,6 +99,9 @@ class GpuDevice:
             self._runtime.memcpy(data.ctypes.data, address, nbytes, _TO_HOST)
         return data
 
+    def tensor_map(self, tensor: MappedTensor) -> np.void:
+        return tensor_map.encode(tensor)
+
     def load(self, code: Code, plan: Plan) -> dict[str, Any]:
         """CuPy functions by entry; they keep their module loaded."""
         module = self._cuda.Module()
@@ -120,18 +123,26 @@ class GpuDevice:
     def times_us(
         self, program: dict[str, Any], call: Call, launches: int, policy: MeasurementPolicy
     ) -> Sequence[float]:
-        """The flush keeps the GPU busy while the host queues what follows, so that no launch waits for the host."""
+        return self.times_of(lambda: _launch(program, call.steps), launches, policy)
+
+    def times_of(
+        self, queue: Callable[[], object], launches: int, policy: MeasurementPolicy, *, flushes: int = 1
+    ) -> Sequence[float]:
+        """Microseconds of each of so many runs of anything that `queue` puts on the default stream.
+
+        A flush keeps the GPU busy while the host queues what follows, so that no launch waits for the host; where the
+        host has more to do, give more `flushes`.
+        """
         runtime, pairs = self._runtime, self._pairs(launches)
         with self._faults():
             if policy.l2 == "warm":
-                for _ in pairs:
-                    self._clear()
-                _launch(program, call.steps)
+                self._clear(flushes * launches)
+                queue()
             for begin, end in pairs:
                 if policy.l2 == "cold":
-                    self._clear()
+                    self._clear(flushes)
                 runtime.eventRecord(begin, _DEFAULT_STREAM)
-                _launch(program, call.steps)
+                queue()
                 runtime.eventRecord(end, _DEFAULT_STREAM)
             self._wait(pairs[-1][1], policy.limit_s)
             return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs]
@@ -153,8 +164,9 @@ class GpuDevice:
         self.free(target)
         return 2e-9 * _COPY_BYTES / float(np.median(times))
 
-    def _clear(self) -> None:
-        self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
+    def _clear(self, times: int) -> None:
+        for _ in range(times):
+            self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
 
     def _pairs(self, count: int) -> list[tuple[int, int]]:
         while len(self._events) < count:

@@ -13,7 +13,7 @@ from tuner import operators
 from tuner.arena import Arena
 from tuner.canonical import encode
 from tuner.device import Code, Device, Fault
-from tuner.operator import Array, Operator, Tolerance, canonical, extents, from_fields
+from tuner.operator import Array, Operator, Tolerance, canonical, extents, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
 from tuner.verify import compare
 
@@ -29,6 +29,7 @@ class Case:
     name: str
     problem: Any
     arrays: Mapping[str, Any]
+    scalars: Mapping[str, float]
     right: Mapping[str, tuple[Array, Array, Tolerance]]
 
 
@@ -122,7 +123,8 @@ def _case(operator: Operator[Any], problem: Any, kind: str) -> Case:
     tolerances = operator.tolerance(problem)
     names = [argument.name for argument in operator.outputs]
     sizes = " ".join(f"{name}={getattr(problem, name)}" for name in extents(operator.problem))
-    return Case(f"{sizes} {kind}", problem, arrays, {n: (exact[n], rounded[n], tolerances[n]) for n in names})
+    right = {n: (exact[n], rounded[n], tolerances[n]) for n in names}
+    return Case(f"{sizes} {kind}", problem, arrays, scalars(operator, problem, arrays), right)
 
 
 def _thinned(array: Array) -> Array:

@@ -20,12 +20,13 @@ from tuner.ledger import Ledger
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, to_fields
 from tuner.policy import MeasurementPolicy
-from tuner.result import Attempt, Evidence, Failed, Identity, Measurement, Verdict
+from tuner.result import Attempt, Evidence, Failed, Identity, Measurement, Stage, Verdict
 from tuner.samples import Sample, estimate
 from tuner.trial import Fell, Heat, Raced, Task, Timed
 from tuner.worker import Worker
 
 _CANARY_ROUNDS = 3
+_HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Measurer(Predictor):
         self.bench = bench
         self.best_us = inf
         self.drift: list[float] = []  # microseconds of the canary, after each batch
+        self._best_cost = inf  # predicted, of what takes `best_us`
         self._canary: Code | None = None
         self._verdicts: dict[Identity, Verdict] = {}
         self._twins: dict[object, Timed] = {}
@@ -72,12 +74,12 @@ class Measurer(Predictor):
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
         started = time.perf_counter()
-        jobs = [(self.source(candidate), self._options) for candidate in batch]
-        for position, outcome in _ahead(self._compiler.compile_many(jobs)):
-            attempt = self._attempt(batch[position], outcome, 0.0)
-            if attempt.failure is None and isinstance(outcome, Cubin):
-                attempt = self._timed(batch[position], attempt, outcome)
-            yield position, replace(attempt, seconds=time.perf_counter() - started)
+        positions = list(range(len(batch)))
+        if self.best_us == inf and batch:  # with a time to beat, the hopeless ones are short work
+            first = min(positions, key=lambda position: self.prior(batch[position]))
+            positions.remove(first)
+            yield from self._attempts(batch, [first], started)
+        yield from self._attempts(batch, positions, started)
         self._look_for_drift()
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
@@ -100,7 +102,21 @@ class Measurer(Predictor):
             left.pop(raced.fell.culprit)
         return [], Raced()
 
+    def _attempts(
+        self, batch: Sequence[Candidate], positions: Sequence[int], started: float
+    ) -> Iterator[tuple[int, Attempt]]:
+        jobs = [(self.source(batch[position]), self._options) for position in positions]
+        for i, outcome in _ahead(self._compiler.compile_many(jobs)):
+            candidate = batch[positions[i]]
+            attempt = self._attempt(candidate, outcome, 0.0)
+            if attempt.failure is None and isinstance(outcome, Cubin):
+                attempt = self._timed(candidate, attempt, outcome)
+            yield positions[i], replace(attempt, seconds=time.perf_counter() - started)
+
     def _timed(self, candidate: Candidate, attempt: Attempt, cubin: Cubin) -> Attempt:
+        if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
+            slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
+            return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
         plan = candidate.implementation.plan(self._problem, candidate.config)
         twin = cubin.sass_digest, plan.launches
         if twin not in self._twins:
@@ -114,7 +130,9 @@ class Measurer(Predictor):
         if timed.fell is not None:
             return replace(attempt, failure=Failed(timed.fell.fault.stage, timed.fell.reason))
         measurement = _measurement(timed.samples)
-        self.best_us = min(self.best_us, measurement.time_us)
+        if measurement.time_us < self.best_us:
+            self.best_us = measurement.time_us
+            self._best_cost = attempt.prediction.cost if attempt.prediction else inf
         return replace(attempt, measurement=measurement)
 
     def _on_device(self, identity: Identity, task: Task) -> Timed:

@@ -112,6 +112,45 @@ class Parameter:
     dtype: DType
     axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
     pointer: bool = False
+    tensor_map: "TensorMap | None" = None  # passed by value: 128 bytes that `MappedTensor` describes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How TMA copies boxes of a tensor: a kernel parameter `name`, passed by value, for the Argument `argument`.
+
+    The map has the argument's dims and strides; `box` counts elements along each, outermost first. `swizzle` is the
+    span in bytes over which 16-byte chunks of a box's rows are permuted: 0, 32, 64 or 128.
+    """
+
+    name: str
+    argument: str
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTensor:
+    """A tensor in device memory as a tensor map describes it: what a device encodes into the parameter's bytes."""
+
+    name: str
+    address: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    box: tuple[int, ...]
+    swizzle: int
+
+    @classmethod
+    def of(
+        cls, map: TensorMap, dtype: DType, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> "MappedTensor":
+        """`strides` are in elements. That of a dim of size 1 is replaced: nobody walks it, but TMA judges it."""
+        size, walked = dtype.itemsize, list(strides)
+        for axis in reversed(range(len(shape) - 1)):
+            if shape[axis] == 1:
+                walked[axis] = -(-walked[axis + 1] * shape[axis + 1] * size // 16) * 16 // size
+        return cls(map.argument, address, dtype, shape, tuple(size * stride for stride in walked), map.box, map.swizzle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +168,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, then workspaces)."""
+    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps)."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -146,6 +185,7 @@ class Plan:
     launches: tuple[Launch, ...]
     constants: Mapping[str, Scalar]
     workspaces: tuple[Workspace, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +200,8 @@ class Cost:
 class Work:
     """What an implementation does for a problem, summed over all CTAs of all launches, as it counts itself.
 
-    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes.
+    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
+    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4.
     """
 
     ctas: int
@@ -176,6 +217,7 @@ class Work:
     longest_cta: float  # the largest CTA's work over the mean's
     chain: float  # dependent loop steps of the longest CTA
     stages: int = 1  # loop steps whose loads are in flight
+    wgmma: float = 0.0  # of m16n8k16, through wgmma
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +299,8 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
     """The parameters of one kernel, in order."""
     known = {argument.name: argument for argument in operator.arguments}
     spaces = {workspace.name: workspace for workspace in plan.workspaces}
-    names = launch.arguments if launch.arguments is not None else (*known, *spaces)
+    maps = {each.name: each for each in plan.maps}
+    names = launch.arguments if launch.arguments is not None else (*known, *spaces, *maps)
     found: list[Parameter] = []
     for name in names:
         if name in known:
@@ -265,8 +308,12 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
         elif name in spaces:
             dtype = spaces[name].dtype
             found.append(Parameter(f"{dtype.cuda}* __restrict__ {name}", name, dtype, pointer=True))
+        elif name in maps:
+            argument = known[maps[name].argument]
+            declaration = f"const __grid_constant__ TensorMap {name}"
+            found.append(Parameter(declaration, argument.name, argument.dtype_of(problem), tensor_map=maps[name]))
         else:
-            raise TemplateError(f"launch {launch.entry} takes {name!r}, which is neither argument nor workspace")
+            raise TemplateError(f"launch {launch.entry} takes {name!r}: no argument, workspace or tensor map")
     return tuple(found)
 
 

@@ -21,6 +21,7 @@ _MUFU_LANES = 16  # a clock and SM
 _INTEGER_LANES = 64
 _ISSUE = 4  # warp instructions a clock and SM
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
+_WARPS = 4  # a warpgroup
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
 _STEP_LATENCY = 700.0  # cycles that one dependent loop step takes however little it computes
 _LOAD_LATENCY = 600.0  # exposed as well where no load is in flight during the step
@@ -41,11 +42,12 @@ def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: 
     """The cost with what the compiler made of it.
 
     `mix` counts the static instructions of the kernel's main loop by class. How often each runs is anchored on the
-    mma: declared over static count. Kernels without mma keep the declared counts.
+    mma or wgmma: declared over static count. Kernels without either keep the declared counts.
     """
     static_mma = mix.get("mma", 0.0)
-    if static_mma and work.mma:
-        trips = work.mma / static_mma
+    if static_mma and work.mma + work.wgmma:
+        # Each of a warpgroup's four warps runs the instruction that the four execute together.
+        trips = (work.mma + _WARPS * work.wgmma) / static_mma
         fma, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "mufu", "alu"))
         work = replace(work, fma=fma, mufu=mufu, alu=alu)
     steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
@@ -64,7 +66,7 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     device, arch = gpu.device, gpu.arch
     instructions = work.mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
-        "tensor": work.mma * _MMA_FLOPS / device.mma_flops,
+        "tensor": _MMA_FLOPS * (work.mma / device.mma_flops + _over(work.wgmma, device.wgmma_flops)),
         "fp32": work.fma * 32 / arch.fp32_lanes,
         "exp": work.mufu * 32 / _MUFU_LANES,
         "integer": work.alu * 32 / _INTEGER_LANES,
@@ -75,6 +77,10 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
         "L2": work.l2_bytes / device.l2_bytes_per_clock,
         "DRAM": work.dram_bytes / device.dram_bytes_per_clock,
     }
+
+
+def _over(work: float, rate: int) -> float:
+    return work / rate if work else 0.0  # a rate of 0 belongs to devices that are never asked for such work
 
 
 def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: float, spill_cycles: float) -> Prediction:

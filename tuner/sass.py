@@ -17,6 +17,7 @@ from pathlib import Path
 from tuner.errors import MachineError
 
 _BYTES = 16  # an instruction
+_TRUE = 7  # the predicate register that always holds, not negated
 
 # Class of work, then mnemonics with their opcodes. What is not listed counts as OTHER.
 _TABLE = """
@@ -65,6 +66,20 @@ MNEMONICS = frozenset(_CLASSES)  # what a mix tells apart; everything else is OT
 
 
 @dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: its 128 bits, its mnemonic, and the index that it branches to (None: no branch)."""
+
+    word: int
+    mnemonic: str
+    target: int | None
+
+    @property
+    def always(self) -> bool:
+        """Whether it is executed whenever it is reached: by the guard, and by a branch's own condition."""
+        return _bits(self.word, 12, 4) == _TRUE and (self.target is None or _bits(self.word, 87, 4) == _TRUE)
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """An innermost loop: the instructions from a backward branch's target to the branch. Byte offsets in the code."""
 
@@ -81,6 +96,14 @@ def instruction_mix(code: bytes, arch: str) -> Mapping[str, int]:
     """
     names = (_name(word, _generation(arch)) for word in _words(code))
     return Counter(name for name in names if name != "NOP")
+
+
+def decode(code: bytes, arch: str) -> tuple[Instruction, ...]:
+    """Machine code of `arch`, instruction by instruction."""
+    generation = _generation(arch)
+    targets = {at // _BYTES: to // _BYTES for at, to in _branches(code, generation)}
+    names = ((word, _name(word, generation).partition(".")[0]) for word in _words(code))
+    return tuple(Instruction(word, name, targets.get(index)) for index, (word, name) in enumerate(names))
 
 
 def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:

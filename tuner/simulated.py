@@ -19,7 +19,19 @@ from tuner import arch, emulator, operators
 from tuner.canonical import encode
 from tuner.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
 from tuner.emulator import Buffer, Mode
-from tuner.operator import Argument, Array, Implementation, Operator, Plan, Role, canonical, from_fields, parameters
+from tuner.operator import (
+    Argument,
+    Array,
+    Implementation,
+    MappedTensor,
+    Operator,
+    Plan,
+    Role,
+    canonical,
+    from_fields,
+    parameters,
+    scalars,
+)
 from tuner.policy import MeasurementPolicy
 from tuner.predict import formula, guess_residency
 from tuner.render import render
@@ -106,6 +118,9 @@ class SimulatedDevice:
     def read(self, address: int, nbytes: int) -> Bytes:
         return self._at(address, nbytes).copy()
 
+    def tensor_map(self, tensor: MappedTensor) -> np.void:
+        return emulator.encode(tensor)
+
     def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
         operator = operators.load(code.operator)
         implementation = operators.implementation(code.operator, code.implementation)
@@ -166,9 +181,9 @@ class SimulatedDevice:
 
     def _stand_in(self, program: _Program, call: Call) -> None:
         """The reference, rounded as kernels round it, in the place of the kernels."""
-        values, arrays = _values(program, call), dict[str, Any]()
+        values, arrays = _values(program, call), dict[str, Any](scalars(program.operator, call.problem))
         for argument in program.operator.arguments:
-            if argument.role is Role.SCALAR:
+            if argument.role is Role.SCALAR and argument.name in values:  # others take their default
                 arrays[argument.name] = values[argument.name].item()
             elif argument.role is Role.INPUT:
                 arrays[argument.name] = self._tensor(argument, call.problem, values)
@@ -203,7 +218,11 @@ def _values(program: _Program, call: Call) -> dict[str, np.generic]:
     found: dict[str, np.generic] = {}
     for launch, step in zip(plan.launches, call.steps, strict=True):
         taken = parameters(program.operator, call.problem, plan, launch)
-        found |= {p.argument: value for p, value in zip(taken, step.arguments, strict=True) if p.axis is None}
+        for parameter, value in zip(taken, step.arguments, strict=True):
+            if parameter.tensor_map is not None:
+                found[parameter.argument] = np.uint64(emulator.base_address(value))
+            elif parameter.axis is None:
+                found[parameter.argument] = value
     return found
 
 

@@ -1,4 +1,4 @@
-"""flash_attention on wgmma (sm_90a): K and V by TMA from a producer, exact tiles of D columns, softmax over products."""
+"""flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError

@@ -87,6 +87,8 @@ struct Consumer {
     if (tile >= unmasked) hide(r_s, tile);
     softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
     fence_registers(r_s);
+    fence_registers(softmax.sum);
+    fence_registers(softmax.factor);
   }
   __device__ __forceinline__ void hide(Scores& r_s, int tile) {
     int const col = tile * BN + threadIdx.x % 4 * 2;

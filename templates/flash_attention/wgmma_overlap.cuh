@@ -54,7 +54,6 @@ __device__ __forceinline__ void step_over_both(Consumer<Tile>& rows, typename Co
                                                typename Consumer<Tile>::Scores& r_next, int tile, bool& first) {
   rows.issue_scores(r_next);
   rows.exponentiate(r_s, tile);
-  fence_registers(rows.softmax.sum);
   rows.await_values();  // here, because it ends the basic block
   rows.template wait_values<1>(!first);
   first = false;
@@ -67,7 +66,6 @@ template <class Tile>
 __device__ __forceinline__ void finish_over_both(Consumer<Tile>& rows, typename Consumer<Tile>::Scores& r_s,
                                                  bool first) {
   rows.exponentiate(r_s, 0);
-  fence_registers(rows.softmax.sum);
   rows.await_values();
   rows.template wait_values<0>(!first);
   rows.prepare(r_s);

@@ -42,10 +42,20 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         "v": v.astype(problem.dtype.numpy),
         "g": g.astype(problem.gate_dtype.numpy),
         "beta": _beta(problem, beta).astype(problem.beta_dtype.numpy),
+        "cu_seqlens": _boundaries(problem, rng).astype(problem.index_dtype.numpy),
         "initial_state": state.astype(np.float32),
         "A_log": A_log.astype(np.float32),
         "dt_bias": dt_bias.astype(np.float32),
     }
+
+
+def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
+    """A sequence of one token, one without any where there are three or more, and others of random lengths."""
+    if not problem.use_cu_seqlens:
+        return np.zeros(0)
+    inner = np.sort(rng.integers(1, problem.seq_len + 1, problem.boundaries - 2))
+    inner[:2] = 1
+    return np.concatenate([[0], inner, [problem.seq_len]])
 
 
 def _length(problem: Problem, x: Array) -> Array:
@@ -87,5 +97,8 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
+    if problem.use_cu_seqlens:
+        packed = ((1, 1, 1, 2), (63, 1, 1, 3), (77, 1, 2, 5), (130, 2, 2, 7))
+        return tuple(replace(problem, seq_len=T, heads=H, value_heads=HV, boundaries=N) for T, H, HV, N in packed)
     shapes = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
     return tuple(replace(problem, batch=B, seq_len=T, heads=H, value_heads=HV) for B, T, H, HV in shapes)

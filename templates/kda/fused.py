@@ -86,7 +86,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     K = problem.key_dim
     names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(smem_bytes(K, config))
-    grid = (problem.value_dim // config.BV, problem.value_heads, problem.batch)
+    grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
@@ -107,14 +107,15 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    """mma, bytes and barriers are exact; other instructions are those that the mathematics needs."""
+    """mma, bytes and barriers are exact unless sequences are packed; other instructions are those that the mathematics
+    needs."""
     K, V, C = problem.key_dim, problem.value_dim, config.C
-    NT, heads = -(-problem.seq_len // C), problem.batch * problem.value_heads
+    NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     keys = 2 * element * (1 + problem.use_qk_l2norm_in_kernel)
-    row = K * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
+    row = blocks * (K * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize) + 2 * element * V
     return Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
@@ -123,7 +124,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         mufu=chunks * blocks * (2 + (not problem.safe_gate)) * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
         smem_wavefronts=chunks * (blocks * (prep.wavefronts + 2 * C * K / 64) + scan.wavefronts),
-        l2_bytes=float(heads * problem.seq_len * (blocks * row + 2 * element * V) + state_bytes(problem)),
+        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (5 * NT + max(0, NT - config.stages)),
         longest_cta=1,

@@ -34,7 +34,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
-    grid = (_blocks(problem, config), problem.value_heads, problem.batch)
+    grid = (_blocks(problem, config), problem.value_heads, problem.sequences)
     smem = _smem_bytes(problem, config.threads)
     launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
@@ -47,9 +47,9 @@ def default(_problem: Problem, _arch: Arch) -> Config:
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     """Every thread reads q, k and g through L1 for itself, and passes over its column twice a token."""
     K = problem.key_dim
-    blocks = _blocks(problem, config) * problem.value_heads * problem.batch
+    blocks = _blocks(problem, config) * problem.value_heads * problem.sequences
     warps = config.threads // WARP
-    steps = blocks * warps * problem.seq_len  # warps' tokens
+    steps = blocks * warps * problem.mean_len  # warps' tokens
     norms = 2 * K * problem.use_qk_l2norm_in_kernel
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
     return Work(
@@ -64,7 +64,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         dram_bytes=cost(problem).bytes,
         barriers=0,
         longest_cta=1,
-        chain=problem.seq_len,
+        chain=problem.mean_len,
     )
 
 

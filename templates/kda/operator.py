@@ -30,6 +30,7 @@ ARGUMENTS = (
     Argument("beta", "beta_dtype", ("batch", "seq_len", "value_heads"), doc="how much of the error is written"),
     Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
     Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
+    Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
     Argument(
         "o",
@@ -54,7 +55,7 @@ ARGUMENTS = (
         default=lambda _problem: LOWER_BOUND,
         doc="of the kernel's gate with use_lower_bound",
     ),
-    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads")),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads", "boundaries")),
 )
 
 
@@ -88,6 +89,7 @@ def kda(
     allow_neg_eigval: bool = False,
     safe_gate: bool = False,
     lower_bound: float | None = None,
+    cu_seqlens: Any = None,
     *,
     A_log: Any = None,
     dt_bias: Any = None,
@@ -111,6 +113,9 @@ def kda(
     use_gate_in_kernel: g is given before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
     lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K], default zeros.
 
+    cu_seqlens: int32 or int64 [N + 1], ascending from 0 to T: B is 1, and sequence n is the tokens from entry n to
+    entry n + 1. States are then [N, HV, K, V].
+
     o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
 
     Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError
@@ -124,10 +129,11 @@ def kda(
         raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
     if (A_log is not None) != use_gate_in_kernel:
         raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
-    optional = {"initial_state": initial_state, "A_log": A_log, "dt_bias": dt_bias}
+    optional = {"initial_state": initial_state, "A_log": A_log, "dt_bias": dt_bias, "cu_seqlens": cu_seqlens}
     arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     arrays |= {name: array for name, array in optional.items() if array is not None}
     statics = {
+        "use_cu_seqlens": cu_seqlens is not None,
         "use_initial_state": initial_state is not None,
         "output_final_state": output_final_state,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,

@@ -2,7 +2,7 @@
 
 from .problem import Problem
 
-TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "o", "final_state")
+TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "initial_state", "o", "final_state")
 
 # Argument → the flag that brings it.
 _FLAGS = {
@@ -10,6 +10,7 @@ _FLAGS = {
     "final_state": "output_final_state",
     "A_log": "use_gate_in_kernel",
     "dt_bias": "use_dt_bias",
+    "cu_seqlens": "use_cu_seqlens",
 }
 
 

@@ -1,54 +1,15 @@
 // What can be computed of a chunk without the state: decayed keys and queries, and the inverse of their triangle.
 #pragma once
-#include "kda/products.cuh"
+#include "kda/chunk.cuh"
 #include "kda/image.cuh"
+#include "kda/products.cuh"
 #include "kda/token.cuh"
 #include "thread.cuh"
 
-// Two neighbours of a row, as they lie in memory.
-template <class T>
-struct Pair {
-  uint32_t bits;
-  __device__ __forceinline__ float lo() const { return unpack_lo<T>(bits); }
-  __device__ __forceinline__ float hi() const { return unpack_hi<T>(bits); }
-};
-template <>
-struct Pair<float> {
-  float2 both;
-  __device__ __forceinline__ float lo() const { return both.x; }
-  __device__ __forceinline__ float hi() const { return both.y; }
-};
-template <class T>
-__device__ __forceinline__ Pair<T> load_pair(T const* p, bool there) {
-  return there ? *reinterpret_cast<Pair<T> const*>(p) : Pair<T>{};
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffff, x, lanes);
-  return x;
-}
-
-// The rows of a chunk in global memory, of which the first `tokens` exist.
-template <class T, class Gate, class Beta>
-struct Chunk {
-  T const *q, *k;
-  Gate const* g;
-  Beta const* beta;
-  int64_t q_stride, k_stride, g_stride, beta_stride;
-  int tokens;
-
-  // The same rows, from token `t` on.
-  __device__ __forceinline__ Chunk from(int64_t t) const {
-    return {q + t * q_stride, k + t * k_stride, g + t * g_stride, beta + t * beta_stride,
-            q_stride, k_stride, g_stride, beta_stride, tokens - int(t)};
-  }
-};
-
 // A thread owns two channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
 // count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
-template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize, BetaGate kBetaGate,
-          Gating kGating>
+template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
+          BetaGate kBetaGate, Gating kGating>
 struct Prep {
   using Chunk = ::Chunk<T, Gate, Beta>;
   using Image = ::Image<K, C>;
@@ -206,7 +167,9 @@ struct Prep {
     if (group() == 0)
       *reinterpret_cast<float2*>(image + Image::decay(pair())) = make_float2(sub.x * to_end.x, sub.y * to_end.y);
   }
-  static __device__ __forceinline__ float2 exp2_both(float2 x) { return make_float2(exp2_approx(x.x), exp2_approx(x.y)); }
+  static __device__ __forceinline__ float2 exp2_both(float2 x) {
+    return make_float2(exp2_approx(x.x), exp2_approx(x.y));
+  }
   __device__ __forceinline__ void decay_token(Registers const& r, float2 exponent, int i, Sums const& sums,
                                               float2 from_start, float2 to_end, float2 sub) const {
     int const row = first() + i;

@@ -19,7 +19,7 @@ from .prep_scan_config import (
     scan_threads,
     tokens_fit,
 )
-from .prep_scan_work import work
+from .prep_scan_work import images, work
 from .problem import Problem
 
 
@@ -40,12 +40,15 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "stages": (2, 3, 4),
             "loader": (True, False),
             "partials": (1, 2),
+            "ahead": (0, 2, 4),
             "prep_groups": (1, 2, 4, 8, 16),
             "prep_min_ctas": (1, 4, 8),
         },
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
+            Constraint("loading ahead takes a stage more", lambda c: (c.ahead == 0) | (c.stages > 2)),
+            Constraint("no more keys are ahead than there are", lambda c: 16 * c.ahead <= K),
             Constraint("a thread of prep has 2 to 16 tokens", tokens_fit),
             Constraint("a block of prep is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block of prep has at most 512 threads", lambda c: prep_threads(K, c) <= 512),
@@ -67,23 +70,23 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    K, NT = problem.key_dim, -(-problem.seq_len // config.C)
+    K, NT = problem.key_dim, images(problem, config.C)
     image, prep_smem = int(image_bytes(K, config.C)), int(prep_smem_bytes(K, config))
     scan_smem = int(scan_smem_bytes(K, config))
-    scalars = ("scale", "lower_bound", "seq_len")
+    scalars = ("scale", "lower_bound", "seq_len", "heads", "value_heads", "boundaries")
     prep = Launch(
         "kda_prep",
         (NT, problem.value_heads, problem.batch),
         prep_threads(K, config),
         prep_smem,
-        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", *scalars, "heads", "value_heads", "chunks"),
+        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", "cu_seqlens", *scalars, "chunks"),
     )
     scan = Launch(
         "kda_scan",
-        (problem.value_dim // config.BV, problem.value_heads, problem.batch),
+        (problem.value_dim // config.BV, problem.value_heads, problem.sequences),
         scan_threads(config),
         scan_smem,
-        taken(problem, "v", "initial_state", "o", "final_state", "seq_len", "value_heads", "chunks"),
+        taken(problem, "v", "cu_seqlens", "initial_state", "o", "final_state", "seq_len", "value_heads", "chunks"),
     )
     sizes = {"image_bytes": image, "prep_smem_bytes": prep_smem, "scan_smem_bytes": scan_smem}
     chunks = Workspace("chunks", DType.INT32, (problem.batch, problem.value_heads, NT, image // 4))
@@ -96,7 +99,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     for BV in (64, 48, 32, 16):
         for stages in (4, 3, 2):
             for groups in (2, 4, 8, 1):
-                config = Config(16, BV, 16, stages, True, 2, groups, 1)
+                config = Config(16, BV, 16, stages, True, 2, 0, groups, 1)
                 if found.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")

@@ -19,6 +19,7 @@ class Config:
     stages: int  # slots for chunks: one is read while the others are filled
     loader: bool  # a warp of its own fills the stages, so that the others need fewer registers
     partials: int  # sums that the state's product with k is split into: shorter chains of mma
+    ahead: int  # steps of 16 channels whose keys, and v, are loaded while the chunk before is finished
     prep_groups: int  # threads of prep that share two channels, each C / prep_groups tokens
     prep_min_ctas: int  # blocks of prep that the registers of an SM must hold
 
@@ -66,7 +67,8 @@ def prep_smem_bytes(K: int, c: Any) -> Any:
 def register_estimate(K: int, c: Any) -> Any:
     """Registers a thread of scan: state, two tensors of tokens and their operands, and what no config does without."""
     tokens = c.rows * c.C / 32
-    return c.rows * K / 32 + tokens * (1.5 + c.partials) + np.where(c.loader, 30, 44)
+    ahead = np.where(c.ahead > 0, tokens / 2 + c.ahead * c.C / 4, 0)
+    return c.rows * K / 32 + tokens * (1.5 + c.partials) + ahead + np.where(c.loader, 30, 44)
 
 
 def register_limit(c: Any, arch: Arch) -> Any:

@@ -20,8 +20,9 @@ from .problem import Problem
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     """Work of both launches. mma, bytes and barriers are exact; other instructions are those that the mathematics
-    needs. `ctas`, `warps` and `chain` are those of scan, which is the serial part."""
-    NT = -(-problem.seq_len // config.C)
+    needs. With packed sequences, counts are bounds from above. `ctas`, `warps` and `chain` are those of scan, which
+    is the serial part."""
+    NT = images(problem, config.C)
     chunks = problem.batch * problem.value_heads * NT
     blocks = problem.value_dim // config.BV
     warps = int(scan_threads(config)) // WARP
@@ -29,7 +30,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     prep, scan = instructions(problem, config)
     copied = blocks * used_image_bytes(problem.key_dim, config.C) + 2 * config.C * problem.value_dim
     return Work(
-        ctas=blocks * problem.batch * problem.value_heads,
+        ctas=blocks * problem.sequences * problem.value_heads,
         warps=warps,
         mma=chunks * (prep_mma(problem.key_dim, config.C) + tiles * scan_mma(problem.key_dim, config.C)),
         fma=chunks * (prep.fma + scan.fma),
@@ -40,9 +41,14 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         dram_bytes=float(cost(problem).bytes + 2 * chunks * used_image_bytes(problem.key_dim, config.C)),
         barriers=chunks * (5 + blocks),
         longest_cta=1,
-        chain=NT,
+        chain=-(-problem.mean_len // config.C),
         stages=config.stages,
     )
+
+
+def images(problem: Problem, C: int) -> int:
+    """Chunks of a batch's head that have an image: with packed sequences, what any lengths may need."""
+    return problem.seq_len // C + problem.sequences if problem.use_cu_seqlens else -(-problem.seq_len // C)
 
 
 def prep_mma(K: int, C: int) -> int:
@@ -70,8 +76,10 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     K, C, V = problem.key_dim, config.C, problem.value_dim
     elements, values, state = C * K / WARP, C * V / WARP, K * V / WARP
     blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
-    prep_wavefronts = 12 * elements + 4 * steps * (6 * blocks + C / 8)
-    scan_wavefronts = warps * (12 * steps * C / 16 + 4 * steps + 4 * blocks) + 2 * values
+    # Four tiles stored, P and M multiplied, the updates multiplied, stored and copied out.
+    prep_wavefronts = 3.5 * elements + 24 * blocks * steps
+    # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
+    scan_wavefronts = warps * (12 * steps * C / 16 + 2 * steps + 4 * blocks) + values / 2
     packs = state / 2 + values  # of the state, and of x and o
     return (
         Instructions(14 * elements + C * C / 2, 6 * elements, prep_wavefronts),

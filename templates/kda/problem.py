@@ -9,6 +9,7 @@ from tuner.operator import extent, static
 
 DIMS = tuple(range(16, 257, 16))
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
+INDEX_DTYPES = (DType.INT64, DType.INT32)
 MAX_BLOCKS = 65535  # of a grid's second and third dims: heads and sequences
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk more
 
@@ -27,6 +28,8 @@ class Problem:
     dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
     gate_dtype: DType = static("of g", default=DType.BF16, choices=DTYPES)
     beta_dtype: DType = static("of beta", default=DType.BF16, choices=DTYPES)
+    index_dtype: DType = static("of cu_seqlens", default=DType.INT64, choices=INDEX_DTYPES)
+    use_cu_seqlens: bool = static("sequences of any lengths are packed into one", default=False)
     use_initial_state: bool = static("the state starts at initial_state, not at 0", default=False)
     output_final_state: bool = static("the last state is an output", default=False)
     use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
@@ -40,19 +43,31 @@ class Problem:
     seq_len: int = extent("T: tokens of a sequence", default=8192)
     heads: int = extent("H: heads of q and k", default=64)
     value_heads: int = extent("HV: heads of v, g, beta and o, a multiple of heads (0: as many)", default=0)
-    initial_states: int = extent("follows: batch with use_initial_state, else 0", default=0)
-    final_states: int = extent("follows: batch with output_final_state, else 0", default=0)
+    boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences; 0 without", default=0)
+    initial_states: int = extent("follows: sequences with use_initial_state, else 0", default=0)
+    final_states: int = extent("follows: sequences with output_final_state, else 0", default=0)
     gate_heads: int = extent("follows: value_heads with use_gate_in_kernel, else 0", default=0)
     bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value_heads", self.value_heads or self.heads)
-        object.__setattr__(self, "initial_states", self.batch * self.use_initial_state)
-        object.__setattr__(self, "final_states", self.batch * self.output_final_state)
+        object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
+        object.__setattr__(self, "initial_states", self.sequences * self.use_initial_state)
+        object.__setattr__(self, "final_states", self.sequences * self.output_final_state)
         object.__setattr__(self, "gate_heads", self.value_heads * self.use_gate_in_kernel)
         object.__setattr__(self, "bias_heads", self.value_heads * self.use_dt_bias)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
+
+    @property
+    def sequences(self) -> int:
+        """N: how many sequences there are, each with a state a head."""
+        return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def mean_len(self) -> int:
+        """Tokens of a sequence: seq_len, or the mean of packed ones, whose lengths only the run knows."""
+        return -(-self.batch * self.seq_len // self.sequences)
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
@@ -63,15 +78,19 @@ def _refusals(problem: Problem) -> Iterator[str]:
         if getattr(problem, name) not in DTYPES:
             found = getattr(getattr(problem, name), "value", getattr(problem, name))
             yield f"{name} {found}: kda takes {', '.join(each.value for each in DTYPES)}"
+    if problem.index_dtype not in INDEX_DTYPES:
+        yield f"index_dtype {problem.index_dtype.value}: kda takes {', '.join(each.value for each in INDEX_DTYPES)}"
+    if problem.use_cu_seqlens and problem.batch != 1:
+        yield f"batch {problem.batch}: cu_seqlens packs all sequences into a batch of 1"
     for name in ("batch", "seq_len", "heads"):
         if getattr(problem, name) < 1:
             yield f"{name} {getattr(problem, name)}: kda takes 1 and more"
     if problem.heads > 0 and problem.value_heads % problem.heads:
         yield f"value_heads {problem.value_heads} is no multiple of heads {problem.heads}"
-    if max(problem.batch, problem.value_heads) > MAX_BLOCKS or problem.seq_len > MAX_SEQ:
+    if max(problem.sequences, problem.value_heads) > MAX_BLOCKS or problem.seq_len > MAX_SEQ:
         yield (
-            f"batch {problem.batch}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "
-            f"batch and value_heads go up to {MAX_BLOCKS}, seq_len up to {MAX_SEQ}"
+            f"sequences {problem.sequences}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "
+            f"sequences and value_heads go up to {MAX_BLOCKS}, seq_len up to {MAX_SEQ}"
         )
     if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
         yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"

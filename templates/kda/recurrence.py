@@ -1,5 +1,9 @@
 """kda in float64: the recurrence that defines it, and its chunked form rounded where the kernels round."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 
 from tuner.dtype import DType
@@ -18,6 +22,8 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
     S' = diag(e^g) S;  u = beta (v - S'ᵀ k);  S = S' + k uᵀ;  o = scale · Sᵀ q
     """
+    if problem.use_cu_seqlens:
+        return _by_sequence(reference, problem, arrays)
     q, k, v, g, beta, state = _operands(problem, arrays)
     o = np.zeros(v.shape)
     for t in range(problem.seq_len):
@@ -33,6 +39,8 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
     fp32 tensors are computed in fp32: there the recurrence runs in that precision.
     """
+    if problem.use_cu_seqlens:
+        return _by_sequence(rounded, problem, arrays)
     if problem.dtype is DType.FP32:
         return _recurrence_fp32(problem, arrays)
     q, k, v, g, beta, state = _operands(problem, arrays)
@@ -42,6 +50,26 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
         tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
         o[:, :, part], state = _chunk(state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)
+
+
+def _by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, arrays: Arrays) -> Arrays:
+    """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
+    found = []
+    for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
+        alone = replace(problem, use_cu_seqlens=False, seq_len=max(last - first, 1))
+        tokens = {name: arrays[name][:, first:last] for name in ("q", "k", "v", "g", "beta")}
+        state = arrays["initial_state"][n : n + 1]
+        if last > first:
+            found.append(compute(alone, {**arrays, **tokens, "initial_state": state}))
+        else:  # a sequence without a token keeps its state
+            kept = state if problem.use_initial_state else np.zeros((1, *_state_shape(problem)))
+            found.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
+    states = np.concatenate([each["final_state"] for each in found])
+    return {"o": np.concatenate([each["o"] for each in found], axis=1), "final_state": states[: problem.final_states]}
+
+
+def _state_shape(problem: Problem) -> tuple[int, int, int]:
+    return problem.value_heads, problem.key_dim, problem.value_dim
 
 
 def _chunk(state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
@@ -81,7 +109,7 @@ def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Ar
     group = problem.value_heads // problem.heads
     q, k = (np.repeat(x, group, axis=1) for x in (q, k))
     scale = arrays.get("scale", problem.key_dim**-0.5)
-    state = np.zeros((problem.batch, problem.value_heads, problem.key_dim, problem.value_dim))
+    state = np.zeros((problem.batch, *_state_shape(problem)))
     if problem.use_initial_state:
         state = arrays["initial_state"].astype(np.float64)
     return q * scale, k, v, g, beta, state

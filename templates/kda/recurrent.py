@@ -66,7 +66,7 @@ def smem_bytes(K: int, c: Any) -> Any:
 def plan(problem: Problem, config: Config) -> Plan:
     names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(smem_bytes(problem.key_dim, config))
-    grid = (problem.value_dim // config.BV, problem.value_heads, problem.batch)
+    grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *names))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
@@ -79,10 +79,11 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    """Global bytes and barriers are exact; instructions are those that the mathematics needs."""
+    """Global bytes and barriers are exact unless sequences are packed; instructions are those that the mathematics
+    needs."""
     K, warps = problem.key_dim, int(threads(config)) // WARP
-    ctas = problem.value_dim // config.BV * problem.value_heads * problem.batch
-    steps, groups = ctas * problem.seq_len, -(-problem.seq_len // config.BT)
+    ctas = problem.value_dim // config.BV * problem.value_heads * problem.sequences
+    steps, groups = ctas * problem.mean_len, -(-problem.mean_len // config.BT)
     values = K // config.splits * config.columns  # of the state, a thread
     shuffles = 2 * config.columns * np.log2(config.splits)
     staged = -(-K // WARP)  # elements a lane, of each of q, k and g
@@ -101,7 +102,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         dram_bytes=float(cost(problem).bytes),
         barriers=ctas * 2 * groups,
         longest_cta=1,
-        chain=problem.seq_len,
+        chain=problem.mean_len,
         stages=2,
     )
 

@@ -5,6 +5,12 @@
 
 constexpr float kL2Epsilon = 1e-6f;
 
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffff, x, lanes);
+  return x;
+}
+
 // How beta is given: as it is, or before a sigmoid, which counts once or twice.
 enum class BetaGate { kNone, kSigmoid, kDoubleSigmoid };
 
@@ -46,4 +52,18 @@ template <Gating kGating, int K>
 __device__ __forceinline__ HeadGate<kGating> head_gate(float const* A_log, float const* dt_bias, float lower_bound,
                                                        int head) {
   return {A_log ? exp2_approx(A_log[head] * kLog2e) : 1, lower_bound, dt_bias ? dt_bias + int64_t(head) * K : nullptr};
+}
+
+// The tokens of one sequence: where they lie, and how many they are.
+struct Sequence {
+  int batch;
+  int64_t first;
+  int tokens;
+};
+
+// Sequence n of those that `cu_seqlens` packs into a batch of 1, or, where that is null, of a batch.
+template <class Index>
+__device__ __forceinline__ Sequence sequence(Index const* cu_seqlens, int n, int seq_len) {
+  if (!cu_seqlens) return {n, 0, seq_len};
+  return {0, cu_seqlens[n], int(cu_seqlens[n + 1] - cu_seqlens[n])};
 }

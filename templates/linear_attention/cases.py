@@ -27,8 +27,12 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     tensors = {name: x.astype(problem.dtype.numpy) for name, x in (("q", q), ("k", k), ("v", v))}
     beta = _beta(problem, rng, kind)
     scalar = {"beta_scalar": float(beta.flat[0])} if beta.size and problem.decay == "scalar" else {}
-    bounds = _boundaries(problem, rng)
-    return tensors | scalar | _states(problem, rng) | {"beta": beta[: problem.beta_heads], "cu_seqlens": bounds}
+    optional = {
+        "beta": beta[: problem.beta_heads],
+        "initial_state": _states(problem, rng),
+        "cu_seqlens": _boundaries(problem, rng),
+    }
+    return tensors | scalar | optional
 
 
 def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
@@ -41,12 +45,11 @@ def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
     return np.minimum(relative * problem.beta_bound, problem.beta_bound).astype(np.float32)
 
 
-def _states(problem: Problem, rng: np.random.Generator) -> Arrays:
-    shape = (problem.initial_states, problem.heads, problem.head_dim)
-    return {
-        "initial_s": rng.standard_normal(shape, np.float32),
-        "initial_n": rng.uniform(0.5, 2, shape).astype(np.float32),
-    }
+def _states(problem: Problem, rng: np.random.Generator) -> Array:
+    """fp32 [N, 2, H, D], or empty; n is positive."""
+    state = rng.standard_normal((problem.initial_states, problem.numbers, problem.heads, problem.head_dim), np.float32)
+    state[:, 1] = np.abs(state[:, 1]) + np.float32(0.1)
+    return state
 
 
 def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:

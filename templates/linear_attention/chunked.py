@@ -10,6 +10,7 @@ from tuner.space import Space
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
+    Shape,
     budget_constraints,
     default_budget,
     default_tile,
@@ -28,12 +29,7 @@ SCAN_AHEAD = 8  # tiles that a thread of the scan loads at once
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BT: int  # tokens a tile
-    BK: int  # channels a tile, over all heads
-    threads: int  # a block
-    width: int  # channels a thread, loaded at once
-    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+class Config(Shape):
     smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
 
 
@@ -41,7 +37,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            "BT": (8, 16, 32, 64, 128, 256, 512),
+            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
@@ -57,7 +53,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem, config)
     grid, threads = (blocks(problem, config), 1, 1), config.threads
     scan_grid = (-(-problem.batch * problem.channels // SCAN_THREADS), 1, 1)
-    sums = taken(problem, "k", "v", "beta", "initial_s", "initial_n", "cu_seqlens", *SCALARS)
+    sums = taken(problem, "k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS)
     scan = taken(problem, "beta", "cu_seqlens", *SCALARS)
     out = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
     return Plan(
@@ -95,7 +91,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> Work:
         ctas=2 * blocks(problem, config) + scans,
         tensors_read=5,
         exchanged=pairs + beta + state_bytes(problem, 3),
-        state_sweeps=3,
+        state_sweeps=2 if config.keep_weights else 3,
         folds=2,
         chain=max(3, row_tiles(problem, config) / problem.batch / SCAN_AHEAD),
         in_shared=bool(staged(problem, config)),

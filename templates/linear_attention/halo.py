@@ -11,7 +11,7 @@ from tuner.space import Space
 
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
-from .tiles import default_tile, register_constraint, shape_constraints, sum_bytes, widths
+from .tiles import Shape, default_tile, register_constraint, shape_constraints, sum_bytes, widths
 from .work import blocks, state_bytes, tile_beta_bytes, tiled
 
 MAX_BETA = 0.95  # beyond, the halo is longer than any tile
@@ -19,12 +19,8 @@ PRECISION_BITS = 24  # what is left out is below half an ulp of n
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BT: int  # tokens a tile
-    BK: int  # channels a tile, over all heads
-    threads: int  # a block
-    width: int  # channels a thread, loaded at once
-    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+class Config(Shape):
+    """Of tiles in registers."""
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -49,7 +45,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            "BT": (8, 16, 32, 64, 128, 256, 512, 1024),
+            "BT": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
@@ -84,15 +80,18 @@ def halo_tokens(problem: Problem, config: Config) -> int:
 
 def work(problem: Problem, config: Config, gpu: GPU) -> Work:
     """k and v of the halo come on top, mostly from L2: their own tile has just read them."""
-    share = halo_tokens(problem, config) / problem.seq_len
+    again = halo_tokens(problem, config)
+    share = again / problem.seq_len
     return tiled(
         problem,
         config,
         gpu,
         ctas=blocks(problem, config),
-        tensors_read=3 + 2 * share,
-        exchanged=tile_beta_bytes(problem, config) + state_bytes(problem, 0),
-        state_sweeps=2 + share,
+        tensors_read=3,
+        exchanged=2 * again * problem.batch * problem.channels * problem.dtype.itemsize
+        + tile_beta_bytes(problem, config)
+        + state_bytes(problem, 0),
+        state_sweeps=(1 if config.keep_weights else 2) + share,
         folds=2,
         chain=2 + math.ceil(reach(problem) / config.BT),
         in_shared=False,
@@ -108,5 +107,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
-    example=Problem(beta_bound=0.9),
+    example=Problem(beta_bound=0.9, key_floor=10),
 )

@@ -11,6 +11,7 @@ from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
     WARP,
+    Shape,
     budget_constraints,
     default_budget,
     default_tile,
@@ -27,12 +28,7 @@ TICKET = 16  # bytes of shared memory for the block's ticket, which keep what fo
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BT: int  # tokens a tile
-    BK: int  # channels a tile, over all heads
-    threads: int  # a block
-    width: int  # channels a thread, loaded at once
-    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+class Config(Shape):
     smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
 
 
@@ -40,7 +36,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            "BT": (8, 16, 32, 64, 128, 256, 512),
+            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
@@ -52,8 +48,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    tiles, channels = row_tiles(problem, config), problem.channels
-    flags = tiles * -(-channels // config.BK) * config.BK // WARP
+    tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
     smem = int(smem_bytes(problem, config, TICKET))
     arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
     clear = ("batch", "seq_len", "heads", "flags", "ticket")
@@ -88,19 +83,30 @@ def default(problem: Problem, arch: Arch) -> Config:
     return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, False, budget), TICKET)
 
 
+def flag_words(problem: Problem, config: Config) -> int:
+    """One for the channels of a warp in each tile."""
+    return row_tiles(problem, config) * -(-problem.channels // config.BK) * config.BK // WARP
+
+
+def exchanged_bytes(problem: Problem, config: Config) -> int:
+    """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
+    tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
+    first = flags // tiles * problem.batch  # flags of tiles that nothing precedes: they publish once
+    published = PAIR * channels * (2 * tiles - problem.batch) + 4 * (2 * flags - first)
+    found = (PAIR + 4) * channels * (tiles - problem.batch)
+    return published + found + 4 * (flags + 1) + 8 * blocks(problem, config)  # cleared; tickets read and written
+
+
 def work(problem: Problem, config: Config, gpu: GPU) -> Work:
-    """Every tensor once. Between blocks: a tile's sum, its end, and one look back at a neighbour that is done."""
-    tiles, channels = row_tiles(problem, config), problem.channels
-    pairs = PAIR * channels * (2 * tiles - problem.batch + tiles - problem.batch)
-    clears = 4 * (tiles * -(-channels // config.BK) * config.BK // WARP + 1)
+    """Every tensor once."""
     return tiled(
         problem,
         config,
         gpu,
         ctas=blocks(problem, config),
         tensors_read=3,
-        exchanged=pairs + clears + tile_beta_bytes(problem, config) + state_bytes(problem, 2),
-        state_sweeps=2,
+        exchanged=exchanged_bytes(problem, config) + tile_beta_bytes(problem, config) + state_bytes(problem, 2),
+        state_sweeps=1 if config.keep_weights else 2,
         folds=2,
         chain=3,
         in_shared=bool(staged(problem, config, TICKET)),

@@ -14,19 +14,17 @@ from .recurrence import reference, rounded
 
 LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
 _TOKENS = ("batch", "seq_len", "heads", "head_dim")
-_STATE = ("heads", "head_dim")
+_STATE = ("numbers", "heads", "head_dim")
 
 ARGUMENTS = (
     Argument("q", "dtype", _TOKENS, strided=True),
     Argument("k", "dtype", _TOKENS, strided=True),
     Argument("v", "dtype", _TOKENS, strided=True),
     Argument("beta", DType.FP32, ("beta_heads", "beta_channels"), doc="absent where β is one value"),
-    Argument("initial_s", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
-    Argument("initial_n", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="s, then n; absent: zeros"),
     Argument("cu_seqlens", DType.INT32, ("boundaries",), doc="first tokens of the sequences, then T; with varlen"),
     Argument("o", "dtype", _TOKENS, Role.OUTPUT, strided=True),
-    Argument("final_s", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
-    Argument("final_n", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument("final_state", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
     Argument(
         "beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda problem: problem.beta_bound, doc="β as one value"
     ),
@@ -36,7 +34,7 @@ ARGUMENTS = (
 
 def tolerance(_problem: Problem) -> Mapping[str, Tolerance]:
     """To fp32, whatever the dtype: o in 16 bits is judged as the rounding of the exact result."""
-    return dict.fromkeys(("o", "final_s", "final_n"), Tolerance(1e-5))
+    return dict.fromkeys(("o", "final_state"), Tolerance(1e-5))
 
 
 def cost(problem: Problem) -> Cost:
@@ -59,7 +57,7 @@ def linear_attention(
     key_floor: int = 60,
     layout: str = "bthd",
 ) -> Request:
-    """Linear attention with a state of two numbers a channel. Returns (o, final_s, final_n).
+    """Linear attention with a state of two numbers a channel. Returns (o, final_state).
 
     For every channel: n_t = β n_{t-1} + σ(k_t), s_t = β s_{t-1} + σ(k_t) v_t, o_t = q_t s_t / n_t, in fp32.
 
@@ -70,8 +68,8 @@ def linear_attention(
     it admits kernels that read a stretch of the past again instead of waiting for it. A broken promise costs time,
     not correctness. key_floor: keys below -key_floor count as -key_floor, which keeps n above zero.
 
-    initial_state: a pair (s, n) of fp32 [N, H, D], default zeros. output_final_state: otherwise final_s and final_n
-    are empty. Feeding them back continues the sequences.
+    initial_state: fp32 [N, 2, H, D], s and then n, default zeros. output_final_state: otherwise final_state is empty;
+    fed back as initial_state, it continues the sequences.
 
     cu_seqlens: int32 [N + 1], from 0, ascending, to T: N sequences follow each other in one row of tokens (B = 1).
     Otherwise N = B. o has the shape, layout and dtype of q.
@@ -80,9 +78,9 @@ def linear_attention(
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: linear_attention takes {', '.join(LAYOUTS)}")
-    arrays = {"q": q, "k": k, "v": v} | _beta_array(beta) | _state_arrays(initial_state)
-    if cu_seqlens is not None:
-        arrays["cu_seqlens"] = cu_seqlens
+    arrays = {"q": q, "k": k, "v": v} | _beta_array(beta)
+    optional = {"initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    arrays |= {name: array for name, array in optional.items() if array is not None}
     statics = {
         "decay": ("scalar", "head", "channel")[_dims(beta)],
         "use_initial_state": initial_state is not None,
@@ -112,14 +110,6 @@ def _number(beta: Any, bound: float) -> float:
     if not 0 <= value <= bound:
         raise UsageError(f"beta {value}: must lie between 0 and beta_bound, {bound}")
     return value
-
-
-def _state_arrays(state: Any) -> dict[str, Any]:
-    if state is None:
-        return {}
-    if not isinstance(state, tuple | list) or len(state) != 2:
-        raise UsageError(f"initial_state is {type(state).__name__}: give a pair (s, n)")
-    return {"initial_s": state[0], "initial_n": state[1]}
 
 
 OPERATOR = Operator(

@@ -8,10 +8,8 @@ from .problem import Problem
 def _absent(problem: Problem) -> frozenset[str]:
     there = {
         "beta": problem.decay != "scalar",
-        "initial_s": problem.use_initial_state,
-        "initial_n": problem.use_initial_state,
-        "final_s": problem.output_final_state,
-        "final_n": problem.output_final_state,
+        "initial_state": problem.use_initial_state,
+        "final_state": problem.output_final_state,
         "cu_seqlens": problem.varlen,
     }
     return frozenset(name for name, found in there.items() if not found)
@@ -26,10 +24,10 @@ def taken(problem: Problem, *names: str) -> tuple[str, ...]:
 def pointers(problem: Problem) -> Mapping[str, str]:
     """How templates spell them."""
     absent = _absent(problem)
-    names = ("beta", "initial_s", "initial_n", "final_s", "final_n", "cu_seqlens")
+    names = ("beta", "initial_state", "final_state", "cu_seqlens")
     return {f"{name}_pointer": "nullptr" if name in absent else name for name in names}
 
 
 SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")
-INPUTS = ("q", "k", "v", "beta", "initial_s", "initial_n", "cu_seqlens")
-OUTPUTS = ("o", "final_s", "final_n")
+INPUTS = ("q", "k", "v", "beta", "initial_state", "cu_seqlens")
+OUTPUTS = ("o", "final_state")

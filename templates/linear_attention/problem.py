@@ -53,6 +53,11 @@ class Problem:
         """Of q, and of k, v and o each."""
         return self.batch * self.seq_len * self.channels
 
+    @property
+    def numbers(self) -> int:
+        """Of a channel's state: s and n."""
+        return 2
+
     # The sizes of tensors that are not always there: 0 where they are not.
 
     @property

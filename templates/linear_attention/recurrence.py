@@ -8,21 +8,21 @@ from .problem import Problem
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """o [B, T, H, D], and the last s and n of each sequence [N, H, D], or empty, in float64."""
+    """o [B, T, H, D], and the last s and n of each sequence [N, 2, H, D], or empty, in float64."""
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     weight = _sigmoid(np.maximum(k, -problem.key_floor))
     beta = betas(problem, arrays)
     o = np.zeros(q.shape)
-    final = np.zeros((2, problem.sequences, problem.heads, problem.head_dim))
+    final = np.zeros((problem.sequences, 2, problem.heads, problem.head_dim))
+    initial = arrays["initial_state"].astype(np.float64) if problem.use_initial_state else np.zeros(final.shape)
     for index, row, begin, end in spans(problem, arrays):
-        s, n = _initial(problem, arrays, index)
+        s, n = initial[index]
         for t in range(begin, end):
             n = beta * n + weight[row, t]
             s = beta * s + weight[row, t] * v[row, t]
             o[row, t] = q[row, t] * s / n
-        final[:, index] = s, n
-    final = final[:, : problem.final_states]
-    return {"o": o, "final_s": final[0], "final_n": final[1]}
+        final[index] = s, n
+    return {"o": o, "final_state": final[: problem.final_states]}
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
@@ -43,12 +43,6 @@ def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
         return [(b, b, 0, problem.seq_len) for b in range(problem.batch)]
     bounds = arrays["cu_seqlens"].tolist()
     return [(index, 0, bounds[index], bounds[index + 1]) for index in range(problem.sequences)]
-
-
-def _initial(problem: Problem, arrays: Arrays, index: int) -> tuple[Array, Array]:
-    if not problem.use_initial_state:
-        return np.zeros((problem.heads, problem.head_dim)), np.zeros((problem.heads, problem.head_dim))
-    return arrays["initial_s"][index].astype(np.float64), arrays["initial_n"][index].astype(np.float64)
 
 
 def _sigmoid(x: Array) -> Array:

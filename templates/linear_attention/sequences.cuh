@@ -29,28 +29,31 @@ struct Sequences {
   }
 };
 
-// Initial and final states, fp32 [sequences, channels]; null where the problem has none.
+// Initial and final states, fp32 [sequences, 2, channels]: s, then n; null where the problem has none.
 struct States {
-  float const *initial_s, *initial_n;
-  float *final_s, *final_n;
+  float const* initial;
+  float* final;
   int channels;
 
+  __device__ __forceinline__ int64_t offset(int sequence, int channel) const {
+    return int64_t(sequence) * 2 * channels + channel;
+  }
   template <int V>
   __device__ __forceinline__ void begin(State<V>& state, int sequence, int channel) const {
-    int64_t const offset = int64_t(sequence) * channels + channel;
+    float const* from = initial + offset(sequence, channel);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      state.s[i] = initial_s ? initial_s[offset + i] : 0;
-      state.n[i] = initial_n ? initial_n[offset + i] : 0;
+      state.s[i] = initial ? from[i] : 0;
+      state.n[i] = initial ? from[channels + i] : 0;
     }
   }
   template <int V>
   __device__ __forceinline__ void end(State<V> const& state, int sequence, int channel) const {
-    int64_t const offset = int64_t(sequence) * channels + channel;
+    float* to = final + offset(sequence, channel);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      final_s[offset + i] = state.s[i];
-      final_n[offset + i] = state.n[i];
+      to[i] = state.s[i];
+      to[channels + i] = state.n[i];
     }
   }
 };

@@ -38,8 +38,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
-    """Registers a thread: q, k and v of two times `ahead` tokens and their addresses, s, n and β of each channel, and 40
-    more."""
+    """A thread's: q, k and v of twice `ahead` tokens and their addresses, s, n and β of each channel, and 40 more."""
     vectors = 6 * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     return c.ahead * (vectors + 8) + 4 * c.width + 40
 

@@ -1,10 +1,11 @@
 """What the tiled implementations share: which vectors, tiles and budgets there are, and the sizes that follow.
 
-Every function takes a config, or columns of many, with BT, BK, threads and width.
+`c` is a config, or columns of many.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,19 @@ from .problem import Problem
 
 C = TypeVar("C")
 
-WARP = 32
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What every tiled config chooses."""
+
+    BT: int  # tokens a tile
+    BK: int  # channels a tile, over all heads
+    threads: int  # a block
+    width: int  # channels a thread, loaded at once
+    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+
+
+WARP = 32  # lanes
 LOAD = 16  # bytes: the widest
 MAX_TOKENS = 32  # a thread: its loop over them is unrolled
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks an SM
@@ -54,7 +67,7 @@ def tile_bytes(problem: Problem, c: Any) -> Any:
 
 
 def staged(problem: Problem, c: Any, extra: int = 0) -> Any:
-    """Whether tiles of q, k and v arrive in shared memory: where they fit the budget. cp.async copies 4 bytes or more."""
+    """Whether q, k and v arrive in shared memory: where they fit the budget and are wide enough for cp.async."""
     fits = 3 * tile_bytes(problem, c) + sum_bytes(c) + extra <= c.smem_budget
     return fits & (problem.dtype.itemsize * c.width >= 4)
 
@@ -65,8 +78,7 @@ def smem_bytes(problem: Problem, c: Any, extra: int = 0) -> Any:
 
 
 def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
-    """Registers a thread: q, k and v where they stay, σ(k) where it does, a token's address, s, n and β of each channel,
-    and 40 that no config does without."""
+    """A thread's: q, k, v and σ(k) where they stay, the tokens' addresses, s, n and β of each channel, and 40 more."""
     tokens = tokens_per_thread(c)
     vectors = 3 * tokens * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     kept = np.where(in_registers, vectors, 0) + np.where(c.keep_weights, tokens * c.width, 0)
@@ -77,7 +89,7 @@ def shape_constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
     """What every tile needs."""
     return (
         Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
-        Constraint("a thread folds a channel", lambda c: c.BK <= c.threads),
+        Constraint("a thread folds a channel", lambda c: c.threads >= c.BK),
         Constraint("groups of threads are whole", lambda c: c.threads * c.width % c.BK == 0),
         Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),
         Constraint("a thread's loop over its tokens is unrolled", lambda c: tokens_per_thread(c) <= MAX_TOKENS),
@@ -92,9 +104,7 @@ def budget_constraints(problem: Problem, arch: Arch, extra: int = 0) -> tuple[Co
         Constraint("the block fits the shared-memory budget", lambda c: smem_bytes(problem, c, extra) <= c.smem_budget),
         Constraint(
             "a smaller shared-memory budget holds the same",
-            lambda c: (
-                smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)]
-            ),
+            lambda c: smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
         Constraint(
             "what is in shared memory is computed again from there",
@@ -118,9 +128,10 @@ def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Cons
 
 
 def default_tile(problem: Problem) -> tuple[int, int, int, int]:
-    """BT, BK, threads, width: 8 tokens of the widest vector a thread leave registers for three blocks an SM."""
+    """BT, BK, threads, width: 8 tokens of the widest vector a thread, or 4 where it has sequences to keep apart, leave
+    registers for three blocks an SM."""
     width = widths(problem)[-1]
-    return 8 * width, 128, 128, width
+    return (4 if problem.varlen else 8) * width, 128, 128, width
 
 
 def default_budget(problem: Problem, arch: Arch, config: Callable[[int], C], extra: int = 0) -> C:

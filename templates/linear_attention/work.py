@@ -4,13 +4,12 @@ Bytes are exact, and the emulator's counters agree, but for reads of cu_seqlens;
 mathematics needs.
 """
 
-from typing import Any
-
 from tuner.arch import GPU
 from tuner.operator import Work
 
+from .operator import cost
 from .problem import Problem
-from .tiles import WARP, sum_bytes, tokens_per_thread
+from .tiles import WARP, Shape, sum_bytes, tokens_per_thread
 
 PAIR = 8  # bytes of s and n in fp32
 
@@ -49,7 +48,7 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
         alu=lanes * (5 + 8 / width),
         smem_wavefronts=0,
         l2_bytes=moved + own,
-        dram_bytes=moved + beta_bytes(problem, 1) * problem.heads * problem.beta_channels + 4 * problem.boundaries,
+        dram_bytes=cost(problem).bytes,
         barriers=0,
         longest_cta=1,
         chain=-(-problem.seq_len * problem.batch // (problem.sequences * ahead)),
@@ -57,17 +56,17 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
     )
 
 
-def row_tiles(problem: Problem, config: Any) -> int:
+def row_tiles(problem: Problem, config: Shape) -> int:
     """Tiles along the tokens of all rows."""
     return problem.batch * -(-problem.seq_len // config.BT)
 
 
-def blocks(problem: Problem, config: Any) -> int:
+def blocks(problem: Problem, config: Shape) -> int:
     """Tiles of BT tokens and BK channels."""
     return row_tiles(problem, config) * -(-problem.channels // config.BK)
 
 
-def tile_beta_bytes(problem: Problem, config: Any) -> int:
+def tile_beta_bytes(problem: Problem, config: Shape) -> int:
     """β as the threads of every tile read it: each group for its vectors, then the threads that fold channels."""
     groups = config.threads * config.width // config.BK
     vectors = groups * problem.channels // config.width * beta_bytes(problem, config.width)
@@ -76,12 +75,12 @@ def tile_beta_bytes(problem: Problem, config: Any) -> int:
 
 def tiled(
     problem: Problem,
-    config: Any,
+    config: Shape,
     gpu: GPU,
     *,
     ctas: int,
-    tensors_read: float,  # of k and v, and q once, by the SMs
-    exchanged: float,  # bytes between blocks, β and states
+    tensors_read: int,  # q once, k and v once or twice
+    exchanged: int,  # all other bytes that SMs read and write
     state_sweeps: float,  # times that σ and the state of an element are computed
     folds: int,  # times that a tile's groups are folded
     chain: float,
@@ -109,10 +108,8 @@ def tiled(
     )
 
 
-def _dram_bytes(problem: Problem, tensors_read: float, gpu: GPU) -> float:
+def _dram_bytes(problem: Problem, tensors_read: int, gpu: GPU) -> float:
     """Every tensor once; k and v once more where they are too large to be still in L2."""
-    from .operator import cost
-
     fits = tensor_bytes(problem, 2) < gpu.device.l2_bytes / 2
     again = 2 if tensors_read == 5 and not fits else 0
     return cost(problem).bytes + tensor_bytes(problem, again)

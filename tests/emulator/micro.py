@@ -143,7 +143,17 @@ def _matrices() -> list[Micro]:
                 out[variant, 8 * i : 8 * i + 8] = matrix.T if variant >= 3 else matrix
         return {"out": out}
 
+    def transposed(inputs: Arrays) -> Arrays:
+        matrix = np.ascontiguousarray(inputs["in"]).view(np.uint16).reshape(8, 8)
+        return {"out": np.ascontiguousarray(matrix.T).view(np.uint32).reshape(32)}
+
     return [
+        Micro(
+            "movmatrix",
+            "sm_80",
+            sm80("transpose", {"in": words[:, 0].copy()}, {"out": Uninitialized(np.uint32, (32,))}),
+            transposed,
+        ),
         Micro(
             "ldmatrix",
             "sm_80",

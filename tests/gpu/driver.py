@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tuner.dtype import DType
+from tuner.operator import MappedTensor
+from tuner.tensor_map import encode
+
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_ELEMENTS = {np.dtype(np.uint8): 0, np.dtype(np.int32): 3, np.dtype(np.float16): 6, np.dtype(np.float32): 7}
-_SWIZZLES = (0, 32, 64, 128)  # CUtensorMapSwizzle, by the bytes that one spans
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -51,35 +53,18 @@ def memory(array: np.ndarray) -> Iterator[Memory]:
         held.free()
 
 
-def tensor_map(target: Memory, box: tuple[int, ...], swizzle: int) -> ctypes.Array[ctypes.c_char]:
-    """A CUtensorMap of dense device memory; `box` has its dims."""
-    rank, itemsize = len(target.shape), target.dtype.itemsize
-    storage = ctypes.create_string_buffer(128 + 64)
-    aligned = (ctypes.c_char * 128).from_buffer(storage, -ctypes.addressof(storage) % 64)
-    sizes = target.shape[::-1]
-    strides = [itemsize * int(np.prod(sizes[:axis])) for axis in range(1, rank)]
-    call(
-        "cuTensorMapEncodeTiled",
-        aligned,
-        ctypes.c_int(_ELEMENTS[target.dtype]),
-        ctypes.c_uint32(rank),
-        target.address,
-        (ctypes.c_uint64 * rank)(*sizes),
-        (ctypes.c_uint64 * max(rank - 1, 1))(*strides),
-        (ctypes.c_uint32 * rank)(*box[::-1]),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
-        ctypes.c_int(0),  # no interleave
-        ctypes.c_int(_SWIZZLES.index(swizzle)),
-        ctypes.c_int(0),  # no promotion in L2
-        ctypes.c_int(0),  # zeros outside
-    )
-    return aligned
+def tensor_map(target: Memory, box: tuple[int, ...], swizzle: int) -> np.void:
+    """The argument that maps dense device memory; `box` has its dims."""
+    dtype = DType.of(target.dtype)
+    assert dtype is not None
+    strides = tuple(int(np.prod(target.shape[axis + 1 :])) * dtype.itemsize for axis in range(len(target.shape)))
+    return encode(MappedTensor("tensor", target.address.value, dtype, target.shape, strides, box, swizzle))
 
 
 def launch(
     image: bytes, entry: str, grid: Sequence[int], threads: int, smem_bytes: int, arguments: Sequence[Any]
 ) -> None:
-    """Run a kernel to its end. Arguments: Memory, NumPy scalars, and tensor maps."""
+    """Run a kernel to its end. Arguments: Memory, and NumPy scalars, of which tensor maps are some."""
     function = ctypes.c_void_p()
     call("cuModuleGetFunction", ctypes.byref(function), _module(image), entry.encode())
     call("cuFuncSetAttribute", function, ctypes.c_int(_DYNAMIC_SHARED), ctypes.c_int(smem_bytes))

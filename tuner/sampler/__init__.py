@@ -67,8 +67,8 @@ class Sampler:
     def ask(self, n: int) -> list[int]:
         """Up to `n` configs to try next, none asked for or told of before; fewer when the space is exhausted.
 
-        Sets `expected_improvement`: by how much of the best value the most promising of them is expected to be
-        better; None while no model says.
+        Sets `expected_improvement`: by what share the model expects the best value to fall in the next 32 tries;
+        None while no model says. It is the model's own view: where it is wrong, more can be found.
         """
         asked, gains = [], []
         for _ in range(min(n, self._left)):

@@ -63,7 +63,7 @@ class Gaussian:
         self._model: Model | None = None
         # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
         self._threads = ThreadpoolController()
-        self.expected_improvement: float | None = None  # of the last proposal, relative to the best value
+        self.expected_improvement: float | None = None
 
     def propose(self, history: History) -> int:
         start = self._starts.next(history)

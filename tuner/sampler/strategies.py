@@ -18,7 +18,7 @@ _ELITE = 5  # results whose neighbours are always candidates
 class Strategy(Protocol):
     """Proposes one config that is not in the history; called only while there is one."""
 
-    expected_improvement: float | None  # of the last proposal, relative to the best value; None where no model says
+    expected_improvement: float | None  # share by which the best value should still fall; None where no model says
 
     def propose(self, history: History) -> int: ...
 

@@ -1,8 +1,6 @@
 // mbarrier: phases, waiters, and what a completed phase lets them know.
 #include "mbarrier.h"
 
-#include <algorithm>
-
 #include "memory.h"
 #include "report.h"
 #include "scheduler.h"

@@ -1,6 +1,5 @@
 // Memory with edges: shared memory that ends at a guard page, global buffers between guard pages and canaries.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "state.h"

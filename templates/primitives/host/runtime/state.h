@@ -14,11 +14,8 @@ constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr uint32_t kAllLanes = ~0u;
 
 enum class Schedule : int32_t { order, reverse, random };
-enum class Timing : int32_t {
-  early,
-  late,
-  random
-};  // when asynchronous operations happen: at issue, at the wait, either
+// When asynchronous operations happen: at issue, as late as their wait allows, or either.
+enum class Timing : int32_t { early, late, random };
 
 struct Options {
   Schedule schedule;
@@ -28,6 +25,7 @@ struct Options {
 };
 
 struct Block;
+struct Warp;
 struct BulkStore;   // bulk.h
 struct Transfer;    // bulk.h
 struct Mbarrier;    // mbarrier.h
@@ -41,8 +39,6 @@ struct AsyncCopy {
   bool done;
   Site site;
 };
-
-struct Warp;
 
 struct Thread : ThreadIndex {
   Block* block;

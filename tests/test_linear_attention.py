@@ -1,0 +1,306 @@
+"""linear_attention: its mathematics, its implementations on the emulator, what they move, and how it is called."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import dispatcher, emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.dtype import DType
+from tuner.emulator import Buffer, Mode
+from tuner.errors import InputError, UsageError
+from tuner.nvrtc import compile as compile_source
+from tuner.operator import Arrays, parameters, scalars
+from tuner.operators.linear_attention import chunked, halo, lookback, sequential
+from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
+from tuner.operators.linear_attention.problem import Problem
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+HOPPER = ARCHES["sm_90a"]
+RANDOM = Mode(checked=True, schedule="random", asynchronous="random", seed=1)
+IN_ORDER = Mode(checked=True)
+SMALL = Problem(head_dim=64, dtype=DType.FP32, heads=2, seq_len=150)
+EVERYTHING = Problem(
+    head_dim=40,
+    dtype=DType.FP16,
+    decay="channel",
+    use_initial_state=True,
+    output_final_state=True,
+    varlen=True,
+    heads=2,
+    seq_len=150,
+    boundaries=9,
+)
+ALL = ("naive", "sequential", "chunked", "lookback", "halo")
+
+
+def served(name: str, problem: Problem) -> Problem:
+    """The problem, or what of it the implementation serves."""
+    return replace(problem, beta_bound=0.9, use_initial_state=False) if name == "halo" else problem
+
+
+def draw(problem: Problem, kind: str = "normal") -> Arrays:
+    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+
+
+def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, arrays: Arrays | None = None) -> Any:
+    """(outputs, Run) of a config, by default the default, found right."""
+    implementation = operators.implementation("linear_attention", name)
+    config = config or implementation.default(problem, HOPPER)
+    arrays = arrays or draw(problem)
+    outputs, done = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    assert not done.findings, done.findings[0]
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, f"{error}"
+    return outputs, done
+
+
+# ---- the mathematics
+
+
+def test_without_forgetting_the_output_is_the_weighted_mean_of_the_past() -> None:
+    arrays = draw(SMALL) | {"beta_scalar": 1.0}
+    q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+    weight = 1 / (1 + np.exp(-k))
+    mean = np.cumsum(weight * v, axis=1) / np.cumsum(weight, axis=1)
+    np.testing.assert_allclose(OPERATOR.reference(SMALL, arrays)["o"], q * mean, rtol=1e-12, atol=1e-12)
+
+
+def test_forgetting_at_once_leaves_the_product_of_q_and_v() -> None:
+    arrays = draw(SMALL, "forget_at_once")
+    expected = arrays["q"].astype(np.float64) * arrays["v"]
+    np.testing.assert_allclose(OPERATOR.reference(SMALL, arrays)["o"], expected, rtol=1e-12)
+
+
+# ---- every implementation
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_at_once_is_right(name: str) -> None:
+    run(name, served(name, EVERYTHING))
+
+
+@pytest.mark.parametrize("head_dim", [1, 7, 8])
+@pytest.mark.parametrize("name", ["sequential", "lookback"])
+def test_any_head_dim_is_right(name: str, head_dim: int) -> None:
+    run(name, Problem(head_dim=head_dim, decay="head", heads=3, seq_len=67), mode=Mode())
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("name", ["sequential", "chunked", "lookback"])
+def test_fp32_is_within_a_hundred_thousandth(name: str, kind: str) -> None:
+    arrays = draw(SMALL, kind)
+    outputs, _ = run(name, SMALL, mode=Mode(), arrays=arrays)
+    exact = OPERATOR.reference(SMALL, arrays)["o"]
+    assert np.linalg.norm(outputs["o"] - exact) <= 1e-5 * np.linalg.norm(exact)
+
+
+TILES = [
+    lookback.Config(16, 64, 64, 4, False, 13568),  # a warp's lanes are two groups
+    lookback.Config(64, 32, 64, 1, True, 13568),  # single elements, weights kept
+    lookback.Config(64, 128, 256, 2, False, 115712),  # staged in shared memory
+    lookback.Config(256, 32, 512, 4, True, 28160),  # one tile for all tokens
+]
+
+
+@pytest.mark.parametrize("config", TILES, ids=str)
+def test_tiles_of_every_make_are_right(config: lookback.Config) -> None:
+    assert lookback.IMPLEMENTATION.space(SMALL, HOPPER).refusal(config) is None
+    run("lookback", SMALL, config)
+
+
+# The kernels that this operator began with, as systems of one space: fp32, D = 64.
+ORIGINALS: dict[str, tuple[str, Any]] = {
+    "one token after the other": ("sequential", sequential.Config(32, 1, 1)),
+    "chunks of 128, float4, 4 threads a dimension": ("chunked", chunked.Config(128, 64, 256, 4, False, 13568)),
+    "blocks of 32 channels, chunks of 64": ("chunked", chunked.Config(64, 32, 128, 4, False, 13568)),
+    "all of a chunk of 128 in 96 KB of shared memory": ("chunked", chunked.Config(128, 64, 256, 4, False, 115712)),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_the_original_kernels_are_configs(name: str) -> None:
+    implementation, config = ORIGINALS[name]
+    assert operators.implementation("linear_attention", implementation).space(SMALL, HOPPER).refusal(config) is None
+    run(implementation, SMALL, config, Mode())
+
+
+def test_the_original_of_96_kb_stages_three_whole_tiles() -> None:
+    _, config = ORIGINALS["all of a chunk of 128 in 96 KB of shared memory"]
+    assert chunked.plan(SMALL, config).launches[-1].smem_bytes >= 96 * 1024
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_default_for_every_option_at_once_never_spills(name: str) -> None:
+    implementation = operators.implementation("linear_attention", name)
+    problem = served(name, EVERYTHING)
+    source = render(OPERATOR, implementation, problem, implementation.default(problem, HOPPER))
+    cubin = compile_source(source, Options(arch="sm_80"))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert all(usage.spills == 0 for usage in cubin.entries.values())
+
+
+# ---- sequences
+
+
+def test_packed_sequences_are_right_where_some_are_empty() -> None:
+    problem = replace(EVERYTHING, boundaries=8)
+    arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 0, 5, 5, 149, 150, 150], np.int32)}
+    for name in ("naive", "chunked", "lookback"):
+        outputs, _ = run(name, problem, arrays=arrays)
+        np.testing.assert_array_equal(outputs["final_state"][[0, 1, 3, 6]], arrays["initial_state"][[0, 1, 3, 6]])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_final_state_continues_a_sequence() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 90, 24), np.float32) for _ in range(3))
+    beta = np.array([0.9, 1], np.float32)
+    whole, last = dispatcher.linear_attention(q, k, v, beta, output_final_state=True, layout="bhtd")
+    parts, state = [], None
+    for tokens in (slice(0, 37), slice(37, 90)):
+        part, state = dispatcher.linear_attention(
+            *(x[:, :, tokens] for x in (q, k, v)), beta, initial_state=state, output_final_state=True, layout="bhtd"
+        )
+        parts.append(part)
+    np.testing.assert_allclose(np.concatenate(parts, axis=2), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state, last, rtol=1e-5)
+
+
+# ---- look-back
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tiles_find_their_past_whatever_order_blocks_start_in(seed: int) -> None:
+    problem = replace(SMALL, batch=2, decay="head")
+    run("lookback", problem, lookback.Config(8, 32, 64, 4, False, 13568), Mode(True, "random", "random", seed))
+
+
+def test_a_second_run_on_the_same_workspace_is_right() -> None:
+    plan = lookback.plan(SMALL, config := lookback.Config(16, 64, 64, 4, False, 13568))
+    arrays = draw(SMALL)
+    kernel = emulator.build(render(OPERATOR, lookback.IMPLEMENTATION, SMALL, config, "host"), checked=False)
+    held: dict[str, Any] = {space.name: Buffer(space.name, space.nbytes, writable=True) for space in plan.workspaces}
+    for buffer in held.values():
+        buffer.view(np.dtype(np.uint8), (buffer.nbytes,))[:] = 1  # garbage that looks like published flags
+    for name in ("q", "k", "v", "o"):
+        held[name] = Buffer(name, arrays["q"].nbytes, writable=True)
+        held[name].view(arrays["q"].dtype, arrays["q"].shape)[...] = arrays.get(name, np.nan)
+    o = held["o"].view(arrays["q"].dtype, arrays["q"].shape)
+    for _ in range(2):
+        o[...] = np.nan
+        for launch in plan.launches:
+            values = [_value(parameter, held, arrays) for parameter in parameters(OPERATOR, SMALL, plan, launch)]
+            done = kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, values, Mode())
+            assert not done.findings, done.findings[0]
+        np.testing.assert_allclose(o, OPERATOR.reference(SMALL, arrays)["o"], rtol=1e-4, atol=1e-5)
+
+
+def _value(parameter: Any, held: dict[str, Any], arrays: Arrays) -> Any:
+    if parameter.pointer:
+        return held[parameter.argument]
+    if parameter.axis is not None:
+        return np.int64(arrays["q"].strides[parameter.axis] // arrays["q"].itemsize)
+    return parameter.dtype.numpy.type(arrays[parameter.argument])
+
+
+# ---- halo
+
+
+@pytest.mark.parametrize("kind", ["extreme_keys", "never_forget"])
+def test_a_halo_is_exact_at_its_bound(kind: str) -> None:
+    problem = replace(SMALL, seq_len=400, beta_bound=0.8, key_floor=10, output_final_state=True)
+    assert halo.reach(problem) < 200
+    run("halo", problem, halo.Config(32, 64, 64, 4, False), Mode(), draw(problem, kind))
+
+
+def test_a_halo_is_right_even_where_its_promise_is_broken() -> None:
+    problem = replace(SMALL, beta_bound=0.5, key_floor=10)
+    run("halo", problem, halo.Config(16, 64, 64, 4, False), Mode(), draw(problem) | {"beta_scalar": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [(SMALL, "beta_bound 1.0"), (replace(SMALL, beta_bound=0.9, use_initial_state=True), "initial state")],
+)
+def test_a_halo_says_what_it_cannot_serve(problem: Problem, reason: str) -> None:
+    assert reason in (halo.refusal(problem, HOPPER) or "")
+
+
+# ---- what is moved
+
+COUNTED = [
+    Problem(head_dim=40, heads=3, batch=2, seq_len=150),
+    replace(SMALL, decay="channel", use_initial_state=True, output_final_state=True),
+]
+
+
+@pytest.mark.parametrize("problem", COUNTED, ids=["bf16", "fp32 with states"])
+@pytest.mark.parametrize("name", ALL)
+def test_declared_bytes_are_those_that_the_emulator_counts(name: str, problem: Problem) -> None:
+    problem = replace(served(name, problem), key_floor=10)
+    implementation = operators.implementation("linear_attention", name)
+    config = implementation.default(problem, HOPPER)
+    _, done = run(name, problem, config, IN_ORDER, draw(problem, "never_forget"))
+    counted = done.counters.global_read_bytes + done.counters.global_write_bytes
+    assert implementation.work(problem, config, gpu("sm_90a")).l2_bytes == counted
+
+
+def test_staged_tiles_move_as_many_bytes() -> None:
+    config = TILES[2]
+    _, done = run("lookback", SMALL, config, IN_ORDER)
+    counted = done.counters.global_read_bytes + done.counters.global_write_bytes
+    assert lookback.work(SMALL, config, gpu("sm_90a")).l2_bytes == counted
+    assert done.counters.cp_async_bytes == 3 * SMALL.elements * 4
+
+
+@pytest.mark.parametrize("name", ["naive", "sequential", "lookback"])
+def test_one_pass_moves_the_least_there_is(name: str) -> None:
+    problem = Problem()
+    implementation = operators.implementation("linear_attention", name)
+    work = implementation.work(problem, implementation.default(problem, HOPPER), gpu("H200"))
+    assert work.dram_bytes == OPERATOR.cost(problem).bytes
+    assert work.l2_bytes <= 1.06 * work.dram_bytes  # β, and what tiles tell each other
+
+
+def test_chunks_read_keys_and_values_again_where_they_exceed_the_cache() -> None:
+    work = chunked.work(Problem(), chunked.default(Problem(), HOPPER), gpu("H200"))
+    assert work.dram_bytes == pytest.approx(1.5 * OPERATOR.cost(Problem()).bytes)
+
+
+# ---- the call
+
+
+def test_beta_decides_how_it_comes() -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    requests = [linear_attention(q, q, q, beta) for beta in (0.5, np.ones(2, np.float32), np.ones((2, 8), np.float32))]
+    assert [request.statics["decay"] for request in requests] == ["scalar", "head", "channel"]
+    assert requests[0].scalars == {"beta_scalar": 0.5}
+    assert requests[1].arrays["beta"].shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 1.5}, r"beta 1\.5: must lie between 0 and beta_bound, 1\.0"),
+        ({"beta": 0.9, "beta_bound": 0.5}, r"beta 0\.9: must lie between 0 and beta_bound, 0\.5"),
+        ({"beta": np.zeros((1, 2, 3), np.float32)}, r"beta has 3 dims: give a number, or an array \[H\]"),
+        ({"beta": 0.9, "layout": "tbhd"}, "layout 'tbhd': linear_attention takes bthd, bhtd"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    with pytest.raises(UsageError, match=message):
+        linear_attention(q, q, q, **options)
+
+
+def test_packed_sequences_in_a_batch_are_refused() -> None:
+    q = np.zeros((2, 4, 2, 8), np.float32)
+    with pytest.raises(InputError, match="varlen takes one row"):
+        dispatcher.linear_attention(q, q, q, 0.9, cu_seqlens=np.array([0, 4], np.int32))
