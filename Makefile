@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search matrix throughput bench-search clean
+.PHONY: help venv test lint search matrix throughput bench-search conformance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ matrix: $(STAMP) ## search every head_dim, dtype, mask and architecture (about 2
 
 throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 	$(BIN)/python benchmarks/throughput.py
+
+conformance: $(STAMP) ## compare emulator and GPU bit for bit (skips without a GPU)
+	$(BIN)/python -m pytest tests/gpu/test_conformance.py
 
 bench-search: $(STAMP) ## tries a search needs on recorded spaces: make bench-search SPACES_DIR=folder
 	$(BIN)/python benchmarks/search.py

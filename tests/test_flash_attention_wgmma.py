@@ -157,8 +157,12 @@ V_STRIDES = "wgmma_descriptor(address, 2 * columns * kRows, 16 * columns,"
 BUGS = (
     Bug("scores_read_too_early", OVERLAP, "wait_scores<1>(r_s)", "wait_scores<2>(r_s)", "wgmma"),
     Bug("values_released_before_they_are_read", CONSUMER, WAIT + RELEASE, RELEASE + WAIT, "in_flight"),
-    Bug("no_wait_for_values", CONSUMER, "mbarrier_wait(barriers.values_full(values.stage), values.parity);", "", "race"),
-    Bug("no_wait_for_an_empty_stage", TILE, "mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);", "", "mbarrier"),
+    Bug(
+        "no_wait_for_values", CONSUMER, "mbarrier_wait(barriers.values_full(values.stage), values.parity);", "", "race"
+    ),
+    Bug(
+        "no_wait_for_an_empty_stage", TILE, "mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);", "", "mbarrier"
+    ),
     Bug("a_warpgroup_counts_as_one", TILE, "keys_empty(s), Tile::kConsumers / 32", "keys_empty(s), 2", "deadlock"),
     Bug("zeros_are_not_expected", TILE, "Rows::loaded_bytes(Tile::BN)", "2 * Tile::D * Tile::BN", "deadlock"),
     Bug("p_packed_while_it_is_read", OVERLAP, PREPARE, PREPARE_EARLY, "wgmma"),
@@ -193,13 +197,17 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
 
 # ---- the declared work
 
+LSE_BYTES = 4 * 2 * 130
+
 
 @pytest.mark.parametrize("D", [40, 72, 96])
 @pytest.mark.parametrize("causal", [False, True])
 def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool) -> None:
     problem = Problem(head_dim=D, causal=causal, batch=1, heads=2, kv_heads=1, seq_q=130, seq_k=200)
     _, _, happened = run(problem, CASES[D], Mode())
-    assert WGMMA.work(problem, CASES[D], gpu("H200")).wgmma == happened.counters.wgmma_placeholder
+    work, counted = WGMMA.work(problem, CASES[D], gpu("H200")), happened.counters
+    assert work.wgmma == counted.wgmma_m16n8k16
+    assert work.l2_bytes - LSE_BYTES == counted.bulk_bytes
 
 
 def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
 assets dtype result source elf toolkit pool policy samples ledger
-arch cache places space sass screening final
+arch cache places space sass screening final peers
 usage operator tuned
 cubin operators tensor_map arrays records_read sampler store device
 render verify lint predict records nvrtc binding arena timer trial
@@ -20,7 +20,7 @@ gpu check simulated worker
 emulated evaluate
 kernels untuned race measure
 tune dispatcher report replay
-summary torch settle bench peers
+summary torch settle bench
 cli
 """.strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

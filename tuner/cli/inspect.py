@@ -8,6 +8,7 @@ import typer
 
 from tuner import arch, check, choice
 from tuner.arch import GPU
+from tuner.cache import Cache
 from tuner.cli.options import parse_config
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.errors import NoValidConfigError, UsageError
@@ -105,7 +106,7 @@ def inspect_command(
     chosen = choose(operator, problems, gpu, implementation, config, db)
     _refuse(chosen)
     source = render(operator, chosen.implementation, chosen.problem, chosen.config)
-    cubin = compile_source(source, Options(arch=chosen.gpu.arch.name))
+    cubin = compile_source(source, Options(arch=chosen.gpu.arch.name), Cache.of("cubin"))
     if isinstance(cubin, Failed):
         typer.echo(cubin.log, err=True)
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
@@ -166,7 +167,9 @@ def verify_command(
     _refuse(chosen)
     modes = check.PLAIN + (check.CHECKED if checked else ())
     data = to_fields(chosen.problem), to_fields(chosen.config)
-    verdict = check.check(check.Job(operator.name, chosen.implementation.name, *data, modes, thorough))
+    job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
+    with check.Checker(workers=1) as checker:
+        ((_, verdict),) = checker.check_many([job])
     if as_json:
         emit_json({**_about(chosen), "ok": verdict.ok, **asdict(verdict)})
     else:

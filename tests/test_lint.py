@@ -1,0 +1,80 @@
+"""Rules on machine code: real kernels that keep them, and kernels that break each."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from tuner import lint as rules
+from tuner import nvrtc, operators
+from tuner.arch import ARCHES
+from tuner.cubin import Cubin
+from tuner.lint import Lint, lint
+from tuner.operators.flash_attention.operator import Problem
+from tuner.render import render
+from tuner.source import Source
+from tuner.toolkit import Options
+
+OPERATOR = operators.load("flash_attention")
+WGMMA = operators.implementation("flash_attention", "wgmma")
+ENTRY = "flash_attention_wgmma"
+DEFAULT = WGMMA.default(Problem(head_dim=64), ARCHES["sm_90a"])
+
+
+def compiled(source: Source, arch: str = "sm_90a") -> Cubin:
+    cubin = nvrtc.compile(source, Options(arch=arch))
+    assert isinstance(cubin, Cubin), cubin
+    return cubin
+
+
+@cache
+def attention(head_dim: int = 64, **changes: int) -> Cubin:
+    problem = Problem(head_dim=head_dim)
+    config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), **changes)
+    return compiled(render(OPERATOR, WGMMA, problem, config))
+
+
+def with_replaced(old: str, new: str) -> Cubin:
+    """The default at head_dim 64, with a piece of a header replaced."""
+    source = render(OPERATOR, WGMMA, Problem(head_dim=64), DEFAULT)
+    assert any(old in text for _, text in source.headers)
+    headers = tuple((name, text.replace(old, new)) for name, text in source.headers)
+    return compiled(replace(source, headers=headers))
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_softmax_that_runs_over_products_keeps_every_rule(overlap: int) -> None:
+    cubin = attention(BN=96, overlap=overlap, ping_pong=False)
+    assert lint(cubin, ENTRY) == Lint()
+    assert rules.overlap(cubin, ENTRY) == 1.0
+
+
+def test_softmax_between_products_is_told_how_many_exponentials_run_alone() -> None:
+    cubin = attention(BN=96, overlap=0, ping_pong=False)
+    (reason,) = lint(cubin, ENTRY).failures
+    assert reason == "50 of the loop's 50 exponentials run with no wgmma in flight"
+    assert rules.overlap(cubin, ENTRY) == 0.0
+
+
+def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
+    failures = lint(with_replaced("    end_basic_block(tile);\n", ""), ENTRY).failures
+    assert any("exponentials run with no wgmma in flight" in each for each in failures)
+
+
+def test_scores_beyond_the_register_rule_spill_and_serialize() -> None:
+    found = lint(attention(head_dim=128, BN=224), ENTRY)
+    assert any("bytes of registers are spilled" in each for each in found.failures)
+    assert any("C7512" in each for each in found.failures)
+    assert not found.ok
+
+
+def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:
+    old = "for (int k = 0; k < BN; k += 16) multiply_values(s_v, k);"
+    new = "for (int k = 0; k < BN; k += 16) if (k == 0 || seq_k > k) multiply_values(s_v, k);"
+    failures = lint(with_replaced(old, new), ENTRY).failures
+    assert any("stands between the wgmmas of the group" in each for each in failures)
+
+
+def test_a_kernel_without_wgmma_has_nothing_to_overlap() -> None:
+    text = 'extern "C" __global__ void root(float* x) { for (int i = 0; i < 9; ++i) x[i] = exp2f(x[i]); }'
+    assert lint(compiled(Source(("root",), text, (), "cuda"), "sm_80"), "root") == Lint()
