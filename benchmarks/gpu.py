@@ -217,7 +217,6 @@ def everything(run: Run) -> None:
         run.step(f"verification {name}", lambda name=name: verification(run, operators.load(name)))
     if not run.simulate:
         run.step("matmul", matmul)
-        run.step("conformance", lambda: conformance(run))
     listed = list(problems(run))
     end = time.monotonic() + _SEARCHING * max(run.left_s, 0)
     for i, (operator, problem) in enumerate(listed):
@@ -226,6 +225,8 @@ def everything(run: Run) -> None:
         if run.step(f"search {name}", lambda o=operator, p=problem, s=share: search(run, o, p, s)):
             run.results.steps.pop(f"peers {name}", None)  # of another record
         run.step(f"peers {name}", lambda o=operator, p=problem: beside_peers(run, o, p))
+    if not run.simulate:
+        run.step("conformance", lambda: conformance(run))
     if run.outcomes:
         run.step(f"report {len(run.outcomes)}", lambda: report(run))
 

@@ -43,6 +43,19 @@ def test_an_uneven_grid_costs_more_than_an_even_one() -> None:
     assert formula(replace(even, longest_cta=2.0), H100, 2).terms["tail"] > 0
 
 
+def test_products_through_wgmma_cost_what_its_own_rate_says() -> None:
+    by_mma, by_wgmma = formula(WORK, H100, 2), formula(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2)
+    rates = H100.device.wgmma_flops / H100.device.mma_flops
+    assert by_mma.terms["tensor"] == pytest.approx(rates * by_wgmma.terms["tensor"], rel=1e-4)
+
+
+def test_four_warps_run_what_surrounds_a_wgmma_that_they_share() -> None:
+    mix = {"mma": 64, "alu": 64, "fma": 64, "mufu": 16}
+    by_mma = from_cubin(WORK, H100, 2, 0, mix)
+    by_wgmma = from_cubin(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2, 0, mix)
+    assert by_wgmma.terms["integer"] == pytest.approx(4 * by_mma.terms["integer"], rel=1e-4)
+
+
 def test_spills_cost() -> None:
     assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
 

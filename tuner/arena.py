@@ -84,8 +84,8 @@ class Arena:
             found[argument.name] = data.view(dtype).reshape(argument.shape(self.problem))
         return found
 
-    def damage(self) -> str:
-        """What the last runs wrote where they must not; empty for nothing. Inputs are compared whole."""
+    def damage(self, *, inputs: bool) -> str:
+        """What the last runs wrote where they must not; empty for nothing. With `inputs`, these are compared whole."""
         spaces = ((name, place) for (name, _), place in self._spaces.items())
         for name, place in (*self._places.items(), *spaces):
             before = self._device.read(place.begin, _GUARD)
@@ -94,7 +94,7 @@ class Arena:
                 return f"wrote before the first element of {name}"
             if (after != POISON).any():
                 return f"wrote {int(np.flatnonzero(after != POISON)[0])} bytes past the end of {name}"
-        changed = [name for name, data in self._inputs.items() if not self._holds(name, data)]
+        changed = [name for name, data in self._inputs.items() if inputs and not self._holds(name, data)]
         return f"wrote to the input {changed[0]}" if changed else ""
 
     def _holds(self, name: str, data: Bytes) -> bool:

@@ -10,11 +10,10 @@ from tuner.arch import ARCHES, GPU, gpu
 from tuner.canonical import decode
 from tuner.errors import UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
+from tuner.predict import formula, guess_residency
 from tuner.records import Match, Snapshot
 from tuner.render import render
 from tuner.result import Fields, TuningRecord
-
-_LAST = "naive"  # the implementation that is there to be right
 
 
 @dataclass(frozen=True)
@@ -116,17 +115,25 @@ def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
-    known = sorted(operators.implementations(operator.name), key=lambda each: each.name == _LAST)
+    """The default config that is predicted to be best, on the first GPU for which there is one."""
+    known = [each for each in operators.implementations(operator.name) if not each.unproven]
     reasons: dict[str, str] = {}
-    for implementation in known:
-        for target in gpus:
-            refusal = implementation.refusal(problem, target.arch)
-            if refusal is None:
-                config = implementation.default(problem, target.arch)
-                return Choice(problem, target, implementation, config, None, "no record serves it: the default config")
-            reasons[implementation.name] = refusal
+    for target in gpus:
+        refusals = {each.name: each.refusal(problem, target.arch) for each in known}
+        serving = [each for each in known if refusals[each.name] is None]
+        if serving:
+            best = min(serving, key=lambda each: _cost_of_default(each, problem, target))
+            config = best.default(problem, target.arch)
+            return Choice(problem, target, best, config, None, "no record serves it: the default config")
+        reasons |= {name: why for name, why in refusals.items() if why}
     spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
+
+
+def _cost_of_default(implementation: Implementation[Any, Any], problem: Any, target: GPU) -> float:
+    config = implementation.default(problem, target.arch)
+    residency = guess_residency(implementation.plan(problem, config), target)
+    return formula(implementation.work(problem, config, target), target, residency).cost
 
 
 def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Match | None:

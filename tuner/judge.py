@@ -55,7 +55,7 @@ class Judge:
     def run(self, case: Case, *, twice: bool) -> None:
         """Judge one small problem."""
         with Arena(self._device, self._operator, case.problem, case.arrays) as arena:
-            outputs = self._outputs(arena, twice)
+            outputs = self._outputs(arena, twice=twice, inputs=True)
         self._done.append(case.name)
         for name, (exact, rounded, tolerance) in case.right.items():
             error = compare(name, outputs[name], exact, rounded, tolerance)
@@ -66,7 +66,7 @@ class Judge:
 
         Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
         """
-        whole = self._outputs(arena, twice=True)
+        whole = self._outputs(arena, twice=True, inputs=False)
         self._done.append("the timed problem")
         if missed := [name for name, array in whole.items() if _unwritten(array)]:
             self.finding = self.finding or f"{missed[0]}: elements that nobody wrote, on the timed problem"
@@ -82,14 +82,14 @@ class Judge:
         findings = (self.finding,) if self.finding else ()
         return Verdict(tuple(self._worst.values()), findings, tuple(self._done), where)
 
-    def _outputs(self, arena: Arena, twice: bool) -> dict[str, Array]:
+    def _outputs(self, arena: Arena, *, twice: bool, inputs: bool) -> dict[str, Array]:
         call = arena.call(self._implementation.plan(arena.problem, self._config))
         found = []
         for _ in range(2 if twice else 1):
             arena.poison()
             self._device.run(self._program, call, self._limit_s)
             found.append(arena.outputs())
-        damage = arena.damage()
+        damage = arena.damage(inputs=inputs)
         arena.release()
         if damage:
             self.finding, self.fault = damage, Fault.ILLEGAL
@@ -140,7 +140,7 @@ def _unwritten(array: Array) -> bool:
 
 
 def _same_bits(one: Array, other: Array) -> bool:
-    return one.tobytes() == other.tobytes()
+    return bool(np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8)))
 
 
 def _badness(error: OutputError) -> float:

@@ -66,14 +66,22 @@ def _serialized(cubin: Cubin, entry: str) -> Iterable[str]:
 
 
 def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
-    """Between the first and the last wgmma of a group the code must run straight on."""
-    open_since: int | None = None
+    """Between wgmmas that add to one accumulator, with no wait in between, the code must run straight on.
+
+    ptxas makes several groups of what a branch cuts, without a warning.
+    """
+    newest: dict[int, int] = {}  # wgmma by accumulator, since the last wait
+    branch = -1
     for index, each in enumerate(code):
-        if each.mnemonic == "HGMMA":
-            open_since = None if _ends_group(each) else index
-        elif open_since is not None and each.target is not None:
-            yield f"a branch at {index * 16:#x} stands between the wgmmas of the group at {open_since * 16:#x}"
-            return
+        if each.target is not None:
+            branch = index
+        elif _waits(each):
+            newest.clear()
+        elif each.mnemonic == "HGMMA":
+            if branch > newest.get(accumulator := each.word >> 16 & 0xFF, index):
+                yield f"a branch at {branch * 16:#x} stands between the wgmmas of the group around {index * 16:#x}"
+                return
+            newest[accumulator] = index
 
 
 def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
@@ -90,6 +98,10 @@ def _ends_group(hgmma: Instruction) -> bool:
     return hgmma.word >> 84 & 7 != _NO_BARRIER
 
 
+def _waits(each: Instruction) -> bool:
+    return each.mnemonic == "WARPGROUP" and bool(each.word >> 47 & 1)  # DEPBAR, not ARRIVE
+
+
 def _is_exponential(each: Instruction) -> bool:
     return each.mnemonic == "MUFU" and each.word >> 74 & 0xF == _EX2
 
@@ -98,7 +110,7 @@ def _after(each: Instruction, in_flight: int) -> int:
     """Groups in flight after an instruction, which found so many."""
     if each.mnemonic == "HGMMA" and _ends_group(each):
         return min(in_flight + 1, _MANY)
-    if each.mnemonic == "WARPGROUP" and each.word >> 47 & 1:  # DEPBAR, not ARRIVE
+    if _waits(each):
         return min(in_flight, each.word >> 72 & 0x3F)
     return in_flight
 

@@ -9,6 +9,7 @@ from queue import Queue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from tuner import operators
 from tuner.arch import GPU
 from tuner.canonical import encode
 from tuner.check import Checker
@@ -26,6 +27,7 @@ from tuner.trial import Fell, Heat, Raced, Task, Timed
 from tuner.worker import Worker
 
 _CANARY_ROUNDS = 3
+_PLAIN = "naive"  # the implementation that is there to be right
 _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
 
@@ -61,6 +63,7 @@ class Measurer(Predictor):
         self.bench = bench
         self.best_us = inf
         self.drift: list[float] = []  # microseconds of the canary, after each batch
+        self._started = -1  # how often the worker had restarted when the plain kernel last ran
         self._best_cost = inf  # predicted, of what takes `best_us`
         self._canary: Code | None = None
         self._verdicts: dict[Identity, Verdict] = {}
@@ -73,6 +76,7 @@ class Measurer(Predictor):
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        self._run_plain()
         started = time.perf_counter()
         positions = list(range(len(batch)))
         if self.best_us == inf and batch:  # with a time to beat, the hopeless ones are short work
@@ -84,6 +88,7 @@ class Measurer(Predictor):
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
+        self._run_plain()
         unknown = [i for i, each in enumerate(batch) if self.identity(each) not in self._verdicts]
         for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
             timed = self._on_device(self.identity(batch[i]), Task(code, self.bench.policy, timed=False))
@@ -101,6 +106,21 @@ class Measurer(Predictor):
                 return left, raced
             left.pop(raced.fell.culprit)
         return [], Raced()
+
+    def _run_plain(self) -> None:
+        """Let a new process run the plain kernel before all others.
+
+        The timed problem is too large for a float64 reference: what the first kernel makes of it stands in for one.
+        """
+        if self._started == self.bench.worker.restarts:
+            return
+        self._started = self.bench.worker.restarts
+        plain = [each for each in operators.implementations(self._operator.name) if each.name == _PLAIN]
+        for each in plain:
+            if each.refusal(self._problem, self._gpu.arch) is None:
+                candidate = Candidate(each, each.default(self._problem, self._gpu.arch))
+                (code,) = self._codes([candidate])
+                self._on_device(self.identity(candidate), Task(code, self.bench.policy, timed=False))
 
     def _attempts(
         self, batch: Sequence[Candidate], positions: Sequence[int], started: float

@@ -290,6 +290,7 @@ class Implementation(Generic[P, C]):
     work: Callable[[P, C, GPU], Work]
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
+    unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
 
 
 # ---- what follows from the arguments --------------------------------------------------------------------------------

@@ -154,8 +154,8 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     config = from_fields(implementation.config, record.config)
     work, floor = implementation.work(problem, config, gpu), operator.cost(problem)
     facts = []
-    if work.mma:
-        ratio = work.mma * _MMA_FLOPS / floor.flops
+    if products := work.mma + work.wgmma:
+        ratio = products * _MMA_FLOPS / floor.flops
         facts.append(Fact("tensor work", f"{ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
     facts.append(Fact("DRAM traffic", f"{work.dram_bytes / floor.bytes:.2f} ×", "the least possible, as declared"))
     return tuple(facts)

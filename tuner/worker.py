@@ -24,7 +24,7 @@ from tuner.screening import screen
 from tuner.timer import Timer
 from tuner.trial import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
 
-_PATIENCE_S = 60.0  # × one request: inputs are drawn and references computed in it as well as kernels run
+_PATIENCE_S = 120.0  # for a request: besides kernels that run, inputs are drawn in it and references computed
 _REMEMBERED = 256  # states of the device that say what is usual
 
 

@@ -62,4 +62,5 @@ def _copied_bytes(problem: Problem, config: Config, blocks: int, total: int) -> 
     width = config.value_columns
     values = -(-D // width) * width if width in WIDTHS else padded
     tile = ELEMENT * config.BN * (padded + values)
-    return total * tile + 2 * blocks * config.warpgroups * _ROWS * ELEMENT * padded + 4 * problem.seq_q
+    read, written = blocks * config.warpgroups, -(-problem.seq_q // _ROWS)  # by warpgroups: Q, and O where it has rows
+    return total * tile + (read + written) * _ROWS * ELEMENT * padded + 4 * problem.seq_q

@@ -111,7 +111,8 @@ def kda(
     allow_neg_eigval doubles that sigmoid. safe_gate promises a decay of g >= -5, which saves a check.
 
     use_gate_in_kernel: g is given before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
-    lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K], default zeros.
+    lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K] or [HV · K],
+    default zeros.
 
     cu_seqlens: int32 or int64 [N + 1], ascending from 0 to T: B is 1, and sequence n is the tokens from entry n to
     entry n + 1. States are then [N, HV, K, V].
@@ -129,6 +130,8 @@ def kda(
         raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
     if (A_log is not None) != use_gate_in_kernel:
         raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
+    if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
+        dt_bias = dt_bias.reshape(A_log.shape[0], -1)
     optional = {"initial_state": initial_state, "A_log": A_log, "dt_bias": dt_bias, "cu_seqlens": cu_seqlens}
     arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     arrays |= {name: array for name, array in optional.items() if array is not None}

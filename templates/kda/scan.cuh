@@ -13,8 +13,8 @@ __device__ __forceinline__ void pack_operand(uint32_t (&r_a)[4], float const (&l
   r_a[3] = pack<bf16>(right[2], right[3]);
 }
 
-// T: of v and o. kM: tiles of 16 columns of the state a warp. kPartials: sums that the prediction is split into. kAhead:
-// steps of 16 channels whose keys are loaded ahead.
+// T: of v and o. kM: tiles of 16 columns of the state a warp. kPartials: sums that the prediction is split into.
+// kAhead: steps of 16 channels whose keys are loaded ahead.
 template <class T, int K, int C, int BV, int kM, int kPartials, int kAhead>
 struct Scan {
   using Image = ::Image<K, C>;

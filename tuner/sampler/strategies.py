@@ -108,12 +108,12 @@ class Genetic:
 
 def candidates(space: Space[Any], history: History, rng: np.random.Generator) -> Array:
     """Free configs worth scoring: all of them, or a sample and the neighbours of the best results."""
-    if len(space) <= POOL:
+    if len(space) <= max(POOL, 2 * len(history.known)):
         mask = np.ones(len(space), dtype=bool)
         mask[history.known] = False
         return np.flatnonzero(mask)
     near = [space.neighbours(int(index)) for index in history.best(_ELITE)]
-    return np.setdiff1d(np.concatenate([free(len(space), history.known, POOL, rng), *near]), history.known)
+    return np.setdiff1d(np.concatenate([rng.integers(len(space), size=POOL), *near]), history.known)
 
 
 def nearest(space: Space[Any], codes: Array, history: History, rng: np.random.Generator) -> int:

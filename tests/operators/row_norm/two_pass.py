@@ -28,7 +28,21 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> Work:
-    raise NotImplementedError("row_norm is never searched")
+    elements = problem.rows * problem.width
+    return Work(
+        ctas=-(-problem.rows // config.threads),
+        warps=config.threads // 32,
+        mma=0,
+        fma=elements / 32,
+        mufu=problem.rows / 32,
+        alu=elements / 32,
+        smem_wavefronts=0,
+        l2_bytes=8.0 * elements,
+        dram_bytes=8.0 * elements,
+        barriers=0,
+        longest_cta=1.0,
+        chain=problem.width / 32,
+    )
 
 
 IMPLEMENTATION = Implementation(
