@@ -4,9 +4,11 @@ CUDA   ?= cuda13
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+MINUTES ?= 8
+OUT     ?= reports/out/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search matrix throughput bench-search conformance clean
+.PHONY: help venv test lint search matrix throughput bench-search conformance gpu gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +38,12 @@ throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 
 conformance: $(STAMP) ## compare emulator and GPU bit for bit (skips without a GPU)
 	$(BIN)/python -m pytest tests/gpu/test_conformance.py
+
+gpu: $(STAMP) ## on a machine with a GPU: facts, conformance, verification, searches, peers (MINUTES=8 OUT=folder)
+	$(BIN)/python benchmarks/gpu.py --minutes $(MINUTES) --out $(OUT)
+
+gpu-rehearsal: $(STAMP) ## the same path on a simulated device
+	$(BIN)/python benchmarks/gpu.py --simulate --minutes $(MINUTES) --out $(OUT)-rehearsal
 
 bench-search: $(STAMP) ## tries a search needs on recorded spaces: make bench-search SPACES_DIR=folder
 	$(BIN)/python benchmarks/search.py

@@ -5,6 +5,7 @@ shared memory that was asked for before it is used. Rules are those of CuPy 14: 
 NumPy scalar in its own size.
 """
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import gpu, nvrtc
-from tuner.emulator import Buffer, Kernel, Mode
+from tuner import gpu, gpu_tensor_map, nvrtc
+from tuner.emulator import Buffer, Kernel, Mode, TensorMap
+from tuner.emulator_memory import SWIZZLES
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
 _STATIC_LIMIT = 48 * 1024
@@ -122,6 +124,20 @@ def _loaded(image: bytes) -> None:
     assert image.startswith(b"\x7fELF")
 
 
+def _encode_tiled(
+    place: Any, dtype: int, rank: Any, base: Any, size: Any, stride: Any, box: Any, step: Any, *options: int
+) -> int:
+    """The driver's encoder, in the emulator's terms."""
+    interleave, swizzle, _, fill = options
+    assert place.value % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(step) == {1}
+    magic = int.from_bytes(b"tnsormap", "little")
+    kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
+    strides = (2, *stride)
+    found = TensorMap(magic, base.value, rank.value, 2, kind, 0, tuple(size), tuple(box), strides)
+    ctypes.memmove(place.value, bytes(found), 128)
+    return 0
+
+
 @contextmanager
 def _device(ordinal: int) -> Iterator[None]:
     assert ordinal == 0
@@ -138,6 +154,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         monkeypatch.setitem(sys.modules, name, module)
     for each in cached:
         each.cache_clear()
+    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=_encode_tiled))
+    gpu_tensor_map.encode.cache_clear()
     yield found
     for each in cached:
         each.cache_clear()

@@ -142,7 +142,7 @@ def test_every_command_has_help() -> None:
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),
         (["search", *HEAD, "--effort", "huge"], "unknown effort 'huge' (known: quick, normal, full)"),
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),
-        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: mma_sync, naive)"),
+        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: mma_sync, naive, wgmma)"),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
         (["render", *HEAD, "--config", "BM"], "--config 'BM': give name=value with a name among BM"),
         (["render", *HEAD, "--config", "BM=wide"], "--config BM=wide: not a whole number"),

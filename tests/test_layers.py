@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
 assets dtype result source elf toolkit pool policy samples ledger
-arch cache places space sass screening final peers
+arch tensor_map cache places space sass screening final peers
 usage operator tuned
-cubin operators tensor_map arrays records_read sampler store device
+cubin operators arrays records_read sampler store device
 render verify lint predict records nvrtc binding arena timer trial
 emulator choice judge
 gpu check simulated worker
@@ -21,6 +21,7 @@ emulated evaluate
 kernels untuned race measure
 tune dispatcher report replay
 summary torch settle bench
+session
 cli
 """.strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

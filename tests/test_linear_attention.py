@@ -102,10 +102,10 @@ def test_fp32_is_within_a_hundred_thousandth(name: str, kind: str) -> None:
 
 
 TILES = [
-    lookback.Config(16, 64, 64, 4, False, 13568),  # a warp's lanes are two groups
-    lookback.Config(64, 32, 64, 1, True, 13568),  # single elements, weights kept
-    lookback.Config(64, 128, 256, 2, False, 115712),  # staged in shared memory
-    lookback.Config(256, 32, 512, 4, True, 28160),  # one tile for all tokens
+    lookback.Config(16, 64, 64, 4, 1, False, 13568),  # a warp's lanes are two groups
+    lookback.Config(64, 32, 64, 1, 1, True, 13568),  # single elements, weights kept
+    lookback.Config(64, 128, 256, 2, 1, False, 115712),  # staged in shared memory
+    lookback.Config(256, 32, 512, 4, 1, True, 28160),  # one tile for all tokens
 ]
 
 
@@ -118,9 +118,9 @@ def test_tiles_of_every_make_are_right(config: lookback.Config) -> None:
 # The kernels that this operator began with, as systems of one space: fp32, D = 64.
 ORIGINALS: dict[str, tuple[str, Any]] = {
     "one token after the other": ("sequential", sequential.Config(32, 1, 1)),
-    "chunks of 128, float4, 4 threads a dimension": ("chunked", chunked.Config(128, 64, 256, 4, False, 13568)),
-    "blocks of 32 channels, chunks of 64": ("chunked", chunked.Config(64, 32, 128, 4, False, 13568)),
-    "all of a chunk of 128 in 96 KB of shared memory": ("chunked", chunked.Config(128, 64, 256, 4, False, 115712)),
+    "chunks of 128, float4, 4 threads a dimension": ("chunked", chunked.Config(128, 64, 256, 4, 1, False, 13568)),
+    "blocks of 32 channels, chunks of 64": ("chunked", chunked.Config(64, 32, 128, 4, 1, False, 13568)),
+    "all of a chunk of 128 in 96 KB of shared memory": ("chunked", chunked.Config(128, 64, 256, 4, 1, False, 115712)),
 }
 
 
@@ -179,11 +179,11 @@ def test_the_final_state_continues_a_sequence() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_tiles_find_their_past_whatever_order_blocks_start_in(seed: int) -> None:
     problem = replace(SMALL, batch=2, decay="head")
-    run("lookback", problem, lookback.Config(8, 32, 64, 4, False, 13568), Mode(True, "random", "random", seed))
+    run("lookback", problem, lookback.Config(8, 32, 64, 4, 1, False, 13568), Mode(True, "random", "random", seed))
 
 
 def test_a_second_run_on_the_same_workspace_is_right() -> None:
-    plan = lookback.plan(SMALL, config := lookback.Config(16, 64, 64, 4, False, 13568))
+    plan = lookback.plan(SMALL, config := lookback.Config(16, 64, 64, 4, 1, False, 13568))
     arrays = draw(SMALL)
     kernel = emulator.build(render(OPERATOR, lookback.IMPLEMENTATION, SMALL, config, "host"), checked=False)
     held: dict[str, Any] = {space.name: Buffer(space.name, space.nbytes, writable=True) for space in plan.workspaces}
@@ -217,12 +217,12 @@ def _value(parameter: Any, held: dict[str, Any], arrays: Arrays) -> Any:
 def test_a_halo_is_exact_at_its_bound(kind: str) -> None:
     problem = replace(SMALL, seq_len=400, beta_bound=0.8, key_floor=10, output_final_state=True)
     assert halo.reach(problem) < 200
-    run("halo", problem, halo.Config(32, 64, 64, 4, False), Mode(), draw(problem, kind))
+    run("halo", problem, halo.Config(32, 64, 64, 4, 1, False), Mode(), draw(problem, kind))
 
 
 def test_a_halo_is_right_even_where_its_promise_is_broken() -> None:
     problem = replace(SMALL, beta_bound=0.5, key_floor=10)
-    run("halo", problem, halo.Config(16, 64, 64, 4, False), Mode(), draw(problem) | {"beta_scalar": 1.0})
+    run("halo", problem, halo.Config(16, 64, 64, 4, 1, False), Mode(), draw(problem) | {"beta_scalar": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,11 @@ def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:
     assert any("stands between the wgmmas of the group" in each for each in failures)
 
 
+def test_exponentials_are_not_judged_where_the_code_has_calls() -> None:
+    found = lint(with_replaced("rcp_approx(sum[h])", "1 / sum[h]"), ENTRY)  # the slow path of a division
+    assert found == Lint(unchecked=("exponentials under wgmma: not checked (calls, indirect branches)",))
+
+
 def test_a_kernel_without_wgmma_has_nothing_to_overlap() -> None:
     text = 'extern "C" __global__ void root(float* x) { for (int i = 0; i < 9; ++i) x[i] = exp2f(x[i]); }'
     assert lint(compiled(Source(("root",), text, (), "cuda"), "sm_80"), "root") == Lint()

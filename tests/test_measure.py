@@ -107,7 +107,7 @@ def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> N
 @pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
 def test_a_config_that_takes_the_process_down_costs_only_itself(what: str, fault: Fault) -> None:
     other = next(config for config in SPACE if config.BM != SPACE[0].BM)
-    with Worker(planted(what), patience_s=10.0) as worker:
+    with Worker(planted(what), patience_s=7.0) as worker:
         assert worker.time(Task(code(other), POLICY)).samples
         fell = worker.time(Task(code(SPACE[0]), POLICY)).fell
         assert fell is not None

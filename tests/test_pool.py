@@ -172,5 +172,5 @@ def test_no_worker_is_left_when_its_caller_is(how: signal.Signals) -> None:
     assert caller.stdout
     pids = {int(caller.stdout.readline()) for _ in range(2)}
     caller.send_signal(how)
-    caller.communicate(timeout=10)
+    caller.communicate(timeout=60)
     wait_until(lambda: not any(map(alive, pids)))

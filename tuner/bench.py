@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -123,9 +124,10 @@ def _peers(code: Code, device: Device, policy: MeasurementPolicy) -> tuple[dict[
     """(samplers of the peers that are there and right, a row for each of the others)."""
     found: dict[str, Sampler] = {}
     left_out: list[Row] = []
+    inputs = _Inputs(code)
     for peer in peers.of(code.operator):
         try:
-            found[peer.name] = _sampler(peer, code, device, policy)
+            found[peer.name] = _sampler(peer, inputs, device, policy)
         except AbsentError as error:
             left_out.append(Row(peer.name, "absent", str(error)))
         except _WrongError as error:
@@ -139,37 +141,54 @@ class _WrongError(Exception):
     """A peer's output is not what float64 says."""
 
 
-def _sampler(peer: Peer, code: Code, device: Device, policy: MeasurementPolicy) -> Sampler:
+class _Inputs:
+    """What the peers of one comparison share: edge cases and, once a peer is there, the timed problem's tensors."""
+
+    def __init__(self, code: Code) -> None:
+        self._operator, self._code = operators.load(code.operator), code
+        self.problem = from_fields(self._operator.problem, code.problem)
+
+    def cases(self) -> Sequence[Case]:
+        return cases(self._operator, self._code.problem, every=False)
+
+    @cached_property
+    def timed(self) -> tuple[Mapping[str, Any], Mapping[str, float]]:
+        """(torch tensors, scalars). Raises AbsentError without torch."""
+        peers.to_torch({})  # before seconds go into drawing
+        arrays = self._operator.inputs(self.problem, np.random.default_rng(0), self._operator.input_kinds[0])
+        return peers.to_torch(arrays), scalars(self._operator, self.problem, arrays)
+
+
+def _sampler(peer: Peer, inputs: _Inputs, device: Device, policy: MeasurementPolicy) -> Sampler:
     if not isinstance(device, GpuDevice):
         raise AbsentError("peers need a GPU")
-    operator = operators.load(code.operator)
-    note = _check(peer, cases(operator, code.problem, every=False))
-    problem = from_fields(operator.problem, code.problem)
-    arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
-    run = peer.prepare(problem, peers.to_torch(arrays), scalars(operator, problem, arrays))
-    if not note:
-        raise _WrongError("it takes none of the edge cases, so nothing says that it is right")
+    run = peer.prepare(inputs.problem, *inputs.timed)
+    if not _check(peer, inputs.cases()):
+        raise AbsentError("it takes none of the edge cases, so nothing says that it is right")
+    run()
     last = float(np.median([device.times_of(run, 1, policy, flushes=_FLUSHES)[0] for _ in range(_WARM_UPS)]))
     launches = policy.launches(last)
     return lambda: float(np.median(device.times_of(run, launches, policy, flushes=_FLUSHES)))
 
 
 def _check(peer: Peer, edge_cases: Sequence[Case]) -> str:
-    """The cases that a peer takes, spelled; raises _WrongError where one comes out wrong."""
-    taken = []
-    for case in edge_cases:
+    """The largest case that a peer takes; empty for none. Raises _WrongError where it comes out wrong."""
+    for case in sorted(edge_cases, key=_elements, reverse=True):
         try:
-            run = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)
-        except AbsentError:
-            continue  # not this shape; perhaps another
-        outputs = run()
-        taken.append(case.name)
+            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)()
+        except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
+            continue
         for name, tensor in outputs.items():
             exact, rounded, tolerance = case.right[name]
             error = compare_output(name, peers.to_numpy(tensor), exact, rounded, tolerance)
             if not error.ok:
                 raise _WrongError(f"{case.name}: {error.reason}")
-    return "; ".join(taken)
+        return case.name
+    return ""
+
+
+def _elements(case: Case) -> int:
+    return sum(exact.size for exact, _, _ in case.right.values())
 
 
 def _placed(names: Sequence[str], times: Times) -> list[Row]:

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tuner.operator import MappedTensor, Plan
+from tuner.operator import Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields, Stage
 from tuner.samples import State
+from tuner.tensor_map import MappedTensor
 
 SIMULATED = "simulated"  # the model of a device that is not there
 POISON = 0xFF  # the byte that nobody writes: NaN in every float type, and no number that a kernel computes

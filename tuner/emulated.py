@@ -14,7 +14,8 @@ from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import TemplateError
-from tuner.operator import Array, MappedTensor, Operator, Parameter, Plan, parameters, scalars
+from tuner.operator import Array, Operator, Parameter, Plan, parameters, scalars
+from tuner.tensor_map import MappedTensor
 
 
 class Kernel:

@@ -12,8 +12,9 @@ from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
 from tuner.errors import InputError
-from tuner.operator import Argument, Implementation, Launch, MappedTensor, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
+from tuner.tensor_map import MappedTensor
 
 __all__ = [
     "Buffer",

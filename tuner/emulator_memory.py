@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tuner.emulator_runtime import EXCLUSIVE, runtime
 from tuner.errors import InputError, MachineError
-from tuner.operator import MappedTensor
+from tuner.tensor_map import MappedTensor
 
 Array = npt.NDArray[Any]
 

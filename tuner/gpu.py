@@ -9,13 +9,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
-from tuner import arch, tensor_map
+from tuner import arch, gpu_tensor_map
 from tuner.arch import ARCHES, GPU
 from tuner.arrays import Framework
 from tuner.binding import Binding
 from tuner.cubin import Cubin
 from tuner.errors import InputError, MachineError, UsageError
-from tuner.operator import Launch, MappedTensor, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.tensor_map import MappedTensor
 
 _STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -126,7 +127,7 @@ class _Step:
         for position, name, kind in self.scalars:
             arguments[position] = kind(values[name])
         for position, mapped in self.maps:
-            arguments[position] = tensor_map.encode(replace(mapped, address=int(values[mapped.name])))
+            arguments[position] = gpu_tensor_map.encode(replace(mapped, address=int(values[mapped.name])))
         try:
             self.function(self.grid, self.block, arguments, self.smem_bytes, stream)
         except _driver_error() as error:

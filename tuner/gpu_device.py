@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tuner import gpu, tensor_map
+from tuner import gpu, gpu_tensor_map
 from tuner.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
 from tuner.errors import MachineError
 from tuner.gpu_monitor import Monitor
-from tuner.operator import MappedTensor, Plan
+from tuner.operator import Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields
 from tuner.samples import State
+from tuner.tensor_map import MappedTensor
 
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _DEFAULT_STREAM = 0
@@ -30,7 +31,7 @@ _L2_BYTES = 38  # cudaDevAttrL2CacheSize
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 _LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch
-_COPY_BYTES, _COPIES = 2 << 30, 10
+_COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class GpuDevice:
         import cupy
 
         self._cuda, self._runtime, self._ordinal = cupy.cuda, cupy.cuda.runtime, ordinal
+        self._lost = False  # after a fatal fault
         self._runtime.setDevice(ordinal)
         self._monitor = Monitor(self._runtime.deviceGetPCIBusId(ordinal))
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
@@ -81,26 +83,30 @@ class GpuDevice:
         except self._runtime.CUDARuntimeError as error:
             if error.status == _OUT_OF_MEMORY:
                 raise MachineError(f"the GPU has no {nbytes} bytes left: measure a smaller problem") from error
-            raise _fault(error) from error
+            raise self._fault(error) from error
 
     def free(self, address: int) -> None:
-        self._runtime.free(address)
+        if not self._lost:  # it would fail, or wait for a kernel that never ends; the process ends soon
+            self._runtime.free(address)
 
     def fill(self, address: int, nbytes: int) -> None:
-        self._runtime.memset(address, POISON, nbytes)
+        with self._faults():
+            self._runtime.memset(address, POISON, nbytes)
 
     def write(self, address: int, data: Bytes) -> None:
-        if data.nbytes:
-            self._runtime.memcpy(address, data.ctypes.data, data.nbytes, _TO_DEVICE)
+        with self._faults():
+            if data.nbytes:
+                self._runtime.memcpy(address, data.ctypes.data, data.nbytes, _TO_DEVICE)
 
     def read(self, address: int, nbytes: int) -> Bytes:
         data = np.empty(nbytes, np.uint8)
-        if nbytes:
-            self._runtime.memcpy(data.ctypes.data, address, nbytes, _TO_HOST)
+        with self._faults():
+            if nbytes:
+                self._runtime.memcpy(data.ctypes.data, address, nbytes, _TO_HOST)
         return data
 
     def tensor_map(self, tensor: MappedTensor) -> np.void:
-        return tensor_map.encode(tensor)
+        return gpu_tensor_map.encode(tensor)
 
     def load(self, code: Code, plan: Plan) -> dict[str, Any]:
         """CuPy functions by entry; they keep their module loaded."""
@@ -153,13 +159,14 @@ class GpuDevice:
     def copy_gb_s(self) -> float:
         source, target = self.allocate(_COPY_BYTES), self.allocate(_COPY_BYTES)
         self.fill(source, _COPY_BYTES)
-        times = []
-        for begin, end in self._pairs(_COPIES):
-            self._runtime.eventRecord(begin, _DEFAULT_STREAM)
-            self._runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
-            self._runtime.eventRecord(end, _DEFAULT_STREAM)
-            self._wait(end, 10.0)
-            times.append(1e-3 * float(self._runtime.eventElapsedTime(begin, end)))
+        runtime, times = self._runtime, []
+        with self._faults():
+            for begin, end in self._pairs(_COPIES):
+                runtime.eventRecord(begin, _DEFAULT_STREAM)
+                runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
+                runtime.eventRecord(end, _DEFAULT_STREAM)
+                self._wait(end, _COPY_LIMIT_S)
+                times.append(1e-3 * float(runtime.eventElapsedTime(begin, end)))
         self.free(source)
         self.free(target)
         return 2e-9 * _COPY_BYTES / float(np.median(times))
@@ -178,6 +185,7 @@ class GpuDevice:
         deadline = time.monotonic() + limit_s
         while (status := self._runtime.eventQuery(event)) == _NOT_READY:
             if time.monotonic() > deadline:
+                self._lost = True
                 raise DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
             time.sleep(5e-5)
         if status:
@@ -189,7 +197,12 @@ class GpuDevice:
         try:
             yield
         except (self._cuda.driver.CUDADriverError, self._runtime.CUDARuntimeError) as error:
-            raise _fault(error) from error
+            raise self._fault(error) from error
+
+    def _fault(self, error: Any) -> DeviceFaultError:
+        fault = _classified(error)
+        self._lost = self._lost or fault.fatal
+        return fault
 
 
 def _launch(program: dict[str, Any], steps: Sequence[Step]) -> None:
@@ -205,7 +218,7 @@ def _most_shared(plan: Plan) -> dict[str, int]:
     return found
 
 
-def _fault(error: Any) -> DeviceFaultError:
+def _classified(error: Any) -> DeviceFaultError:
     if error.status in _REFUSED:
         return DeviceFaultError(Fault.REFUSED, str(error), fatal=False)
     if error.status in _ILLEGAL:

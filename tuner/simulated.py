@@ -23,7 +23,6 @@ from tuner.operator import (
     Argument,
     Array,
     Implementation,
-    MappedTensor,
     Operator,
     Plan,
     Role,
@@ -37,6 +36,7 @@ from tuner.predict import formula, guess_residency
 from tuner.render import render
 from tuner.result import Fields, Scalar
 from tuner.samples import State
+from tuner.tensor_map import MappedTensor
 
 _CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal slowdown
 _OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes

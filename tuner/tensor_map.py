@@ -1,52 +1,43 @@
-"""Tensor maps for a GPU: cuTensorMapEncodeTiled of the driver, through ctypes."""
+"""How TMA sees tensors: what a plan says of a map, and what a device encodes into a kernel's argument."""
 
-import ctypes
-from functools import cache, lru_cache
-
-import numpy as np
+from dataclasses import dataclass
 
 from tuner.dtype import DType
-from tuner.errors import InputError, MachineError
-from tuner.operator import MappedTensor
-
-_BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
-# CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-_DTYPES = {DType.FP16: 6, DType.FP32: 7, DType.BF16: 9, DType.INT32: 3, DType.INT64: 5}
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_NOT_INTERLEAVED, _PROMOTE_TO_128_BYTES, _ZERO_FILL = 0, 2, 0
 
 
-@lru_cache(maxsize=4096)  # an application calls with the same tensors again and again
-def encode(tensor: MappedTensor) -> np.void:
-    """The 128 bytes of a kernel's argument. Raises InputError where the driver refuses, MachineError where none is."""
-    rank, inner_first = len(tensor.shape), slice(None, None, -1)
-    room = (ctypes.c_uint8 * (_BYTES + _ALIGNMENT))()
-    place = -(-ctypes.addressof(room) // _ALIGNMENT) * _ALIGNMENT
-    status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(place),
-        _DTYPES[tensor.dtype],
-        ctypes.c_uint32(rank),
-        ctypes.c_void_p(tensor.address),
-        (ctypes.c_uint64 * rank)(*tensor.shape[inner_first]),
-        (ctypes.c_uint64 * max(rank - 1, 1))(*tensor.strides[:-1][inner_first]),
-        (ctypes.c_uint32 * rank)(*tensor.box[inner_first]),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
-        _NOT_INTERLEAVED,
-        _SWIZZLES[tensor.swizzle],
-        _PROMOTE_TO_128_BYTES,
-        _ZERO_FILL,
-    )
-    if status:
-        raise InputError(
-            f"{tensor.name}: the driver refuses a tensor map (error {status}) of shape {list(tensor.shape)}, strides "
-            f"{list(tensor.strides)} bytes: address and strides must be multiples of 16 bytes, none negative"
-        )
-    return np.void(ctypes.string_at(place, _BYTES))
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How TMA copies boxes of a tensor: a kernel parameter `name`, passed by value, for the Argument `argument`.
+
+    The map has the argument's dims and strides; `box` counts elements along each, outermost first. `swizzle` is the
+    span in bytes over which 16-byte chunks of a box's rows are permuted: 0, 32, 64 or 128.
+    """
+
+    name: str
+    argument: str
+    box: tuple[int, ...]
+    swizzle: int = 0
 
 
-@cache
-def _driver() -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise MachineError(f"no tensor map without a CUDA driver ({error})") from error
+@dataclass(frozen=True, slots=True)
+class MappedTensor:
+    """A tensor in device memory as a tensor map describes it: what a device encodes into the parameter's bytes."""
+
+    name: str
+    address: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    box: tuple[int, ...]
+    swizzle: int
+
+    @classmethod
+    def of(
+        cls, map: TensorMap, dtype: DType, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> "MappedTensor":
+        """`strides` are in elements. That of a dim of size 1 is replaced: nobody walks it, but TMA judges it."""
+        size, walked = dtype.itemsize, list(strides)
+        for axis in reversed(range(len(shape) - 1)):
+            if shape[axis] == 1:
+                walked[axis] = -(-walked[axis + 1] * shape[axis + 1] * size // 16) * 16 // size
+        return cls(map.argument, address, dtype, shape, tuple(size * stride for stride in walked), map.box, map.swizzle)

@@ -15,6 +15,7 @@ from tuner import operators
 from tuner.arena import Arena
 from tuner.canonical import encode
 from tuner.device import Call, Code, Device, DeviceFaultError, Fault
+from tuner.errors import MachineError
 from tuner.judge import Judge, cases
 from tuner.operator import Array, from_fields
 from tuner.policy import MeasurementPolicy
@@ -86,7 +87,7 @@ A = TypeVar("A")
 
 def _sure(answer: object, kind: type[A]) -> A:
     if isinstance(answer, Fell):
-        raise DeviceFaultError(answer.fault, answer.reason, fatal=True)
+        raise MachineError(f"the device process does not answer: {answer.reason}")
     assert isinstance(answer, kind), "a process answers what it was asked"
     return answer
 
@@ -121,9 +122,15 @@ class Stand:
 
     def do(self, request: Request) -> Answer:
         if isinstance(request, Look):
-            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if request.ceilings else {}
-            return Seen({**self.device.facts(), **ceilings})
+            return self._look(request)
         return self._race(request) if isinstance(request, Heat) else self._time(request)
+
+    def _look(self, look: Look) -> Seen:
+        try:
+            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if look.ceilings else {}
+        except DeviceFaultError as error:
+            raise MachineError(f"the device fails at a plain copy ({error}): nothing can be measured on it") from error
+        return Seen({**self.device.facts(), **ceilings})
 
     def _time(self, task: Task) -> Timed:
         """Correctness before time: nothing wrong is timed."""
@@ -139,6 +146,8 @@ class Stand:
             samples = screen(timer.sample, self.session, task.policy, task.best_us)
         except DeviceFaultError as error:
             return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
+        except MachineError as error:  # no memory for its workspaces
+            return Timed(verdict, fell=Fell(Fault.REFUSED, str(error)))
         finally:
             self._release()
         fell = None if samples else Fell(Fault.UNTIMED, "every one was throttled, or shared the device")
@@ -161,6 +170,8 @@ class Stand:
                     rounds.append(tuple(found[i].time_us for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
+        except MachineError as error:
+            return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
         return Raced(tuple(rounds))

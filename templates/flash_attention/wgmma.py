@@ -2,8 +2,9 @@
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan, TensorMap
+from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
+from tuner.tensor_map import TensorMap
 
 from .operator import Problem
 from .wgmma_config import (

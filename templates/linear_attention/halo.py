@@ -49,10 +49,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
+            "min_ctas": (1, 2, 3, 4),
             "keep_weights": (False, True),
         },
         constraints=(
-            *shape_constraints(problem, arch),
+            *shape_constraints(problem, arch, sum_bytes),
             register_constraint(problem, arch, lambda c: np.ones(np.shape(c.BT), bool)),
         ),
     )
@@ -69,7 +70,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, _arch: Arch) -> Config:
     BT, BK, threads, width = default_tile(problem)
-    return Config(BT, BK, threads, width, False)
+    return Config(BT, BK, threads, width, 1, False)
 
 
 def halo_tokens(problem: Problem, config: Config) -> int:

@@ -40,10 +40,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
+            "min_ctas": (1, 2, 3, 4),
             "keep_weights": (False, True),
             "smem_budget": smem_budgets(arch),
         },
-        constraints=(*shape_constraints(problem, arch), *budget_constraints(problem, arch, TICKET)),
+        constraints=(
+            *shape_constraints(problem, arch, lambda c: smem_bytes(problem, c, TICKET)),
+            *budget_constraints(problem, arch, TICKET),
+        ),
     )
 
 
@@ -80,7 +84,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, arch: Arch) -> Config:
     BT, BK, threads, width = default_tile(problem)
-    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, False, budget), TICKET)
+    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, 1, False, budget), TICKET)
 
 
 def flag_words(problem: Problem, config: Config) -> int:

@@ -1,5 +1,5 @@
-// A thread's vectors of one tensor, one a token, between their arrival and their use: in registers, or in slots of shared
-// memory that no other thread touches, where cp.async puts them.
+// A thread's vectors of one tensor, one a token, between their arrival and their use: in registers, or in slots of
+// shared memory that no other thread touches, where cp.async puts them.
 #pragma once
 #include "cp_async.cuh"
 #include "linear_attention/vector.cuh"
@@ -15,13 +15,13 @@ struct Column {
 
 // The column of a channel, which counts over all heads, in a row of the batch.
 template <int D, class T>
-__device__ __forceinline__ Column<T> column(T* x, int64_t batch_stride, int64_t token_stride, int64_t head_stride, int row,
-                                            int channel) {
+__device__ __forceinline__ Column<T> column(T* x, int64_t batch_stride, int64_t token_stride, int64_t head_stride,
+                                            int row, int channel) {
   return {x + row * batch_stride + channel / D * head_stride + channel % D, token_stride};
 }
 
-// fetch: tokens `begin` to `end` (exclusive) of the TOKENS from `first` on. forget: what was computed from the vectors is
-// not kept for later, so that it takes no registers.
+// fetch: tokens `begin` to `end` (exclusive) of the TOKENS from `first` on. forget: what was computed from the vectors
+// is not kept for later, so that it takes no registers.
 template <class Vec, int TOKENS, int THREADS, bool STAGED>
 struct Slots;
 

@@ -134,7 +134,8 @@ struct Groups {
 // o of a thread's tokens, from the state before them.
 template <class Tile, int FLOOR, bool kKeepWeights, bool kFinal, bool kVarlen>
 __device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state,
-                                      typename Tile::Kept& q, typename Tile::Kept& k, typename Tile::Kept& v, float const (&beta)[Tile::V], Place const& at,
+                                      typename Tile::Kept& q, typename Tile::Kept& k, typename Tile::Kept& v,
+                                      float const (&beta)[Tile::V], Place const& at,
                                       Sequences<kVarlen> const& sequences, States const& states) {
   if (at.begin >= at.end) return;
   Span span = sequences.at(at.first);

@@ -26,6 +26,7 @@ class Shape:
     BK: int  # channels a tile, over all heads
     threads: int  # a block
     width: int  # channels a thread, loaded at once
+    min_ctas: int  # blocks that the registers of an SM must hold
     keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
 
 
@@ -85,8 +86,8 @@ def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
     return kept + 2 * tokens + 4 * c.width + 40
 
 
-def shape_constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
-    """What every tile needs."""
+def shape_constraints(problem: Problem, arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
+    """What every tile needs whose block takes smem(c) bytes of shared memory."""
     return (
         Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
         Constraint("a thread folds a channel", lambda c: c.threads >= c.BK),
@@ -94,6 +95,14 @@ def shape_constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
         Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),
         Constraint("a thread's loop over its tokens is unrolled", lambda c: tokens_per_thread(c) <= MAX_TOKENS),
         Constraint("the groups' sums fit a block", lambda c: sum_bytes(c) <= arch.smem_per_block),
+        Constraint(
+            "the blocks asked for fit the threads of an SM",
+            lambda c: c.min_ctas * c.threads <= arch.threads_per_sm,
+        ),
+        Constraint(
+            "the blocks asked for fit the shared memory of an SM",
+            lambda c: c.min_ctas * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm,
+        ),
     )
 
 
@@ -119,7 +128,7 @@ def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Cons
         "a thread's vectors fit its registers",
         lambda c: (
             register_estimate(problem, c, in_registers(c))
-            <= np.minimum(arch.registers_per_sm // c.threads // 8 * 8, arch.registers_per_thread)
+            <= np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
         ),
     )
 

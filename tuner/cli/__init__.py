@@ -23,7 +23,7 @@ def main() -> None:
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from tuner.cli import doctor, inspect, search, show
+    from tuner.cli import bench, doctor, inspect, search, show
     from tuner.cli.options import per_operator
     from tuner.cli.output import guarded
 
@@ -40,6 +40,7 @@ def build() -> typer.Typer:
     per_operator(app, "render", inspect.render_command, help="Print the CUDA source of a config.")
     per_operator(app, "inspect", inspect.inspect_command, help="Compile a config and print what it uses.")
     per_operator(app, "verify", inspect.verify_command, help="Check a config on the CPU emulator.")
+    per_operator(app, "bench", bench.bench_command, help="Race our best against peers, on this machine's GPU.")
     per_operator(app, "report", show.report, help="Write the report of what is stored.")
     app.command("show")(guarded(show.show))
     app.command("operators")(guarded(show.list_operators))

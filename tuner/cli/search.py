@@ -16,11 +16,11 @@ from tuner.check import Checker
 from tuner.cli.display import Display
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, listing, say
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, statics, to_fields
 from tuner.result import Evidence
 from tuner.sampler import METHODS
+from tuner.session import evidence_for, session
 from tuner.store import Store
 
 
@@ -49,7 +49,14 @@ def search(
     if sampler not in METHODS:
         raise UsageError(f"unknown sampler {sampler!r} (known: {', '.join(METHODS)})")
     outcomes = []
-    with Store.open(db) as store, Compiler(workers) as compiler, Checker(workers) as checker, _interruptible() as stop:
+    evidence = evidence_for(target)
+    with (
+        Store.open(db) as store,
+        Compiler(workers) as compiler,
+        Checker(workers) as checker,
+        session(target, store, compiler, checker) as find,
+        _interruptible() as stop,
+    ):
         for problem in problems:
             request = tune.Request(
                 operator,
@@ -64,9 +71,8 @@ def search(
                 implementation=implementation,
                 command=_command_line(),
             )
-            evaluator = Predictor(operator, problem, target, compiler, checker)
-            with Display(_title(request), evaluator.evidence, quiet) as display:
-                outcomes.append(tune.search(request, store, evaluator, display.step, stop.is_set))
+            with Display(_title(request), evidence, quiet) as display:
+                outcomes.append(find(request, display.step, stop.is_set))
             if stop.is_set():
                 break
         path = summary.write(outcomes, report)

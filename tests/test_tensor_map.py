@@ -1,0 +1,109 @@
+"""Tensor maps on their way into kernels: on the emulator, on a simulated device, and through the driver's encoder."""
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cupy_double import Driver, asarray, driver
+
+from tuner import emulated, emulator, gpu, gpu_tensor_map, nvrtc, operators
+from tuner.arch import ARCHES
+from tuner.arena import Arena
+from tuner.arrays import FRAMEWORKS
+from tuner.binding import bind
+from tuner.cubin import Cubin
+from tuner.device import Code
+from tuner.dtype import DType
+from tuner.errors import InputError, MachineError
+from tuner.operator import to_fields
+from tuner.operators.flash_attention.operator import Problem
+from tuner.render import render
+from tuner.simulated import Simulation
+from tuner.tensor_map import MappedTensor
+from tuner.tensor_map import TensorMap as Declared
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+__all__ = ["driver"]  # a fixture
+
+OPERATOR = operators.load("flash_attention")
+WGMMA = operators.implementation("flash_attention", "wgmma")
+PROBLEM = Problem(head_dim=32, batch=2, heads=2, kv_heads=1, seq_q=70, seq_k=90)
+CONFIG = WGMMA.default(PROBLEM, ARCHES["sm_90a"])
+PLAN = WGMMA.plan(PROBLEM, CONFIG)
+ROWS = Declared("x_32", "x", (1, 64, 1, 32), swizzle=64)
+
+
+def drawn() -> dict[str, Any]:
+    return OPERATOR.inputs(PROBLEM, np.random.default_rng(0), "normal")
+
+
+def bound(arrays: dict[str, Any], framework: str) -> Any:
+    request = OPERATOR.call(*(arrays[name] for name in "qkv"))
+    return bind(OPERATOR, request, {name: FRAMEWORKS[framework].facts(name, arrays[name]) for name in "qkv"})
+
+
+def assert_right(arrays: dict[str, Any], o: np.ndarray, lse: np.ndarray) -> None:
+    assert all(error.ok for error in errors(OPERATOR, PROBLEM, arrays, {"o": o, "lse": lse}))
+
+
+def of(strides: tuple[int, ...], shape: tuple[int, ...] = (2, 70, 2, 32)) -> MappedTensor:
+    return MappedTensor.of(ROWS, DType.BF16, 4096, shape, strides)
+
+
+def test_a_dim_that_nobody_walks_gets_a_stride_that_tma_accepts() -> None:
+    mapped = of((7, 64, 7, 32), shape=(1, 70, 1, 32))
+    assert mapped.strides[1] == 128
+    assert all(stride % 16 == 0 and stride >= 64 for stride in mapped.strides[:3])
+
+
+def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
+    assert emulator.base_address(emulator.encode(of((4480, 64, 32, 1)))) == 4096
+    with pytest.raises(InputError, match=r"x \[2, 70, 2, 32\].*no stride negative"):
+        emulator.encode(of((-4480, 64, 32, 1)))
+
+
+def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
+    arrays = drawn()
+    kernel = emulator.build(render(OPERATOR, WGMMA, PROBLEM, CONFIG, "host"), checked=False)
+    call = emulated.Kernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
+    assert_right(arrays, *call({name: arrays[name] for name in "qkv"}, {}))
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["emulated", "reference"])
+def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
+    device, arrays = Simulation(emulated=executed).open(), drawn()
+    code = Code("flash_attention", "wgmma", to_fields(PROBLEM), to_fields(CONFIG), b"")
+    with Arena(device, OPERATOR, PROBLEM, arrays) as arena:
+        device.run(device.load(code, PLAN), arena.call(PLAN), 60.0)
+        assert not arena.damage(inputs=True)
+        assert_right(arrays, **arena.outputs())
+
+
+def test_a_call_on_a_gpu_encodes_maps_through_the_driver(driver: Driver) -> None:
+    driver.know(emulator.build(render(OPERATOR, WGMMA, PROBLEM, CONFIG, "host"), checked=False))
+    cubin = nvrtc.compile(render(OPERATOR, WGMMA, PROBLEM, CONFIG), Options("sm_90a"))
+    assert isinstance(cubin, Cubin)
+    arrays = drawn()
+    device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
+    call = gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
+    o, lse = call({name: device[name] for name in "qkv"}, {})
+    assert_right(arrays, o.host, lse.host)
+
+
+def test_the_drivers_refusal_is_an_input_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
+    with pytest.raises(InputError, match=r"x: the driver refuses a tensor map \(error 1\) of shape \[2, 70, 2, 32\]"):
+        gpu_tensor_map.encode(of((4488, 64, 32, 1)))
+
+
+def test_without_a_driver_there_is_no_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    gpu_tensor_map._driver.cache_clear()
+    with pytest.raises(MachineError, match=r"no tensor map without a CUDA driver .*libcuda"):
+        gpu_tensor_map.encode(of((4496, 64, 32, 1)))
