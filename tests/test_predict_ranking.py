@@ -16,7 +16,7 @@ Tile = tuple[int, int, int]  # BM, BN, warps
 
 
 def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
-    """The least predicted cost of each tile over the other choices; a few bytes spilled outside the loop are no harm."""
+    """The least predicted cost of each tile over the other choices, at most a few bytes spilled outside the loop."""
     operator, target = operators.load("flash_attention"), gpu("A100")
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=head_dim)

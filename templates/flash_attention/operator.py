@@ -197,7 +197,8 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (2, 4, 2, 130, 130),
     )
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
-    return tuple(replace(problem, **dict(zip(names, shape, strict=True))) for shape in shapes)
+    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
+    return tuple(replace(problem, **sizes) for sizes in extents)
 
 
 def flash_attention(

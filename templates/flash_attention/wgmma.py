@@ -115,4 +115,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    unproven=True,
 )

@@ -157,7 +157,8 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (1, 1, 1, 70, 70, 1, 70),  # every key a sink
     )
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
-    return tuple(replace(problem, slots=0, **dict(zip(names, shape, strict=True))) for shape in shapes)
+    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
+    return tuple(replace(problem, slots=0, **sizes) for sizes in extents)
 
 
 def streaming_attention(
