@@ -129,9 +129,7 @@ def test_staged_enumeration_agrees_with_testing_every_combination(sizes: list[in
     constraint = Constraint("sum", lambda c: (getattr(c, first) + 2 * getattr(c, other)) % modulus != 0)
     space = Space(make_dataclass("Row", names), dict(zip(names, map(range, sizes), strict=True)), (constraint,))
     expected = [
-        row
-        for row in product(*map(range, sizes))
-        if (row[0] + 2 * row[min(last, len(names) - 1)]) % modulus != 0
+        row for row in product(*map(range, sizes)) if (row[0] + 2 * row[min(last, len(names) - 1)]) % modulus != 0
     ]
     assert space.codes.tolist() == [list(row) for row in expected]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tuner.dtype import DType
-from tuner.operator import MappedTensor
-from tuner.tensor_map import encode
+from tuner.gpu_tensor_map import encode
+from tuner.tensor_map import MappedTensor
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

@@ -56,9 +56,7 @@ class Gaussian:
     probability that a config works, which the same kernel interpolates.
     """
 
-    def __init__(
-        self, space: Space[Any], rng: np.random.Generator, starts: Starts, prior: Prior | None = None
-    ) -> None:
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts, prior: Prior | None = None) -> None:
         self._space, self._rng, self._starts, self._prior = space, rng, starts, prior
         self._model: Model | None = None
         # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
@@ -100,7 +98,6 @@ class Gaussian:
         pool = candidates(self._space, history, self._rng)
         posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
         return Model(axes, fitted, pool, posterior, len(history.tried), [])
-
 
     def _coordinates_for(self, history: History) -> Coordinates:
         """The last coordinates, or new ones when the prior was dropped or taken up again."""
