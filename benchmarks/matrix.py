@@ -58,7 +58,7 @@ def main() -> int:
         for name, dtype, causal, head_dim in product(options.arch, DTYPES, (False, True), HEAD_DIMS):
             target = arch.gpu(name)
             problem = operator.problem(head_dim=head_dim, dtype=dtype, causal=causal)
-            request = tune.Request(operator, problem, target, budget=options.budget)
+            request = tune.Request(operator, problem, target, budget=options.budget, implementation="mma_sync")
             started = time.monotonic()
             outcome = tune.search(request, store, Predictor(operator, problem, target, compiler, checker))
             lines.append(_line(outcome, time.monotonic() - started))

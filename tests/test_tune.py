@@ -22,6 +22,7 @@ from tuner.store import Store
 OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=64)
 GPU = gpu("sm_80")
+MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
 RIGHT = Verdict((OutputError("o", 0.0, 0.0, 1e-3, 1e-3),), (), ("recorded",))
 WRONG = Verdict((OutputError("o", 1.0, 1.0, 1e-3, 1e-3),), (), ("recorded",))
 
@@ -130,6 +131,13 @@ def test_failures_are_rows_and_do_not_end_the_search(store: Store) -> None:
     assert failed
     assert outcome.record is not None
     assert int(outcome.record.config["BM"]) <= 32
+
+
+def test_of_configs_that_tie_the_one_nearest_to_the_default_is_the_record(store: Store) -> None:
+    default = MMA_SYNC.default(PROBLEM, GPU.arch)
+    outcome = tune.search(request(budget=60), store, Recorded(cost=lambda c: 100 + 1e-6 * (c.BM + c.stages)))
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(default)
 
 
 def test_a_config_that_spills_stands_behind_all_that_do_not(store: Store) -> None:

@@ -10,7 +10,7 @@ from tuner import __version__
 from tuner.arch import GPU
 from tuner.errors import UsageError
 from tuner.evaluate import Candidate, Evaluator, contenders
-from tuner.operator import Operator, canonical, from_fields
+from tuner.operator import Operator, canonical, from_fields, to_fields
 from tuner.race import Race, lane
 from tuner.result import Attempt, Evidence, Identity, TuningRecord, Verdict, order
 from tuner.store import Store, StoredAttempt
@@ -21,6 +21,7 @@ _CHECKED_AT_MOST = 4 * FINALISTS  # … when the first ones turn out wrong
 _BATCH = 16  # configs that compile side by side between two looks at the model
 _SMALL_GAIN = 0.01  # relative expected improvement under which searching on does not pay
 _LEAST = 24  # tries before that is believed
+_TIE = 0.001  # relative difference that nothing hangs on
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def search(
     try:
         reused = log.resume(request, evaluator) if request.resume else 0
         why = _explore(request, evaluator, race, log, observe, stopped)
-        record = _decide(evaluator, log, observe)
+        record = _decide(request, evaluator, log, observe)
         if record is not None:
             store.promote(record, study)
     except BaseException as error:
@@ -119,7 +120,7 @@ def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
     race = _start(request, evaluator)
     log = _Log(store, 0, race)
     reused = log.resume(request, evaluator)
-    right = [each for each in ranked(log.tried) if each.verdict and each.verdict.ok]
+    right = _right(log.tried, request, len(log.tried))
     record = _record(right, evaluator, len(log.tried)) if right else None
     seconds = time.monotonic() - started
     return Outcome(request, record, tuple(log.tried), reused, race, seconds, "nothing was searched", evaluator.evidence)
@@ -242,16 +243,42 @@ def ranked(tried: Sequence[Tried]) -> list[Tried]:
     return list(distinct.values())
 
 
-def _decide(evaluator: Evaluator, log: _Log, observe: Callable[[Progress], None]) -> TuningRecord | None:
+def _decide(
+    request: Request, evaluator: Evaluator, log: _Log, observe: Callable[[Progress], None]
+) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
-    total = min(len(ranked(log.tried)), _CHECKED_AT_MOST)
-    for first in range(0, total, FINALISTS):
-        finalists = ranked(log.tried)[first : first + FINALISTS]
+    for first in range(0, min(len(ranked(log.tried)), _CHECKED_AT_MOST), FINALISTS):
+        finalists = _contest(log.tried, request)[first : first + FINALISTS]
         _judge(evaluator, log, [each for each in finalists if each.verdict is None], observe)
-        right = [each for each in ranked(log.tried)[: first + FINALISTS] if each.verdict and each.verdict.ok]
-        if right:
+        if right := _right(log.tried, request, first + FINALISTS):
             return _record(right, evaluator, len(log.tried))
     return None
+
+
+def _right(tried: Sequence[Tried], request: Request, count: int) -> list[Tried]:
+    """Of the first `count` of the contest, those that passed their checks."""
+    return [each for each in _contest(tried, request)[:count] if each.verdict and each.verdict.ok]
+
+
+def _contest(tried: Sequence[Tried], request: Request) -> list[Tried]:
+    """Who may become the record, best first; of those that tie with the best, the nearest to its default first."""
+    found = ranked(tried)
+    if not found:
+        return found
+    best = found[0].attempt.value or 0.0
+    ties = [each for each in found if (each.attempt.value or 0.0) <= best * (1 + _TIE) and not _spills(each)]
+    others = [each for each in found if each not in ties]
+    return [*sorted(ties, key=lambda each: _differences(each, request)), *others]
+
+
+def _differences(tried: Tried, request: Request) -> int:
+    """In how many fields a config differs from its implementation's default."""
+    default = to_fields(tried.candidate.implementation.default(request.problem, request.gpu.arch))
+    return sum(default[name] != value for name, value in tried.attempt.config.items())
+
+
+def _spills(tried: Tried) -> bool:
+    return tried.attempt.resources is None or tried.attempt.resources.spill_bytes > 0
 
 
 def _judge(evaluator: Evaluator, log: _Log, open_: Sequence[Tried], observe: Callable[[Progress], None]) -> None:
@@ -282,6 +309,6 @@ def _record(right: Sequence[Tried], evaluator: Evaluator, tried: int) -> TuningR
 
 
 def _margin(right: Sequence[Tried]) -> float:
-    """How far the runner-up is behind the winner; 0 where there is none."""
+    """How far the runner-up is behind the winner; 0 where there is none, or where they tie."""
     values = [each.attempt.value for each in right[:2] if each.attempt.value is not None]
-    return values[1] / values[0] - 1 if len(values) == 2 else 0.0
+    return max(values[1] / values[0] - 1, 0.0) if len(values) == 2 else 0.0
