@@ -15,8 +15,10 @@ from tuner.pool import Limits, Lost, Pool
 
 ROOT = Path(__file__).parents[1]
 CALLER = """
+import signal
 from test_pool import obey
 from tuner.pool import Pool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 with Pool(obey, workers=2) as pool:
     for job, answer in pool.run(["pid", "pid", "hang", "hang"]):
         print(answer, flush=True)
@@ -172,5 +174,5 @@ def test_no_worker_is_left_when_its_caller_is(how: signal.Signals) -> None:
     assert caller.stdout
     pids = {int(caller.stdout.readline()) for _ in range(2)}
     caller.send_signal(how)
-    caller.communicate(timeout=60)
+    caller.communicate(timeout=10)
     wait_until(lambda: not any(map(alive, pids)))
