@@ -121,6 +121,21 @@ def test_doctor_and_operators_speak_json_too() -> None:
     assert "flash_attention" in [each["name"] for each in json.loads(run("operators", "--json").stdout)]
 
 
+def test_replay_says_how_near_a_sampler_came_on_a_recorded_space(tmp_path: Path) -> None:
+    cache = {f"{a},{b}": {"a": a, "b": b, "time": 1.0 + (a - 4) ** 2 + b} for a in range(8) for b in range(4)}
+    recorded = tmp_path / "made_up.json"
+    recorded.write_text(
+        json.dumps(
+            {"tune_params_keys": ["a", "b"], "tune_params": {"a": [*range(8)], "b": [*range(4)]}, "cache": cache}
+        )
+    )
+    done = run("replay", recorded, "--budget", 32, "--seeds", 2, "--json")
+    found = json.loads(done.stdout)
+    assert found["configs"] == 32
+    assert found["fraction_of_optimum"]["32"] == {"mean": 1.0, "p10": 1.0}
+    assert "P-score" in run("replay", recorded, "--budget", 8, "--seeds", 2).stdout
+
+
 def test_every_command_has_help() -> None:
     for command in build().registered_groups:
         done = run(command.name, "flash_attention", "--help")
@@ -154,10 +169,11 @@ def test_every_command_has_help() -> None:
         ),
         (["report", *HEAD, "--format", "pdf"], "--format 'pdf': give one of html, md, json"),
         (["show", "nothing"], "unknown operator 'nothing'"),
+        (["replay", "/dev/null"], "/dev/null"),
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
-    place = [] if "--db" in arguments else ["--db", str(tmp_path / "tuner.db")]
+    place = [] if "--db" in arguments or arguments[0] == "replay" else ["--db", str(tmp_path / "tuner.db")]
     done = run(*arguments, *place)
     assert done.exit_code == 2, done.output
     assert message in done.stderr

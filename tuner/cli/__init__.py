@@ -23,7 +23,7 @@ def main() -> None:
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from tuner.cli import bench, doctor, inspect, search, show
+    from tuner.cli import bench, doctor, inspect, replay, search, show
     from tuner.cli.options import per_operator
     from tuner.cli.output import guarded
 
@@ -44,6 +44,7 @@ def build() -> typer.Typer:
     per_operator(app, "report", show.report, help="Write the report of what is stored.")
     app.command("show")(guarded(show.show))
     app.command("operators")(guarded(show.list_operators))
+    app.command("replay")(guarded(replay.replay_command))
     app.command("doctor")(guarded(doctor.doctor))
     return app
 
