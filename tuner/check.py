@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,8 @@ import numpy as np
 from tuner import emulator, operators
 from tuner.emulator import Mode
 from tuner.operator import Arrays, Operator, canonical, extents, from_fields, scalars
-from tuner.pool import Limits, Lost, Pool
 from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import errors
+from tuner.verify import Expected, expect
 
 # What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
 # other order; races, uninitialised reads and missing waits.
@@ -37,25 +37,19 @@ class Checker:
     """A pool of killable emulator processes. A crash or an endless loop in a kernel is a verdict."""
 
     def __init__(self, workers: int | None = None, timeout_s: float = 120.0) -> None:
-        self._pool: Pool[tuple[int, Job], Verdict] = Pool(
-            _check_numbered, workers=workers, limits=Limits(timeout_s=timeout_s)
-        )
+        self._pool = emulator.Pool(workers, timeout_s)
 
     def __enter__(self) -> "Checker":
         self._pool.__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._pool.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.__exit__(kind, error, at)
 
     def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
         """(position, Verdict) as they finish."""
-        for (position, _), answer in self._pool.run(enumerate(jobs)):
-            yield position, Verdict((), (answer.reason,)) if isinstance(answer, Lost) else answer
-
-
-def _check_numbered(numbered: tuple[int, Job]) -> Verdict:
-    return check(numbered[1])
+        for position, answer in self._pool.map(check, jobs):
+            yield position, Verdict((), (str(answer),)) if isinstance(answer, emulator.Finding) else answer
 
 
 def check(job: Job) -> Verdict:
@@ -67,12 +61,12 @@ def check(job: Job) -> Verdict:
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     for case, mode in _rounds(operator, problem, job):
-        arrays = _inputs(operator.name, canonical(case.problem), case.kind)
+        arrays, expected = _drawn(operator.name, canonical(case.problem), case.kind)
         outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
         done.append(f"{case.name(operator)} {case.kind} {mode}")
         if run.findings:
             return Verdict(tuple(worst.values()), tuple(str(f) for f in run.findings), tuple(done))
-        for error in errors(operator, case.problem, arrays, outputs):
+        for error in expected.errors(outputs):
             worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
     return Verdict(tuple(worst.values()), (), tuple(done))
 
@@ -101,11 +95,13 @@ def _rounds(operator: Operator[Any], problem: Any, job: Job) -> Iterator[tuple[C
 
 
 @lru_cache(maxsize=64)
-def _inputs(operator: str, problem: str, kind: str) -> Arrays:
+def _drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
+    """Inputs and what is expected of them: once a process, for all modes of all configs."""
     loaded = operators.load(operator)
     value = from_fields(loaded.problem, json.loads(problem))
     drawn = loaded.inputs(value, np.random.default_rng(0), kind)
-    return {**drawn, **scalars(loaded, value, drawn)}
+    arrays = {**drawn, **scalars(loaded, value, drawn)}
+    return arrays, expect(loaded, value, arrays)
 
 
 def _badness(error: OutputError) -> float:

@@ -62,12 +62,15 @@ class Predictor:
         self._options = Options(arch=gpu.arch.name)
 
     def identity(self, candidate: Candidate) -> Identity:
+        return self._identity(candidate, self.source(candidate))
+
+    def _identity(self, candidate: Candidate, source: Source) -> Identity:
         return Identity(
             operator=self._operator.name,
             implementation=candidate.implementation.name,
             problem=canonical(self._problem),
             gpu=self._gpu.name,
-            source=self.source(candidate).digest,
+            source=source.digest,
             options=str(self._options),
             toolkit=str(toolkit()),
             policy=self.policy,
@@ -81,9 +84,10 @@ class Predictor:
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
         started = time.perf_counter()
-        jobs = [(self.source(candidate), self._options) for candidate in batch]
-        for position, outcome in self._compiler.compile_many(jobs):
-            yield position, self._attempt(batch[position], outcome, time.perf_counter() - started)
+        sources = [self.source(candidate) for candidate in batch]
+        for position, outcome in self._compiler.compile_many((source, self._options) for source in sources):
+            identity = self._identity(batch[position], sources[position])
+            yield position, self._attempt(batch[position], identity, outcome, time.perf_counter() - started)
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
         yield from self._checker.check_many([self._job(candidate) for candidate in batch])
@@ -92,8 +96,8 @@ class Predictor:
         problem, config = to_fields(self._problem), to_fields(candidate.config)
         return Job(self._operator.name, candidate.implementation.name, problem, config)
 
-    def _attempt(self, candidate: Candidate, outcome: Cubin | Failed, seconds: float) -> Attempt:
-        identity, config = self.identity(candidate), to_fields(candidate.config)
+    def _attempt(self, candidate: Candidate, identity: Identity, outcome: Cubin | Failed, seconds: float) -> Attempt:
+        config = to_fields(candidate.config)
         if isinstance(outcome, Failed):
             return Attempt(identity, config, failure=outcome, seconds=seconds)
         plan = candidate.implementation.plan(self._problem, candidate.config)

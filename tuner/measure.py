@@ -128,7 +128,7 @@ class Measurer(Predictor):
         jobs = [(self.source(batch[position]), self._options) for position in positions]
         for i, outcome in _ahead(self._compiler.compile_many(jobs)):
             candidate = batch[positions[i]]
-            attempt = self._attempt(candidate, outcome, 0.0)
+            attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
             if attempt.failure is None and isinstance(outcome, Cubin):
                 attempt = self._timed(candidate, attempt, outcome)
             yield positions[i], replace(attempt, seconds=time.perf_counter() - started)

@@ -1,6 +1,7 @@
 """Is an output right? Errors against a float64 reference, judged by how much rounding alone would cost."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,38 @@ from tuner.result import OutputError
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What outputs are compared with: exact, as rounding alone would leave them, and how far they may be off."""
+
+    exact: Arrays
+    rounded: Arrays
+    tolerances: Mapping[str, Tolerance]
+
+    def errors(self, outputs: Mapping[str, Array]) -> tuple[OutputError, ...]:
+        """One error an output.
+
+        The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never
+        passes, and infinities must be where the reference has them.
+        """
+        return tuple(
+            compare(name, outputs[name], self.exact[name], self.rounded[name], self.tolerances[name])
+            for name in self.exact
+        )
+
+
+def expect(operator: Operator[Any], problem: Any, arrays: Arrays) -> Expected:
+    """What `operator` makes of the inputs in `arrays`."""
+    exact = operator.reference(problem, arrays)
+    named = {argument.name: exact[argument.name] for argument in operator.outputs}
+    return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem))
+
+
 def errors(
     operator: Operator[Any], problem: Any, arrays: Arrays, outputs: Mapping[str, Array]
 ) -> tuple[OutputError, ...]:
-    """One error an output of `operator`, computed on the inputs in `arrays`.
-
-    The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never passes,
-    and infinities must be where the reference has them.
-    """
-    exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
-    tolerances = operator.tolerance(problem)
-    return tuple(
-        compare(name, outputs[name], exact[name], rounded[name], tolerances[name])
-        for name in (argument.name for argument in operator.outputs)
-    )
+    """One error an output of `operator`, computed on the inputs in `arrays`; see `Expected.errors`."""
+    return expect(operator, problem, arrays).errors(outputs)
 
 
 def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance) -> OutputError:
