@@ -107,7 +107,7 @@ def _tensor_ratio(outcome: tune.Outcome) -> float:
     implementation = operators.implementation(request.operator.name, record.identity.implementation)
     config = from_fields(implementation.config, record.config)
     dense = replace(request.problem, causal=False, seq_q=_EVEN, seq_k=_EVEN, batch=1)
-    work = implementation.work(dense, config, request.gpu)
+    (work,) = implementation.work(dense, config, request.gpu)
     return work.mma * _MMA_FLOPS / request.operator.cost(dense).flops
 
 

@@ -4,8 +4,11 @@
 
 Reads every recording of a folder (T4 or Kernel Tuner cache, .json or .json.gz). A table a group of spaces: fraction of
 the optimum after 25, 50, 100 and 200 tries (mean and 10th percentile over the seeds, both averaged over the spaces),
-the P-score, and the median of the tries to 95 % and 99 % of the optimum. Failures cost a try. Methods that begin with
-`kt:` are Kernel Tuner's and need `pip install kernel-tuner`.
+the P-score against calculated random search, the median of the tries to 95 % and 99 % of the optimum, and the CPU time
+a try. Failures cost a try. Methods that begin with `kt:` are Kernel Tuner's and need `pip install kernel-tuner`.
+
+`gp+history` begins with what 200 tries on another GPU taught, for spaces named `kernel__GPU` of which there is another;
+a table of its own sets it beside `gp` on the same spaces.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +30,8 @@ from tuner.replay.recording import Recording
 
 TRIES = (25, 50, 100, 200)
 METHODS = ["gp", "tpe", "categorical", "genetic", "random"]
+WITH_HISTORY = "gp+history"
+HISTORY_TRIES = 200
 PEERS = ["kt:adaptive_tabu_greywolf", "kt:hybrid_vndx", "kt:genetic_algorithm", "kt:simulated_annealing"]
 # The spaces on which designs were compared. Only the others say how good the chosen one is.
 DEVELOPMENT = ("convolution_milo__A4000", "convolution_milo__W6600")
@@ -39,16 +45,40 @@ def main() -> int:
         return 2
     print(" ".join(sys.argv))
     print(f"{len(paths)} spaces, {arguments.seeds} seeds, noise {'on' if arguments.noise else 'off'}")
-    rows = {method: _replays(method, paths, arguments) for method in arguments.methods}
+    rows = {method: _runs(method, [(path, None) for path in paths], arguments) for method in arguments.methods}
     groups = {"held out": [], "development": []}
     for i, path in enumerate(paths):
-        groups["development" if path.name.split(".")[0] in DEVELOPMENT else "held out"].append(i)
+        groups["development" if _name(path) in DEVELOPMENT else "held out"].append(i)
     for name, members in groups.items():
         if members:
-            _table(f"{name}: {', '.join(paths[i].name.split('.')[0] for i in members)}", rows, members)
+            _table(f"{name}: {', '.join(_name(paths[i]) for i in members)}", rows, members)
     for i, path in enumerate(paths):
-        _table(path.name.split(".")[0], rows, [i])
+        _table(_name(path), rows, [i])
+    pairs = _pairs(paths)
+    if arguments.history and pairs:
+        cold = [rows["gp"][paths.index(path)] for path, _ in pairs] if "gp" in rows else None
+        known = {"gp": cold} if cold else {}
+        known[WITH_HISTORY] = _runs("gp", pairs, arguments)
+        spoken = ", ".join(f"{_name(path)} from {_name(past).split('__')[1]}" for path, past in pairs)
+        _table(f"with {HISTORY_TRIES} tries of history of another GPU: {spoken}", known, range(len(pairs)))
+        for i, (path, past) in enumerate(pairs):
+            _table(f"{_name(path)} from {_name(past)}", known, [i])
     return 0
+
+
+def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Each space with the next one of the same kernel on another GPU."""
+    found = []
+    for path in paths:
+        kernel, *gpu = _name(path).split("__")
+        same = [other for other in paths if gpu and _name(other).startswith(f"{kernel}__")]
+        if len(same) > 1:
+            found.append((path, same[(same.index(path) + 1) % len(same)]))
+    return found
+
+
+def _name(path: Path) -> str:
+    return path.name.split(".")[0]
 
 
 def _arguments() -> argparse.Namespace:
@@ -60,29 +90,46 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--noise", action="store_true", help="a try sees one recorded sample, not the recorded value")
+    parser.add_argument("--history", action=argparse.BooleanOptionalAction, default=True, help="also with history")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     return parser.parse_args()
 
 
-def _replays(method: str, paths: Sequence[Path], arguments: argparse.Namespace) -> list[Replay]:
-    """The method on every space, its seeds spread over the processes."""
-    start = time.perf_counter()
-    work = [(path, seed) for path in paths for seed in range(arguments.seeds)]
+@dataclass(frozen=True)
+class Runs:
+    """What a method did on one space."""
+
+    replay: Replay
+    cpu_ms: float  # a try, of the search and the looking up
+
+
+def _runs(method: str, work: Sequence[tuple[Path, Path | None]], arguments: argparse.Namespace) -> list[Runs]:
+    """The method on every space, from the history of another where there is one; seeds spread over the processes."""
+    each = [(path, past, seed) for path, past in work for seed in range(arguments.seeds)]
     one = partial(_one, method, arguments.budget, arguments.noise)
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        found = np.array(list(pool.map(one, *zip(*work, strict=True), chunksize=5)))
-    took = (time.perf_counter() - start) * arguments.jobs / found.size
-    print(f"  {method}: {took * 1e3:.1f} ms a try", file=sys.stderr)
-    return [Replay(_read(path), method, each) for path, each in zip(paths, np.split(found, len(paths)), strict=True)]
+        values, seconds = zip(*pool.map(one, *zip(*each, strict=True), chunksize=5), strict=True)
+    print(f"  {method}: {len(each)} runs done", file=sys.stderr)
+    by_space = [slice(i * arguments.seeds, (i + 1) * arguments.seeds) for i in range(len(work))]
+    return [
+        Runs(Replay(_read(path), method, np.array(values[at])), 1e3 * _mean(seconds[at]) / arguments.budget)
+        for (path, _), at in zip(work, by_space, strict=True)
+    ]
 
 
-def _one(method: str, budget: int, noise: bool, path: Path, seed: int) -> np.ndarray:
-    recording = _read(path)
-    if not method.startswith("kt:"):
-        return replay(recording, method, budget, (seed,), noise=noise).true_values[0]
-    from kernel_tuner_peer import search
+def _one(method: str, budget: int, noise: bool, path: Path, past: Path | None, seed: int) -> tuple[np.ndarray, float]:
+    """One run: the value found after each try, and the CPU seconds that it took (with those of the history)."""
+    recording, known = _read(path), None if past is None else _read(past)
+    start = time.process_time()
+    if method.startswith("kt:"):
+        from kernel_tuner_peer import search
 
-    return run(recording, partial(search, recording, method.removeprefix("kt:"), budget), budget, seed, noise=noise)
+        peer = partial(search, recording, method.removeprefix("kt:"), budget)
+        found = run(recording, peer, budget, seed, noise=noise)
+    else:
+        done = replay(recording, method, budget, (seed,), noise=noise, past=known, past_tries=HISTORY_TRIES)
+        found = done.true_values[0]
+    return found, time.process_time() - start
 
 
 @lru_cache(maxsize=2)
@@ -90,18 +137,19 @@ def _read(path: Path) -> Recording:
     return read(path)
 
 
-def _table(title: str, rows: dict[str, list[Replay]], members: Sequence[int]) -> None:
+def _table(title: str, rows: dict[str, list[Runs]], members: Sequence[int]) -> None:
     print(f"\n{title}")
-    budget = next(iter(rows.values()))[0].true_values.shape[1]
+    budget = next(iter(rows.values()))[0].replay.true_values.shape[1]
     tries = [k for k in TRIES if k <= budget]
     head = "".join(f"{f'@{k}  (p10)':>15}" for k in tries)
-    print(f"  {'':28}{head}{'P-score':>9}{'to 95 %':>9}{'to 99 %':>9}")
-    for method, all_replays in rows.items():
-        replays = [all_replays[i] for i in members]
+    print(f"  {'':28}{head}{'P-score':>9}{'to 95 %':>9}{'to 99 %':>9}{'ms a try':>10}")
+    for method, runs in rows.items():
+        replays = [runs[i].replay for i in members]
         at = [(_mean([r.mean(k) for r in replays]), _mean([r.percentile(k, 10) for r in replays])) for k in tries]
         cells = "".join(f"{f'{mean:.3f} ({p10:.3f})':>15}" for mean, p10 in at)
         reach = "".join(f"{np.median([r.tries_to(share) for r in replays]):>9.0f}" for share in (0.95, 0.99))
-        print(f"  {method:28}{cells}{_mean([r.score for r in replays]):>9.3f}{reach}")
+        took = _mean([runs[i].cpu_ms for i in members])
+        print(f"  {method:28}{cells}{_mean([r.score for r in replays]):>9.3f}{reach}{took:>10.1f}")
 
 
 def _mean(values: Sequence[float]) -> float:

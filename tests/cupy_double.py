@@ -7,7 +7,7 @@ NumPy scalar in its own size.
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,6 +69,9 @@ class Driver:
         self.kernels.update({entry: kernel for kernel in kernels for entry in kernel.source.entries})
 
     def launch(self, entry: str, grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) -> None:
+        if isinstance(stream, Stream):
+            stream.queue(lambda: self.launch(entry, grid, block, arguments, smem_bytes, None))
+            return
         assert stream is None, "CuPy arrays run on CuPy's own stream"
         if smem_bytes > max(_STATIC_LIMIT, self.granted.get(entry, 0)):
             raise DriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
@@ -86,6 +89,7 @@ class Driver:
             {_entry(attribute, function): value}
         )
         cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
+        cuda.Stream = Stream
         cuda.Module = lambda: SimpleNamespace(load=_loaded, get_function=self._function)
         cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
         return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
@@ -113,6 +117,44 @@ _RUNTIME = SimpleNamespace(
     getDeviceProperties={0: MODEL}.__getitem__,
     CUDARuntimeError=RuntimeError,
 )
+
+
+class Stream:
+    """A stream of its own, for capturing only: nothing that it is given runs until the graph is launched."""
+
+    null = "the default stream"
+
+    def __init__(self, *, non_blocking: bool) -> None:
+        assert non_blocking, "one that waits for the default stream captures nothing"
+        self.ptr, self._work, self._capturing = 77, list[Callable[[], None]](), False
+
+    def begin_capture(self) -> None:
+        assert not self._capturing
+        self._capturing = True
+
+    def queue(self, work: Callable[[], None]) -> None:
+        assert self._capturing
+        self._work.append(work)
+
+    def end_capture(self) -> "Graph":
+        assert self._capturing
+        self._capturing = False
+        return Graph(tuple(self._work))
+
+
+class Graph:
+    """As cupy.cuda.Graph: what was captured, to be launched again and again."""
+
+    def __init__(self, work: tuple[Callable[[], None], ...]) -> None:
+        self._work = work
+
+    def upload(self, stream: Any) -> None:
+        assert stream is Stream.null
+
+    def launch(self, stream: Any) -> None:
+        assert stream is Stream.null
+        for each in self._work:
+            each()
 
 
 def _entry(attribute: int, function: str) -> str:

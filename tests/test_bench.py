@@ -10,6 +10,7 @@ import pytest
 from tuner import bench, operators, peers
 from tuner.arch import gpu
 from tuner.device import Code
+from tuner.errors import UsageError
 from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.records import Snapshot
@@ -20,20 +21,22 @@ OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
 NAIVE = operators.implementation("flash_attention", "naive")
 CODE = Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(NAIVE.default(PROBLEM, gpu("H200").arch)), b"")
+STREAMING = operators.load("streaming_attention")
+EMPTY = Snapshot.load([])
 
 
 @pytest.fixture(scope="module")
 def comparison() -> bench.Comparison:
-    return bench.compare(CODE, Simulation("H200"), MeasurementPolicy(rounds=8))
+    return bench.compare(CODE, Simulation("H200"), MeasurementPolicy(rounds=8), context=(CODE,))
 
 
-def test_ours_is_timed_and_the_roof_is_named(comparison: bench.Comparison) -> None:
-    ours, roof = comparison.rows[:2]
-    assert (ours.name, ours.state) == ("tuner", "ok")
-    assert ours.ratio is not None
-    assert ours.ratio.mid == 1
-    assert roof.state == "roof"
-    assert "GB/s" in roof.note
+def test_ours_is_timed_beside_a_copy_of_as_many_bytes_and_what_gives_context(comparison: bench.Comparison) -> None:
+    ours, copy, context = comparison.rows[:3]
+    assert [row.state for row in (ours, copy, context)] == ["ok", "roof", "ok"]
+    assert ours.ratio is not None and ours.ratio.mid == 1
+    assert copy.time_us is not None and 0 < copy.time_us.count <= 8
+    assert copy.note.startswith(f"{OPERATOR.cost(PROBLEM).bytes / 1e6:.1f} MB")
+    assert context.ratio is not None and context.ratio.mid == pytest.approx(1, rel=0.05)
 
 
 def test_peers_that_are_not_there_are_listed_with_the_reason(comparison: bench.Comparison) -> None:
@@ -43,22 +46,82 @@ def test_peers_that_are_not_there_are_listed_with_the_reason(comparison: bench.C
 
 
 def test_a_comparison_is_a_table_and_json(comparison: bench.Comparison) -> None:
-    assert len(comparison.table()) == len(comparison.rows)
-    assert json.loads(json.dumps(comparison.data()))["device"]["model"] == "simulated"
+    assert all(len(row) == len(comparison.COLUMNS) for row in comparison.table())
+    data = json.loads(json.dumps(comparison.data()))
+    assert bench.Comparison.of(data) == comparison
+    assert (data["device"]["model"], data["evidence"]) == ("simulated", "simulated")
+
+
+def test_kernels_with_many_launches_are_timed_in_a_graph_as_well() -> None:
+    kda = operators.load("kda")
+    problem = kda.problem(seq_len=16, heads=1, key_dim=16, value_dim=16)
+    naive = operators.implementation("kda", "naive")
+    config = to_fields(naive.default(problem, gpu("H200").arch))
+    code = Code("kda", "naive", to_fields(problem), config, b"")
+    found = bench.compare(code, Simulation("H200"), MeasurementPolicy(rounds=3), kind="weak_gate")
+    assert [row.label for row in found.rows[:2]] == ["tuner", "tuner (graph)"]
+    assert found.inputs == "weak_gate"
+    with pytest.raises(UsageError, match="inputs 'gates': kda has strong_gate, weak_gate"):
+        bench.compare(code, Simulation("H200"), kind="gates")
+
+
+def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention_for_context() -> None:
+    found = bench.forecast(STREAMING, STREAMING.problem(seq_q=4096), gpu("H200"), EMPTY)
+    assert [row.name for row in found.rows] == [
+        "streaming_attention/mma_sync",
+        "streaming_attention/naive",
+        "streaming_attention/split_keys",
+        "flash_attention/mma_sync",
+    ]
+    assert all(row.cost >= found.rows[0].cost for row in found.rows)
+    assert found.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
+
+
+def test_streaming_attention_is_predicted_to_save_what_dense_attention_reads_in_vain() -> None:
+    ratios = []
+    for length in (2048, 16384, 131072):
+        problem = STREAMING.problem(seq_q=length, window=1024, sinks=4)
+        *_, dense = (found := bench.forecast(STREAMING, problem, gpu("H200"), EMPTY)).rows
+        ratios.append(dense.flops / found.rows[0].flops)
+    assert ratios == sorted(ratios)
+    assert ratios[-1] == pytest.approx(131072 / 2 / 1024, rel=0.2)
+
+
+def test_a_sweep_is_one_table_and_a_line_a_kernel_over_the_size() -> None:
+    problems = [STREAMING.problem(seq_q=length) for length in (128, 256, 512)]
+    found = [bench.forecast(STREAMING, problem, gpu("H200"), EMPTY) for problem in problems]
+    (table,) = bench.tables(found)
+    assert table.columns[0] == "seq_q"
+    assert [row[0] for row in table.rows] == [
+        str(p.seq_q) for p, each in zip(problems, found, strict=True) for _ in each.rows
+    ]
+    page = bench.page(found)
+    assert page.count('<path class="series') == len(found[0].rows)
+    assert "Predicted for H200: nothing was timed." in page
+
+
+def test_a_page_of_times_shows_each_contender_as_a_bar_and_no_prediction(comparison: bench.Comparison) -> None:
+    page = bench.page([comparison]).partition("</style>")[2]
+    assert page.count('<path class="block') == 3
+    assert "redicted" not in page and "measured" not in page.replace("measured/1", "")
+    assert "the device and its times are simulated" in page
 
 
 def test_the_contender_is_what_an_application_would_run() -> None:
-    code = bench.contender(OPERATOR, PROBLEM, gpu("H200"), Snapshot.load([]))
+    code = bench.contender(OPERATOR, PROBLEM, gpu("H200"), EMPTY)
     assert code.implementation != "naive"
     assert code.image.startswith(b"\x7fELF")
 
 
 def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--simulate", "--minutes", "3", "--out"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--simulate", "--minutes", "3"]
+    command += ["--only", "flash_attention", "--out"]
     first = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr[-2000:]
     steps = json.loads((tmp_path / "results.json").read_text())
-    assert [name.partition(" ")[0] for name in steps] == ["device", "verification", "search", "peers", "report"]
+    assert [name.partition(" ")[0] for name in steps] == ["device", "compiled", "verification", "search", "peers"]
+    assert (tmp_path / "report.html").exists()
+    assert "normal" in (tmp_path / "peers" / "peers-flash_attention.html").read_text()
     assert len((tmp_path / "tuned" / "sm_90a.jsonl").read_text().splitlines()) == 1
     second = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert second.stderr == ""

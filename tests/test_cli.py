@@ -1,6 +1,7 @@
 """The command line: what it prints, and what it says to bad input: one message, the right exit code, no traceback."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tuner import gpu as devices
 from tuner import operators
 from tuner.cli import build
+from tuner.store import Store
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
 SMALL = [*HEAD, "--budget", "3", "--implementation", "mma_sync", "--quiet"]
@@ -65,6 +68,42 @@ def test_several_values_make_several_problems(tmp_path: Path) -> None:
     assert [each["problem"]["head_dim"] for each in json.loads(done.stdout)["searches"]] == [8, 16]
 
 
+CSV = "head_dim, seq_q, causal\n8, 64, true\n8, 300, true\n"
+LINES = '{"head_dim": 8, "seq_q": 64, "causal": true}\n\n{"head_dim": "8", "seq_q": 300, "causal": true}\n'
+ARRAY = '[{"head_dim": 8, "seq_q": 64, "causal": true},\n {"head_dim": 8, "seq_q": 300, "causal": true}]'
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.csv", CSV), ("p.jsonl", LINES), ("p.json", ARRAY)])
+def test_a_file_of_problems_is_one_search_with_one_report_and_a_portfolio(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    options = ["--gpu", "sm_80", "--heads", "2", "--budget", "2", "--implementation", "naive", "--quiet", "--json"]
+    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
+    done = run("search", "flash_attention", "--problems", tmp_path / name, *options, *where)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    problems = [each["problem"] for each in found["searches"]]
+    assert [(each["seq_q"], each["causal"], each["heads"]) for each in problems] == [(64, True, 2), (300, True, 2)]
+    (portfolio,) = found["portfolios"]
+    assert portfolio["evidence"] == "predicted"
+    assert all(place["regret"] is not None for place in portfolio["places"])
+    assert "Portfolio: head_dim=8" in (tmp_path / "r.html").read_text()
+
+
+def test_several_problems_end_in_a_table_of_winners_and_their_portfolio(tmp_path: Path) -> None:
+    options = ["--head-dim", "8", "--seq-q", "64,300", "--budget", "2", "--implementation", "naive", "--quiet"]
+    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
+    done = run("search", "flash_attention", "--gpu", "sm_80", *options, *where)
+    assert "winners (predicted, not validated on sm_80)" in done.stdout
+    assert "portfolio for head_dim=8" in done.stdout
+    assert "if it were not listed (predicted)" in done.stdout
+    with Store.open(tmp_path / "tuner.db") as store:
+        attempts = store.attempts("flash_attention")
+    assert len({each.attempt.identity.source for each in attempts}) < len(attempts)  # each is compiled once
+    again = ["--head-dim", "8", "--seq-q", "64,300", "--db", tmp_path / "tuner.db", "--format", "json"]
+    stored = json.loads(run("report", "flash_attention", "--gpu", "sm_80", *again).stdout)
+    assert len(stored["portfolios"][0]["places"]) == 2
+
+
 def test_show_lists_the_record(searched: Path) -> None:
     done = run("show", "--db", searched, "--json")
     (record,) = json.loads(done.stdout)["records"]
@@ -99,6 +138,13 @@ def test_inspect_prints_registers_spills_and_residency() -> None:
     assert kernel["spill_stores"] == 0
     assert kernel["registers"] > 0
     assert kernel["ctas"] >= 1
+
+
+def test_inspect_says_which_rules_on_machine_code_are_broken() -> None:
+    config = [word for each in ("BN=32", "overlap=0", "ping_pong=false") for word in ("--config", each)]
+    hopper = ["flash_attention", "--gpu", "sm_90a", "--head-dim", "16", "--implementation", "wgmma", *config]
+    assert "BROKEN 18 of the loop's 18 exponentials run with no wgmma in flight" in run("inspect", *hopper).stdout
+    assert json.loads(run("inspect", *hopper, "--json").stdout)["lint"]["unchecked"] == []
 
 
 def test_verify_says_ok_and_what_it_ran() -> None:
@@ -143,7 +189,56 @@ def test_every_command_has_help() -> None:
         assert "--head-dim" in done.stdout
 
 
+def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = run("bench", "streaming_attention", "--gpu", "sm_80", "--seq-q", "128..512", "--html", page)
+    assert done.exit_code == 0, done.output
+    assert "nothing was timed: the tables are predictions for sm_80" in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if "flash_attention/" in line] == ["128", "256", "512"]
+    assert "Predicted for sm_80: nothing was timed." in page.read_text()
+
+
+def test_bench_as_json_never_mixes_evidence(tmp_path: Path) -> None:
+    done = run("bench", "kda", "--gpu", "H200", "--json", "--html", tmp_path / "page.html")
+    (found,) = json.loads(done.stdout)
+    assert found["evidence"] == "predicted"
+    assert found["peers"] == ["fla chunk_kda", "fla fused_recurrent_kda"]
+    assert not any("time" in name for row in found["rows"] for name in row)
+
+
+@pytest.mark.skipif(devices.available(), reason="this machine has a GPU")
+def test_bench_where_no_gpu_is_prints_predictions_and_fails(tmp_path: Path) -> None:
+    done = run("bench", "kda", "--html", tmp_path / "page.html")
+    assert done.exit_code == 2
+    assert "predicted for H200, nothing was timed" in " ".join(done.stdout.split())
+    assert "error: this machine has no GPU, and nothing was timed" in done.stderr
+
+
 # ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.jsonl", '{"head_dim": 8}\n{"head_dim": 8,}\n', "p.jsonl, line 2: not JSON"),
+        ("p.json", "[1, 2]", "p.json: 1 is no problem: write {"),
+        ("p.csv", "head_dim,seq_q\n8\n", "p.csv, line 2: it does not have the 2 columns of line 1"),
+        ("p.csv", "head_dim\n", "p.csv names no problem"),
+        ("p.csv", "head_dim,colour\n8,red\n", "flash_attention has no field 'colour' (known: head_dim"),
+        ("p.csv", "head_dim,heads\n8,2\n", "--heads is named in"),
+        ("p.csv", "head_dim,causal\n8,perhaps\n", "causal 'perhaps': give true or false"),
+        ("p.csv", "head_dim\n8\n9\n", "head_dim 9"),
+    ],
+)
+def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    given = ["--gpu", "sm_80", "--heads", "4", "--problems", tmp_path / name, "--db", tmp_path / "tuner.db"]
+    done = run("search", "flash_attention", *given)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert not (tmp_path / "tuner.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +246,8 @@ def test_every_command_has_help() -> None:
     [
         (["search", "flash_attention", "--gpu", "sm90"], "unknown GPU 'sm90': try sm_90a"),
         (["search", "flash", "--gpu", "sm_80"], "unknown operator 'flash' (known: flash_attention"),
+        (["explain", *HEAD, "--seq-q", "512..128"], "--seq-q 512..128: give LO..HI with 0 < LO <= HI"),
+        (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
         (["search", *HEAD, "--dtype", "fp64"], "--dtype 'fp64': known: bf16, fp16"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "7"], "head_dim 7"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "x"], "--head-dim 'x': known: 8, 16, 24"),
@@ -168,6 +265,7 @@ def test_every_command_has_help() -> None:
             "looks at one problem, and 2 were given",
         ),
         (["report", *HEAD, "--format", "pdf"], "--format 'pdf': give one of html, md, json"),
+        (["search", *HEAD, "--problems", "/dev/null/none"], "cannot read the problems in /dev/null/none"),
         (["show", "nothing"], "unknown operator 'nothing'"),
         (["replay", "/dev/null"], "/dev/null"),
     ],
@@ -218,6 +316,20 @@ def test_a_template_error_is_told_with_file_and_line(tmp_path: Path, folder_of_o
     done = run("render", "torn", "--gpu", "sm_80", "--implementation", "naive")
     assert done.exit_code == 2
     assert "'no_such_name' is undefined" in done.stderr
+
+
+def test_a_field_without_a_default_must_be_given_or_named_in_the_file(
+    tmp_path: Path, folder_of_operators: pytest.MonkeyPatch
+) -> None:
+    module = _copy_of_flash_attention(tmp_path, "wanting") / "operator.py"
+    module.write_text(re.sub(r"(head_dim: int = static\([^)]*?), default=\w+", r"\1", module.read_text()))
+    folder_of_operators.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    done = run("render", "wanting", "--gpu", "sm_80")
+    assert done.exit_code == 2
+    assert "--head-dim is missing: give it, or name head_dim in every line of --problems FILE" in done.stderr
+    (tmp_path / "p.jsonl").write_text('{"head_dim": 8}')
+    named = ["--problems", tmp_path / "p.jsonl", "--implementation", "naive", "--db", tmp_path / "tuner.db"]
+    assert "head_dim=8" in run("explain", "wanting", "--gpu", "sm_80", *named).output
 
 
 def test_an_empty_space_is_told_and_ends_with_exit_code_1(

@@ -314,6 +314,14 @@ def test_the_record_with_the_nearest_extents_is_served(tmp_path: Path) -> None:
     assert served(at, rows(900)) == ("naive", {"threads": 64})
 
 
+def test_a_neighbours_config_outside_the_problems_own_space_leaves_the_call_to_the_next_nearest(tmp_path: Path) -> None:
+    strange, known = record("H200", 96, rows=8), record("H200", 64, rows=512)
+    at = Dispatcher(snapshot(tmp_path, strange, known), (gpu("H200"),))
+    found = at.explain("row_norm", rows(9), WEIGHT)
+    assert (found.config, found.record) == ({"threads": 64}, known)
+    assert "near problem on H200: rows=512 for 9" in found.why
+
+
 def test_a_record_of_another_kernel_is_passed_over_with_the_reason(tmp_path: Path) -> None:
     at = Dispatcher(snapshot(tmp_path, record("H200", 64, width=64)), (gpu("H200"),))
     found = at.explain("row_norm", rows(), WEIGHT)

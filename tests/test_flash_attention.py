@@ -235,7 +235,7 @@ def test_declared_work_is_what_the_emulator_counts(case: str, causal: bool) -> N
     D, config = CASES[case]
     for problem in OPERATOR.tails(Problem(head_dim=D, causal=causal)):
         _, _, happened = run(MMA_SYNC, problem, config, Mode(checked=True))
-        work, counted = MMA_SYNC.work(problem, config, gpu("sm_90a")), happened.counters
+        (work,), counted = MMA_SYNC.work(problem, config, gpu("sm_90a")), happened.counters
         assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
         assert work.l2_bytes == counted.global_read_bytes + counted.global_write_bytes
         assert counted.bank_conflicts == 0
@@ -244,13 +244,13 @@ def test_declared_work_is_what_the_emulator_counts(case: str, causal: bool) -> N
 
 
 def test_tiles_are_exact_so_that_mma_grow_with_head_dim_alone() -> None:
-    mma = {D: MMA_SYNC.work(Problem(head_dim=D), BASE, gpu("sm_90a")).mma for D in range(8, 257, 8)}
+    mma = {D: MMA_SYNC.work(Problem(head_dim=D), BASE, gpu("sm_90a"))[0].mma for D in range(8, 257, 8)}
     assert all(mma[D] == D / 8 * mma[8] for D in mma)
     assert 4096 * mma[72] == OPERATOR.cost(Problem(head_dim=72)).flops
 
 
 def test_causal_tiles_without_a_visible_key_are_skipped() -> None:
     problem = Problem(head_dim=64, causal=True, seq_q=4096)
-    work = MMA_SYNC.work(problem, BASE, gpu("sm_90a"))
+    (work,) = MMA_SYNC.work(problem, BASE, gpu("sm_90a"))
     assert 4096 * work.mma < 1.02 * OPERATOR.cost(problem).flops
     assert visible_keys(problem)[0] == 1

@@ -1,12 +1,14 @@
 """flash_attention/wgmma: its space, its kernel on the emulator, and the bugs that the emulator must see in it."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -18,6 +20,7 @@ from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config, consumer_registers, register_estimate
+from tuner.operators.flash_attention.wgmma_work import shares, tiles
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
@@ -39,7 +42,10 @@ BASE = Config(
     polynomial=0,
     lazy_rescale=False,
     heavy_first=True,
+    packed_heads=1,
+    blocks=0,
 )
+NARROW = "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched"
 OVER_BOTH = replace(BASE, overlap=2, ping_pong=False)
 # Every tunable away from BASE at least once, and every kind of panels.
 CASES = {
@@ -87,6 +93,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     ("D", "config", "reason"),
     [
         (128, replace(BASE, BN=208, value_columns=64), "O, scores and P fit the consumers' registers"),
+        (256, replace(BASE, BN=32, value_columns=64, warpgroups=1, ping_pong=False), NARROW),
         (256, replace(BASE, BN=64, value_columns=64, stages=3), "the tiles fit the shared memory of an SM"),
         (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong takes two warpgroups or more"),
         (64, replace(OVER_BOTH, ping_pong=True, value_columns=64), "ping-pong orders the products of overlap 1"),
@@ -116,6 +123,48 @@ def test_every_head_dim_and_tunable_gives_the_right_result(D: int) -> None:
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "seq_q", "warpgroups"), [(16, 2, 5, 2), (12, 2, 70, 1), (64, 1, 3, 3), (4, 1, 130, 2)]
+)
+def test_heads_that_share_rows_come_out_right(heads: int, kv_heads: int, seq_q: int, warpgroups: int) -> None:
+    problem = Problem(40, DType.BF16, True, batch=2, heads=heads, kv_heads=kv_heads, seq_q=seq_q, seq_k=75)
+    config = replace(OVER_BOTH, warpgroups=warpgroups, packed_heads=64)
+    arrays, outputs, happened = run(problem, config, CHECKED[0])
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+PERSISTENT = {
+    "over_values": replace(BASE, warpgroups=3, blocks=3),
+    "over_both": replace(OVER_BOTH, stages=3, blocks=3),
+    "in_order": replace(BASE, overlap=0, ping_pong=False, warpgroups=1, blocks=2, packed_heads=2),
+}
+
+
+@pytest.mark.parametrize("name", PERSISTENT)
+def test_blocks_that_walk_over_row_tiles_come_out_right(name: str) -> None:
+    problem = Problem(40, DType.BF16, True, batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=200)
+    for mode in (Mode(), CHECKED[len(name) % 2]):
+        arrays, outputs, happened = run(problem, PERSISTENT[name], mode)
+        assert not happened.findings
+        assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+def test_the_small_problems_of_a_check_see_persistent_blocks_walk() -> None:
+    config = replace(BASE, blocks=132)
+    plans = [WGMMA.plan(problem, config).launches[0].grid[0] for problem in OPERATOR.tails(Problem(head_dim=40))]
+    alone = [WGMMA.plan(problem, BASE).launches[0].grid for problem in OPERATOR.tails(Problem(head_dim=40))]
+    assert any(blocks < prod(grid) for blocks, grid in zip(plans, alone, strict=True))
+
+
+def test_a_few_queries_of_many_heads_share_one_tile_by_default() -> None:
+    problem = Problem(128, heads=32, kv_heads=4, batch=1, seq_q=4, seq_k=4096)
+    config = WGMMA.default(problem, HOPPER)
+    alone = WGMMA.work(problem, replace(config, packed_heads=1), gpu("H200"))[0]
+    assert WGMMA.plan(problem, config).launches[0].grid == (1, 4, 1)
+    assert WGMMA.work(problem, config, gpu("H200"))[0].wgmma == alone.wgmma / 8
+
+
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_hostile_inputs_come_out_right_with_lazy_scaling_and_polynomials(kind: str) -> None:
     problem = Problem(head_dim=72, causal=True, batch=1, heads=2, kv_heads=1, seq_q=230, seq_k=190)
@@ -135,6 +184,15 @@ def test_views_of_another_layout_need_no_copy() -> None:
     assert np.array_equal(dense["o"], strided["o"])
 
 
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q.name in ("D40-V32", "D72-Vmixed", "D72-V16")])
+def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
+    given = equal_weights(question.problem), one_column(question.problem, question.head_dim - 1)
+    run = [emulator.run(OPERATOR, WGMMA, question.problem, question.config, arrays, Mode())[0] for arrays in given]
+    assert wrong_columns(given[0], run[0]["o"]) == []
+    assert not wrong_lse(given[1], question.head_dim - 1, run[1]["lse"])
+    assert wrong_lse(given[1], 0, run[1]["lse"]), "another column of K has another answer"
+
+
 # ---- bugs that must be seen
 
 
@@ -151,19 +209,26 @@ class Bug:
 
 CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
 TILE, PANELS, KERNEL = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja"
-VALUES_THERE = "mbarrier_wait(barriers.values_full(values.stage), values.parity);"
-STAGE_EMPTY = "mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);"
 RELEASE = "    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.values_empty(released));\n"
 WAIT = "    wgmma_wait<kInFlight>();\n    fence_registers(r_o);\n    if (!issued) return;\n"
-PREPARE = "    end_basic_block(tile);\n    rows.template wait_values<0>();\n    rows.prepare(r_s);\n"
-PREPARE_EARLY = "    rows.prepare(r_s);\n    end_basic_block(tile);\n    rows.template wait_values<0>();\n"
+PREPARE = (
+    "    end_basic_block(rows.exponentiated(tile));\n    rows.template wait_values<0>();\n    rows.prepare(r_s);\n"
+)
+PREPARE_EARLY = (
+    "    rows.prepare(r_s);\n    end_basic_block(rows.exponentiated(tile));\n    rows.template wait_values<0>();\n"
+)
 V_STRIDES = "wgmma_descriptor(address, 2 * columns * kRows, 16 * columns,"
+EMPTIED = "  if (Tile::kPersistent && threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));\n"
 BUGS = (
     Bug("scores_read_too_early", OVERLAP, "wait_scores<1>(r_s)", "wait_scores<2>(r_s)", "wgmma"),
     Bug("values_released_before_they_are_read", CONSUMER, WAIT + RELEASE, RELEASE + WAIT, "in_flight"),
     Bug("no_wait_for_values", CONSUMER, "mbarrier_wait(barriers.values_full(values.stage), values.parity)", "", "race"),
     Bug(
-        "no_wait_for_an_empty_stage", TILE, "mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);", "", "mbarrier"
+        "no_wait_for_an_empty_stage",
+        TILE,
+        "mbarrier_wait(barriers.keys_empty(at.stage), at.parity ^ 1);",
+        "",
+        "mbarrier",
     ),
     Bug("a_warpgroup_counts_as_one", TILE, "keys_empty(s), Tile::kConsumers / 32", "keys_empty(s), 2", "deadlock"),
     Bug("zeros_are_not_expected", TILE, "Rows::loaded_bytes(Tile::BN)", "2 * Tile::D * Tile::BN", "deadlock"),
@@ -173,12 +238,21 @@ BUGS = (
     Bug("no_proxy_fence_before_the_store", OUTPUT, "  fence_proxy_async();\n", "", "proxy_fence"),
     Bug("no_barrier_before_the_store", OUTPUT, "named_barrier_sync(8 + warpgroup, 128);  // O", "// O", "race"),
     Bug("no_wait_for_the_store", OUTPUT, "cp_async_bulk_wait_read<0>();", "", "outstanding"),
+    Bug(
+        "q_loaded_over_an_o_that_is_being_stored",
+        TILE,
+        "mbarrier_wait(barriers.query_empty(w), parity ^ 1);",
+        "",
+        "in_flight",
+    ),
+    Bug("nobody_gives_the_place_of_q_back", OUTPUT, EMPTIED, "", "deadlock"),
+    Bug("sums_of_the_row_tile_before", KERNEL, "rows.softmax = {};", "", "lse"),
     Bug("strides_of_v_swapped", PANELS, V_STRIDES, "wgmma_descriptor(address, 16 * columns, 2 * columns * kRows,", "o"),
     Bug("no_stride_between_panels_of_v", PANELS, V_STRIDES, "wgmma_descriptor(address, 0, 16 * columns,", "o"),
     Bug("o_is_not_rescaled", CONSUMER, "rescale<Tile::kLazyRescale>(r_o, softmax.factor);", "", "o"),
     Bug("a_key_beyond_the_last", CONSUMER, "ahead + 1) : seq_k,", "ahead + 1) : seq_k + 1,", "lse"),
     Bug("a_key_beyond_the_diagonal", CONSUMER, "ahead + 1) : seq_k,", "ahead + 2) : seq_k,", "lse"),
-    Bug("the_diagonal_is_not_masked", KERNEL, "attended / Choice::BN;", "attended / Choice::BN + 1;", "lse"),
+    Bug("the_diagonal_is_not_masked", KERNEL, ": work.seq_k) / Choice::BN;", ": work.seq_k) / Choice::BN + 1;", "lse"),
 )
 
 
@@ -192,7 +266,8 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     wrong_number = bug.seen in ("o", "lse")
     causal = bug.name != "a_key_beyond_the_last"  # the diagonal hides it
     problem = Problem(head_dim=72, causal=causal, batch=1, heads=1, seq_q=130, seq_k=200)
-    arrays, outputs, happened = run(problem, BASE, Mode() if wrong_number else CHECKED[0], operator=broken)
+    config = replace(BASE, blocks=1)  # two row tiles one after the other
+    arrays, outputs, happened = run(problem, config, Mode() if wrong_number else CHECKED[0], operator=broken)
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})
 
@@ -204,16 +279,37 @@ LSE_BYTES = 4 * 2 * 130
 
 @pytest.mark.parametrize("D", [40, 72, 96])
 @pytest.mark.parametrize("causal", [False, True])
-def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool) -> None:
+@pytest.mark.parametrize("packed_heads", [1, 2])
+def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool, packed_heads: int) -> None:
     problem = Problem(head_dim=D, causal=causal, batch=1, heads=2, kv_heads=1, seq_q=130, seq_k=200)
-    _, _, happened = run(problem, CASES[D], Mode())
-    work, counted = WGMMA.work(problem, CASES[D], gpu("H200")), happened.counters
+    config = replace(CASES[D], packed_heads=packed_heads)
+    _, _, happened = run(problem, config, Mode())
+    (work,), counted = WGMMA.work(problem, config, gpu("H200")), happened.counters
     assert work.wgmma == counted.wgmma_m16n8k16
     assert work.l2_bytes - LSE_BYTES == counted.bulk_bytes
 
 
+@pytest.mark.parametrize(("causal", "packed_heads", "seq_k"), [(True, 1, 200), (False, 1, 70), (True, 2, 99)])
+def test_a_persistent_grid_deals_row_tiles_as_declared(causal: bool, packed_heads: int, seq_k: int) -> None:
+    problem = Problem(40, causal=causal, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=seq_k)
+    config = replace(CASES[40], blocks=7, packed_heads=packed_heads, heavy_first=causal)
+    _, _, happened = run(problem, config, Mode())
+    counted = happened.block_counters[:, [each.name for each in fields(happened.counters)].index("wgmma_m16n8k16")]
+    per_tile = counted.sum() / shares(problem, config).sum()
+    np.testing.assert_array_equal(counted, per_tile * shares(problem, config))
+    (work,) = WGMMA.work(problem, config, gpu("H200"))
+    assert (work.ctas, work.wgmma) == (7, counted.sum())
+
+
+def test_sections_of_a_persistent_grid_hold_every_row_tile_once() -> None:
+    problem = Problem(256, causal=True, batch=2, heads=5, seq_q=400, seq_k=9000)
+    config = replace(BASE, blocks=132)
+    assert shares(problem, config).sum() == 10 * tiles(problem, config).sum()
+    assert shares(problem, config).max() <= tiles(problem, config).max()  # fewer row tiles than blocks
+
+
 def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> None:
-    work = {D: WGMMA.work(Problem(head_dim=D), replace(BASE, BN=64), gpu("H200")).wgmma for D in (64, 72, 80)}
+    work = {D: WGMMA.work(Problem(head_dim=D), replace(BASE, BN=64), gpu("H200"))[0].wgmma for D in (64, 72, 80)}
     assert work[72] / work[64] == (80 + 72) / (64 + 64)
     assert 4096 * work[80] == OPERATOR.cost(Problem(head_dim=80)).flops
 
@@ -222,12 +318,18 @@ def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> No
 
 
 @pytest.mark.slow
-def test_defaults_pass_the_lint() -> None:
+def test_the_default_and_two_others_pass_the_lint() -> None:
+    """`python benchmarks/wgmma_lint.py` asks it of every head_dim and of many more configs."""
     jobs = []
     for i, D in enumerate(COMPILED):
-        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], causal=bool(i // 2 % 2))
-        jobs.append((render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), Options(arch="sm_90a")))
+        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], causal=bool(i // 2 % 2), kv_heads=4)
+        default = WGMMA.default(problem, HOPPER)
+        over_both = replace(default, BN=32, overlap=2, ping_pong=False)
+        walking = replace(default, BN=48, blocks=132, lazy_rescale=True, packed_heads=4)
+        for config in (default, over_both, walking):
+            assert WGMMA.space(problem, HOPPER).refusal(config) is None
+            jobs.append((render(OPERATOR, WGMMA, problem, config), Options(arch="sm_90a")))
     with Compiler(workers=2) as compiler:
         for position, cubin in compiler.compile_many(jobs):
             assert not isinstance(cubin, Failed), cubin.log
-            assert lint(cubin, "flash_attention_wgmma") == Lint(), COMPILED[position]
+            assert lint(cubin, "flash_attention_wgmma") == Lint(), jobs[position][0].text

@@ -2,14 +2,16 @@
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from cupy_double import Driver, driver
+from cupy_double import Driver, Graph, Stream, driver
 
 from tuner import emulator, gpu_device, operators
 from tuner.arch import gpu
+from tuner.arena import Arena
 from tuner.device import Code, Fault
 from tuner.emulator import Buffer
 from tuner.gpu_device import Physical
@@ -45,6 +47,7 @@ class Runtime:
     def __init__(self, driver: Driver) -> None:
         self.driver, self.buffers, self.events = driver, dict[int, Buffer](), list[float]()
         self.status = 0  # of the next query
+        self.capture_status = self.captured = self.copied = 0
         self.cleared = 0
 
     def malloc(self, nbytes: int) -> int:
@@ -68,19 +71,36 @@ class Runtime:
         assert kind in (1, 2)
         ctypes.memmove(target, source, nbytes)
 
+    def memcpyAsync(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:  # noqa: N802
+        assert (kind, stream) == (3, 0)
+        ctypes.memmove(target, source, nbytes)
+        self.copied += nbytes
+
     def eventCreate(self) -> int:  # noqa: N802
         self.events.append(0.0)
         return len(self.events) - 1
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
         assert stream == 0
-        self.events[event] = 0.01 * len(self.driver.launches)
+        self.events[event] = 0.01 * len(self.driver.launches) + 1e-6 * self.copied
 
     def eventQuery(self, _event: int) -> int:  # noqa: N802
         return self.status
 
     def eventElapsedTime(self, begin: int, end: int) -> float:  # noqa: N802
         return self.events[end] - self.events[begin]
+
+
+class CapturingStream(Stream):
+    """Counts graphs, and fails to capture where the runtime says so."""
+
+    runtime: Runtime
+
+    def end_capture(self) -> Graph:
+        if self.runtime.capture_status:
+            raise RuntimeFailedError(self.runtime.capture_status)
+        self.runtime.captured += 1
+        return super().end_capture()
 
 
 @pytest.fixture
@@ -98,6 +118,8 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Runtime:
         if not hasattr(found, name):
             monkeypatch.setattr(found, name, answer, raising=False)
     monkeypatch.setattr(cupy.cuda, "runtime", found)
+    monkeypatch.setattr(CapturingStream, "runtime", found, raising=False)
+    monkeypatch.setattr(cupy.cuda, "Stream", CapturingStream)
     monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
     monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
     driver.know(emulator.build(render(OPERATOR, NAIVE, PROBLEM, CONFIG, "host"), checked=False))
@@ -117,6 +139,48 @@ def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runt
     assert "the timed problem" in found.verdict.checks
     assert [each.time_us for each in found.samples] == pytest.approx([10.0] * 3)
     assert runtime.cleared >= 3  # a cold L2 before every timed launch
+
+
+def test_a_plan_in_a_graph_is_captured_once_and_replayed(runtime: Runtime, code: Code) -> None:
+    device = Physical().open()
+    stand, policy = Stand(device), replace(POLICY, launch="graph")
+    timer = stand.timer(code, policy)
+    launched = len(runtime.driver.launches)
+    assert timer.sample().time_us == pytest.approx(10.0)
+    assert len(runtime.driver.launches) == launched + policy.launches(10.0)
+    assert runtime.captured == 1
+
+
+def test_what_a_graph_replays_writes_the_same_outputs(runtime: Runtime, code: Code) -> None:
+    device = Physical().open()
+    arrays = OPERATOR.inputs(PROBLEM, np.random.default_rng(0), OPERATOR.input_kinds[0])
+    plan = NAIVE.plan(PROBLEM, CONFIG)
+    with Arena(device, OPERATOR, PROBLEM, arrays) as arena:
+        program, call = device.load(code, plan), arena.call(plan)
+        device.run(program, call, limit_s=1.0)
+        alone = arena.outputs()
+        arena.poison()
+        replay = device.ready(program, call, replace(POLICY, launch="graph"))
+        assert not np.array_equal(arena.outputs()["o"], alone["o"])  # capturing runs nothing
+        replay()
+        assert all(np.array_equal(arena.outputs()[name], alone[name]) for name in alone)
+    assert runtime.captured == 1
+
+
+def test_what_no_graph_captures_is_refused_with_the_reason_and_timed_eager(runtime: Runtime, code: Code) -> None:
+    stand, policy = Stand(Physical().open()), replace(POLICY, launch="graph")
+    runtime.capture_status = 900
+    fell = stand.do(Task(code, policy)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
+    assert "no CUDA graph captures it" in fell.message
+    assert stand.do(Task(code, POLICY)).samples
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_plain_copy_is_timed_like_a_kernel() -> None:
+    device = Physical().open()
+    assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
 
 
 def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:

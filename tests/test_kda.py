@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import by_launch, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -162,7 +163,7 @@ def test_a_flat_dt_bias_is_taken_by_heads() -> None:
 
 def test_head_first_tensors_are_taken_by_their_axes() -> None:
     request = kda(*[object()] * 5, layout="bhtd")
-    assert request.axes == dict.fromkeys(("q", "k", "v", "g", "o"), (0, 2, 1, 3))
+    assert request.axes == {**dict.fromkeys(("q", "k", "v", "g", "o"), (0, 2, 1, 3)), "beta": (0, 2, 1)}
 
 
 @pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}, {"lower_bound": 1.0}, {"A_log": 0}])
@@ -231,20 +232,22 @@ def test_tokens_do_not_see_the_future(implementation: Any) -> None:
 
 def test_prep_scan_counts_its_mma_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=45, heads=1, value_heads=2, use_qk_l2norm_in_kernel=True)
-    for config in (BASE, replace(BASE, C=32, rows=32, loader=False)):
+    for config in (BASE, replace(BASE, ahead=2), replace(BASE, C=32, rows=32, loader=False)):
         _, _, done = run(PREP_SCAN, problem, config, CHECKED[0])
-        work = PREP_SCAN.work(problem, config, gpu("H200"))
-        assert work.mma == done.counters.mma_m16n8k16
-        assert work.barriers == done.counters.barriers
-        assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
-        assert work.chain == -(-problem.seq_len // config.C)
+        prep, scan = PREP_SCAN.work(problem, config, gpu("H200"))
+        counted = by_launch(done, PREP_SCAN.plan(problem, config))
+        for work, counters in zip((prep, scan), counted, strict=True):
+            assert work.mma == counters.mma_m16n8k16
+            assert work.barriers == counters.barriers
+            assert work.l2_bytes == global_bytes(counters)
+        assert scan.chain == -(-problem.seq_len // config.C)
 
 
 def test_fused_counts_its_mma_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=2)
     for config in (FUSED_BASE, replace(FUSED_BASE, C=32, BV=64, prep_groups=4, stages=2, producers=1)):
         _, _, done = run(FUSED, problem, config, CHECKED[0])
-        work = FUSED.work(problem, config, gpu("H200"))
+        (work,) = FUSED.work(problem, config, gpu("H200"))
         assert work.mma == done.counters.mma_m16n8k16
         assert work.barriers == done.counters.barriers
         assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
@@ -254,7 +257,7 @@ def test_recurrent_counts_its_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=21, heads=1)
     config = RecurrentConfig(BV=32, columns=1, splits=8, BT=8)
     _, _, done = run(RECURRENT, problem, config, CHECKED[0])
-    work = RECURRENT.work(problem, config, gpu("H200"))
+    (work,) = RECURRENT.work(problem, config, gpu("H200"))
     assert work.barriers == done.counters.barriers
     assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
 
@@ -263,7 +266,9 @@ def test_recurrent_counts_its_bytes_and_barriers() -> None:
 def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_with_one(dim: int) -> None:
     problem = Problem(key_dim=dim, value_dim=dim)
     moved = {
-        each.name: each.work(problem, each.default(problem, ARCHES["sm_90a"]), gpu("H200")).dram_bytes
+        each.name: sum(
+            work.dram_bytes for work in each.work(problem, each.default(problem, ARCHES["sm_90a"]), gpu("H200"))
+        )
         for each in (PREP_SCAN, FUSED)
     }
     floor = OPERATOR.cost(problem).bytes
@@ -285,9 +290,3 @@ def test_defaults_of_64_dims_compile_for_the_oldest_and_the_newest_arch_without_
             assert not isinstance(cubin, Failed), cubin.log
             spills = {name: usage.spills for name, usage in cubin.entries.items()}
             assert not any(spills.values()), (jobs[position][1].name, spills)
-
-
-def test_prep_scan_refuses_fp32_tensors_and_says_what_serves_them() -> None:
-    reason = PREP_SCAN.refusal(replace(SMALL, dtype=DType.FP32), ARCHES["sm_90a"])
-    assert reason is not None
-    assert "recurrent" in reason

@@ -10,18 +10,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
-assets dtype result source elf toolkit pool policy samples ledger
+assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
-usage operator tuned
+usage operator tuned portfolio
 cubin operators arrays records_read sampler store device
-render verify lint predict records nvrtc binding arena timer trial
-emulator choice judge
+render verify lint predict floor records nvrtc binding arena timer trial
+emulator choice judge history belief
 gpu check simulated worker
-emulated evaluate
+emulated evaluate canary
 kernels untuned race measure
 tune dispatcher report replay
 summary torch settle bench
 session
+campaign
 cli
 """.strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

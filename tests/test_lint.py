@@ -7,8 +7,9 @@ import pytest
 
 from tuner import lint as rules
 from tuner import nvrtc, operators
-from tuner.arch import ARCHES
+from tuner.arch import ARCHES, gpu
 from tuner.cubin import Cubin
+from tuner.evaluate import resources_of
 from tuner.lint import Lint, lint
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import render
@@ -42,9 +43,10 @@ def with_replaced(old: str, new: str) -> Cubin:
     return compiled(replace(source, headers=headers))
 
 
-@pytest.mark.parametrize("overlap", [1, 2])
-def test_softmax_that_runs_over_products_keeps_every_rule(overlap: int) -> None:
-    cubin = attention(BN=96, overlap=overlap, ping_pong=False)
+@pytest.mark.parametrize(("overlap", "blocks"), [(1, 0), (2, 0), (1, 132)])
+def test_softmax_that_runs_over_products_keeps_every_rule(overlap: int, blocks: int) -> None:
+    """The first exponentials of each row tile, which persistent blocks loop over, need no product."""
+    cubin = attention(BN=96, overlap=overlap, ping_pong=False, blocks=blocks)
     assert lint(cubin, ENTRY) == Lint()
     assert rules.overlap(cubin, ENTRY) == 1.0
 
@@ -56,8 +58,29 @@ def test_softmax_between_products_is_told_how_many_exponentials_run_alone() -> N
     assert rules.overlap(cubin, ENTRY) == 0.0
 
 
+def test_an_attempt_carries_what_its_machine_code_does_wrong() -> None:
+    plan = WGMMA.plan(Problem(head_dim=64), DEFAULT)
+    clean = resources_of(attention(), plan, gpu("H200"))
+    alone = resources_of(attention(BN=96, overlap=0, ping_pong=False), plan, gpu("H200"))
+    assert clean.lint == Lint() and clean.flaws == ()
+    assert "run with no wgmma in flight" in alone.flaws[0]
+
+
+def test_of_several_kernels_each_sentence_names_its_own() -> None:
+    text = """extern "C" __global__ void __launch_bounds__(1024) {name}(float* x) {{
+      float r[96];
+      for (int i = 0; i < 96; ++i) r[i] = x[i * 1024 + threadIdx.x];
+      __syncthreads();
+      for (int i = 0; i < 96; ++i) x[i * 1024 + threadIdx.x] = r[95 - i] * r[i] + r[(i * 7) % 96];
+    }}
+    """
+    source = Source(("first", "second"), text.format(name="first") + text.format(name="second"), (), "cuda")
+    found = rules.lint_all(compiled(source))
+    assert sorted(each.partition(":")[0] for each in found.failures) == ["first", "second"]
+
+
 def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
-    failures = lint(with_replaced("    end_basic_block(tile);\n", ""), ENTRY).failures
+    failures = lint(with_replaced("    end_basic_block(rows.exponentiated(tile));\n", ""), ENTRY).failures
     assert any("exponentials run with no wgmma in flight" in each for each in failures)
 
 

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +150,12 @@ def machines() -> Iterator[tuple[Compiler, Checker]]:
         yield compiler, checker
 
 
+@pytest.fixture(scope="module")
+def calm_worker() -> Iterator[Worker]:
+    with Worker(CALM) as worker:
+        yield worker
+
+
 def request(budget: int = 4) -> tune.Request:
     return tune.Request(OPERATOR, PROBLEM, GPU, budget=budget, implementation="naive")
 
@@ -174,7 +178,56 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.measurement.flip_probability == standing.flip_probability
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
-        assert evaluator.drift
+        assert evaluator.canary.times_us
+
+
+def naive_configs() -> list[Any]:
+    space = operators.implementation("flash_attention", "naive").space(PROBLEM, GPU.arch)
+    return [space[index] for index in range(len(space))]
+
+
+def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compiler, Checker]) -> None:
+    naive = operators.implementation("flash_attention", "naive")
+    default, *others = sorted(naive_configs(), key=lambda config: config != naive.default(PROBLEM, GPU.arch))
+    told = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
+    with Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        batch = [Candidate(naive, config) for config in (*others[:2], default)]
+        found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
+    assert found[0][0] == 2
+    assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
+
+
+def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(machines: tuple[Compiler, Checker]) -> None:
+    configs = naive_configs()
+    told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
+    default = operators.implementation("flash_attention", "naive").default(PROBLEM, GPU.arch)
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(default)
+
+
+def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
+    naive, configs = operators.implementation("flash_attention", "naive"), naive_configs()[:4]
+    calm = replace(CALM, drift=0.0, times_us=timed_as(configs, [50.0] * 4))
+    for spell in ((28, 42, 1.5), (0, 0, 1.0)):
+        with Worker(replace(calm, spell=spell)) as worker:
+            evaluator = measurer(machines, worker)
+            batch = [Candidate(naive, config) for config in configs]
+            times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
+        assert times == pytest.approx([50.0] * 4, rel=0.03)
+        assert bool(evaluator.canary.voided) == (spell[0] > 0)
+
+
+def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
+    naive = operators.implementation("flash_attention", "naive")
+    candidate = Candidate(naive, naive.default(PROBLEM, GPU.arch))
+    with Worker(CALM) as worker:
+        attempts = [attempt for _, attempt in measurer(machines, worker).attempts([candidate] * 2)]
+    assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
+    assert attempts[1].measurement == replace(attempts[0].measurement, duplicate_of=encode(attempts[0].config))
 
 
 def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines: tuple[Compiler, Checker]) -> None:
@@ -207,39 +260,66 @@ def test_a_search_for_another_gpu_than_the_one_that_is_there_is_refused(machines
         measurer(machines, worker)
 
 
-SESSION = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_measure import CALM, OPERATOR, POLICY, measurer, request
-from tuner import tune
-from tuner.check import Checker
-from tuner.ledger import Ledger
-from tuner.nvrtc import Compiler
-from tuner.store import Store
-from tuner.worker import Worker
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    with Store.open(folder / "db") as store, Compiler(1) as c, Checker(1) as k, Worker(CALM) as worker:
-        print("ready", flush=True)
-        outcome = tune.search(request(6), store, measurer((c, k), worker, Ledger(folder / "ledger")))
-        print(outcome.reused, len(outcome.tried), flush=True)
-"""
+KILLED = {  # in a search of six configs: at which call of what its process is killed, and how many rows it leaves
+    "compiling": (Compiler, "compile_many", 2, 0),
+    "checking": (Worker, "time", 4, 2),
+    "confirming samples": (Worker, "race", 4, 3),
+    "storing an attempt": (Store, "append", 5, 4),
+    "judging the finalists": (Store, "append_verdict", 1, 6),
+    "promoting": (Store, "promote", 1, 6),
+    "racing": (Worker, "race", 7, 6),
+    "promoting the winner of the race": (Store, "promote", 2, 6),
+}
 
 
-def test_a_killed_session_leaves_a_journal_that_the_next_one_resumes(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SESSION.format(tests=str(Path(__file__).parent)), str(tmp_path)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "ready\n"
+def lethal(kind: type[Any], owner: type[Any], method: str, nth: int) -> type[Any]:
+    """The class itself or, for the owner, one whose method ends its process by SIGKILL at the nth call."""
+    if kind is not owner:
+        return kind
+    calls = count(1)
+
+    def deadly(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if next(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return getattr(kind, method)(self, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {method: deadly})
+
+
+def killed_search(folder: Path, *told: Any) -> int:
+    """The signal that ended a search in a process of its own."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        store_kind, compiler_kind, worker_kind = (lethal(kind, *told) for kind in (Store, Compiler, Worker))
+        with (
+            store_kind.open(folder / "db") as store,
+            compiler_kind(1) as compiler,
+            Checker(1) as checker,
+            worker_kind(CALM) as worker,
+        ):
+            evaluator = measurer((compiler, checker), worker, Ledger(folder / "ledger"))
+            settle(tune.search(request(6), store, evaluator), store, evaluator)
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("step", KILLED)
+def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated(
+    step: str, tmp_path: Path, machines: tuple[Compiler, Checker], calm_worker: Worker
+) -> None:
+    *told, stored = KILLED[step]
+    assert killed_search(tmp_path, *told) == -signal.SIGKILL
     with Store.open(tmp_path / "db") as store:
-        while len(store.attempts(operator=OPERATOR.name)) < 2 and first.poll() is None:
-            time.sleep(0.05)
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-        before = len(store.attempts(operator=OPERATOR.name))
-    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    assert second.stdout.splitlines()[1] == f"{before} 6"
+        before = store.attempts(operator=OPERATOR.name)
+        evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
+        outcome, standing = settle(tune.search(request(6), store, evaluator), store, evaluator)
+        rows = store.attempts(operator=OPERATOR.name)
+        assert outcome.reused == len(before) == stored
+        assert rows[: len(before)] == before
+        assert len({each.attempt.identity for each in rows}) == len(rows) == 6
+        assert standing is not None
+        assert store.record(OPERATOR.name, canonical(PROBLEM), GPU.name) == outcome.record
 
 
 # ---- the ledger

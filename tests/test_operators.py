@@ -1,6 +1,7 @@
 """What every operator and implementation promises, checked for each one that is discovered."""
 
 from dataclasses import fields, replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -98,10 +99,21 @@ def test_declared_work_is_positive_and_no_less_than_the_floor(
     operator, implementation = pair
     problem = example(operator, implementation)
     target = gpu(first_arch(implementation, problem).name)
-    work = implementation.work(problem, implementation.default(problem, target.arch), target)
-    assert work.dram_bytes >= operator.cost(problem).bytes * 0.999
-    assert work.longest_cta >= 1.0
-    assert work.ctas > 0
+    works = implementation.work(problem, implementation.default(problem, target.arch), target)
+    assert sum(work.dram_bytes for work in works) >= operator.cost(problem).bytes * 0.999
+    assert all(work.longest_cta >= 1.0 for work in works)
+
+
+def test_work_is_declared_for_each_launch_with_its_blocks_and_warps(
+    pair: tuple[Operator[Any], Implementation[Any, Any]],
+) -> None:
+    operator, implementation = pair
+    problem = example(operator, implementation)
+    target = gpu(first_arch(implementation, problem).name)
+    config = implementation.default(problem, target.arch)
+    plan, works = implementation.plan(problem, config), implementation.work(problem, config, target)
+    launched = [(prod(launch.grid), launch.threads // 32) for launch in plan.launches]
+    assert [(work.ctas, work.warps) for work in works] == launched
 
 
 def test_an_unknown_operator_or_implementation_is_refused_by_name() -> None:

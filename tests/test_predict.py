@@ -6,7 +6,7 @@ import pytest
 
 from tuner.arch import gpu
 from tuner.operator import Launch, Plan, Work
-from tuner.predict import combine, formula, from_cubin, guess_residency
+from tuner.predict import combine, formula, from_cubin, guess_residency, in_turn, uncompiled
 
 H100 = gpu("H100")
 WORK = Work(
@@ -43,6 +43,11 @@ def test_an_uneven_grid_costs_more_than_an_even_one() -> None:
     assert formula(replace(even, longest_cta=2.0), H100, 2).terms["tail"] > 0
 
 
+def test_the_last_wave_of_a_grid_leaves_memory_busy() -> None:
+    streams = replace(WORK, mma=0.0, dram_bytes=1e10, ctas=132 * 2 + 1)
+    assert formula(streams, H100, 2).terms["tail"] < 0.01 * formula(streams, H100, 2).terms["DRAM"]
+
+
 def test_products_through_wgmma_cost_what_its_own_rate_says() -> None:
     by_mma, by_wgmma = formula(WORK, H100, 2), formula(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2)
     rates = H100.device.wgmma_flops / H100.device.mma_flops
@@ -73,7 +78,41 @@ def test_a_combination_lies_between_its_looks() -> None:
 
 
 def test_residency_before_compiling_follows_the_scarcest_resource() -> None:
-    small = Plan((Launch("k", (1, 1, 1), 128, 1024),), {})
-    large = Plan((Launch("k", (1, 1, 1), 128, 100 * 1024),), {})
+    small = Launch("k", (1, 1, 1), 128, 1024)
+    large = Launch("k", (1, 1, 1), 128, 100 * 1024)
     assert guess_residency(small, H100) == 65536 // (168 * 128)
     assert guess_residency(large, H100) == 2
+
+
+def test_launches_in_turn_cost_their_sum_and_the_time_between_them() -> None:
+    one, two = formula(WORK, H100, 2), formula(replace(WORK, mma=5e7), H100, 2)
+    assert in_turn([one]).cost == one.cost
+    assert in_turn([one, two]).cost == pytest.approx(one.cost + two.cost + 2000)
+    assert in_turn([one, two]).terms["launches"] == 2000
+
+
+def test_what_binds_the_costliest_launch_binds_the_plan() -> None:
+    streams, multiplies = replace(WORK, dram_bytes=1e9), replace(WORK, mma=1e9)
+    found = [formula(each, H100, 2) for each in (streams, multiplies)]
+    assert in_turn(found).bottleneck == max(found, key=lambda each: each.cost).bottleneck == "tensor"
+    assert in_turn(found[::-1]).bottleneck == "tensor"
+
+
+def test_the_tail_of_one_launch_does_not_scale_the_traffic_of_another() -> None:
+    few = replace(WORK, mma=0.0, l2_bytes=0.0, dram_bytes=0.0, ctas=1)
+    streams = replace(WORK, dram_bytes=1e10)
+    plan = Plan((Launch("few", (1, 1, 1), 128, 0), Launch("streams", (4096, 1, 1), 128, 0)), {})
+    apart = uncompiled(plan, (few, streams), H100)
+    together = formula(replace(streams, ctas=1), H100, 1)
+    assert apart.cost < together.cost / 5
+
+
+def test_what_surrounds_the_mma_of_a_single_step_is_not_taken_for_all_of_it() -> None:
+    once = replace(WORK, chain=1)
+    mix = {"mma": 64, "alu": 0, "fma": 0, "mufu": 0}
+    assert from_cubin(once, H100, 2, 0, mix).terms["fp32"] == formula(once, H100, 2).terms["fp32"]
+
+
+def test_a_grid_of_one_block_an_sm_does_not_wait_for_room_that_it_leaves() -> None:
+    one_each = replace(WORK, ctas=132)
+    assert formula(one_each, H100, 4).cost == formula(one_each, H100, 1).cost

@@ -60,6 +60,13 @@ def test_a_problem_without_a_record_is_served_by_the_nearest_in_octaves(tmp_path
     assert match.why == "near problem on H200: T=4000 for 1000"
 
 
+def test_what_stands_behind_the_best_match_is_known_in_order(tmp_path: Path) -> None:
+    records = snapshot(tmp_path, record(16, problem={"T": 100}), record(32, problem={"T": 4000}), record(64))
+    problem: Fields = PROBLEM | {"T": 1000}  # type: ignore[operator]
+    every = records.matches("scan", problem, "H200", "sm_90a", statics=STATICS, fresh=always)
+    assert [(each.record.config["BT"], each.distance > 0) for each in every] == [(64, False), (32, True), (16, True)]
+
+
 def test_distance_is_euclidean_over_all_extents(tmp_path: Path) -> None:
     match = find(snapshot(tmp_path, record(problem={"B": 16, "T": 16000})), B=2, T=1000)
     assert match is not None

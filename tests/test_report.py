@@ -17,8 +17,9 @@ from report_factory import DEFAULT, PROBLEM, attempt, report_data
 
 from tuner import report
 from tuner.errors import MachineError
-from tuner.report import ReportData
-from tuner.result import Failed, OutputError, Stage, Verdict
+from tuner.portfolio import Family, Place, Terms
+from tuner.report import BeliefFacts, ReportData
+from tuner.result import Evidence, Failed, OutputError, Stage, Verdict
 
 HOSTILE = '</script><script>alert(1)</script> <img src=http://evil.example/x onerror=alert(1)> "quoted" & | `code`'
 
@@ -274,3 +275,25 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match=r"cannot write the report to .*file/report\.html"):
         report.write("page", tmp_path / "file" / "report.html")
+
+
+def test_a_portfolio_stands_before_the_problems_and_says_what_kind_its_regrets_are() -> None:
+    problems = [{**PROBLEM, "seq_q": length} for length in (256, 4096)]
+    places = (Place(problems[0], 0, 0.0, problems[1], 0.031), Place(problems[1], None, None, None, None))
+    family = Family({"head_dim": 72}, Evidence.PREDICTED, Terms(2, 0.05), (("mma_sync", DEFAULT),), places)
+    data = [report_data(12, problem=problem) for problem in problems]
+    text = Page(report.render(data, [family])).text
+    assert "Portfolio: head_dim=72 1 config for 2 problems" in text
+    assert "Not every problem is served." in text
+    assert "behind its best (predicted)" in text
+    assert "seq_q=256 1 0.0 % 3.1 %" in text.replace("\u00a0", " ")
+    assert json.loads(report.data_json(data, [family]))["portfolios"][0]["members"][0][0] == "mma_sync"
+    assert "# Portfolio: head_dim=72 (predicted)" in report.markdown(data, [family])
+
+
+def test_what_guided_a_search_is_told_with_its_correlation() -> None:
+    facts = BeliefFacts("mma_sync", "history of H100", 0.81, True), BeliefFacts("mma_sync", "prediction", 0.1, False)
+    data = report_data(12)
+    text = Page(report.render([replace(data, search=replace(data.search, beliefs=facts))])).text
+    assert "mma_sync guided by history of H100: rank correlation 0.81, kept" in text
+    assert "mma_sync guided by prediction: rank correlation 0.1, dropped" in text

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from report_factory import DEFAULT, attempt, identity, record, report_data, resources
 
+from tuner.report import rivals_of
 from tuner.report import standing as s
-from tuner.result import Attempt, Evidence, Failed, Fields, Measurement, OutputError, Prediction, Stage, Verdict
+from tuner.result import Attempt, Evidence, Failed, Fields, Lint, Measurement, OutputError, Prediction, Stage, Verdict
 
 FASTER = {**DEFAULT, "BT": 128}
 SMALLER = {**DEFAULT, "BK": 32}
@@ -40,6 +41,34 @@ def test_a_prediction_never_stands_in_for_a_time() -> None:
 def test_a_config_that_spills_ranks_behind_one_that_does_not() -> None:
     spilling = replace(predicted(FASTER, 8.0), resources=resources(FASTER, spill_bytes=64))
     assert configs(s.standing([spilling, predicted(DEFAULT, 10.0)], Evidence.PREDICTED, None)) == [DEFAULT, FASTER]
+
+
+def test_a_config_whose_machine_code_breaks_a_rule_ranks_behind_one_that_keeps_them() -> None:
+    serialized = replace(resources(FASTER), lint=Lint(("ptxas warns C7512",)))
+    entries = s.standing(
+        [replace(predicted(FASTER, 8.0), resources=serialized), predicted(DEFAULT, 10.0)], Evidence.PREDICTED, None
+    )
+    assert configs(entries) == [DEFAULT, FASTER]
+    assert entries[1].flaws == ("ptxas warns C7512",)
+
+
+def test_a_rival_says_by_how_much_it_lost_what_binds_it_and_where_its_work_is() -> None:
+    won, lost = predicted(DEFAULT, 10.0, tensor=8.0), predicted(FASTER, 15.0, tensor=8.0, issue=4.0)
+    lost = replace(lost, identity=replace(identity(), implementation="naive"))
+    closed = {"mma_sync": "", "naive": "its space is exhausted"}
+    (rival,) = rivals_of([won, lost], {}, Evidence.PREDICTED, None, closed)
+    assert rival.implementation == "naive" and rival.closed == "its space is exhausted"
+    assert rival.reason == (
+        "its best takes 1.50 × the predicted cost; tensor binds it; "
+        "predicted terms against the winner's whole cost: issue +40%"
+    )
+
+
+def test_a_rival_of_which_nothing_came_through_says_so() -> None:
+    failed = Attempt(replace(identity(), implementation="naive"), FASTER, failure=Failed(Stage.COMPILE, "no"))
+    attempts = [predicted(DEFAULT, 10.0), failed]
+    (rival,) = rivals_of(attempts, {}, Evidence.PREDICTED, None, {"mma_sync": "", "naive": ""})
+    assert rival.reason == "none of 1 tries came through"
 
 
 def test_the_record_leads_even_where_another_config_ties() -> None:

@@ -7,12 +7,14 @@ from tuner.result import (
     Attempt,
     Failed,
     Identity,
+    Lint,
     OutputError,
     Prediction,
     Resources,
     Stage,
     Verdict,
     attempt_from,
+    order,
     to_data,
     verdict_from,
 )
@@ -26,12 +28,29 @@ def test_an_attempt_survives_json_with_every_part_present_or_absent() -> None:
         IDENTITY,
         {"BM": 64, "swizzle": True},
         failure=Failed(Stage.LIMIT, "too large", "log"),
-        resources=Resources(128, 0, 4096, 128, 2, "registers", "ab"),
+        resources=Resources(128, 0, 4096, 128, 2, "registers", "ab", Lint(("a branch",), ("calls",))),
         prediction=Prediction(1.5, {"tensor": 1.0}, "tensor", "predicted/1"),
         seconds=0.5,
     )
     for attempt in (whole, Attempt(IDENTITY, {})):
         assert attempt_from(json.loads(json.dumps(to_data(attempt)))) == attempt
+
+
+def test_a_row_from_before_the_rules_on_machine_code_is_read_without_them() -> None:
+    data = to_data(Attempt(IDENTITY, {}, resources=Resources(128, 8, 4096, 128, 2, "registers", "ab")))
+    del data["resources"]["lint"]
+    found = attempt_from(data).resources
+    assert found is not None and found.lint is None
+    assert found.flaws == ("8 bytes of registers are spilled",)
+
+
+def test_what_breaks_a_rule_stands_behind_what_is_clean_however_little_it_costs() -> None:
+    def tried(cost: float, lint: Lint) -> Attempt:
+        used = Resources(128, 0, 4096, 128, 2, "registers", "ab", lint)
+        return Attempt(IDENTITY, {}, resources=used, prediction=Prediction(cost, {}, "tensor", "predicted/1"))
+
+    broken, clean = tried(1.0, Lint(("serialized",))), tried(2.0, Lint(unchecked=("calls",)))
+    assert sorted([broken, clean], key=lambda each: order(each, each.value or 0.0)) == [clean, broken]
 
 
 def test_a_failed_attempt_has_no_value() -> None:

@@ -195,9 +195,25 @@ def test_a_wrong_prior_is_dropped() -> None:
     assert sampler.best[1] < 1.1 * OPTIMUM
 
 
+def test_a_prior_that_the_first_results_contradict_starts_no_more_configs() -> None:
+    predicted = np.array([math.inf if value is None else -value for value in COSTS])
+    worst = set(np.argsort(predicted)[: len(SPACE) // 50].tolist())
+    asked = search(Sampler(SPACE, seed=0, prior=predicted), 20)
+    assert asked[0] in worst
+    assert not set(asked[9:]) & worst
+
+
 def test_a_prior_is_judged_only_after_eight_results() -> None:
     sampler = Sampler(SPACE, seed=0, prior=np.arange(len(SPACE)))
     assert sampler.prior_correlation is None
+
+
+def test_a_prior_may_leave_configs_without_a_cost() -> None:
+    prior = np.array([math.nan if value is None else value for value in COSTS])
+    sampler = Sampler(SPACE, seed=0, prior=prior)
+    search(sampler, 20)
+    assert sampler.prior_correlation is not None
+    assert sampler.prior_correlation > 0.9
 
 
 def test_a_prior_of_the_wrong_length_is_an_error() -> None:
@@ -291,6 +307,48 @@ def test_a_space_of_millions_is_searched() -> None:
         sampler.tell(index, float(values[index]))
     assert sampler.best is not None
     assert np.mean(values < sampler.best[1]) < 1e-3
+
+
+# 10^10 configs, of which nobody makes a list.
+VAST = Space(Wide, dict.fromkeys("abcdefg", range(1, 31)), (Constraint("even", lambda c: (c.a + c.b) % 2 == 0),))
+
+
+@pytest.mark.parametrize("method", ["gp", "tpe", "categorical", "genetic", "random"])
+def test_a_space_too_large_to_enumerate_is_searched_with_valid_distinct_configs(method: str) -> None:
+    sampler, asked = Sampler(VAST, method=method, seed=0), []
+    for index in islice(_asked(sampler), 16):
+        sampler.tell(index, float(_quadratic(VAST[index])))
+        asked.append(index)
+    assert len(set(asked)) == 16
+    assert not any(VAST.refusal(VAST[index]) for index in asked)
+
+
+@pytest.mark.parametrize("method", ["gp", "categorical"])
+def test_a_vast_space_is_searched_beyond_the_sample_that_it_is_drawn_from(method: str) -> None:
+    sampler = Sampler(VAST, method=method, seed=0)
+    for index in islice(_asked(sampler), 24):
+        sampler.tell(index, float(_quadratic(VAST[index])))
+    drawn = VAST.draw(131_072, np.random.default_rng(0))
+    assert sampler.best is not None
+    assert sampler.best[0] not in drawn
+
+
+def test_a_space_that_is_not_enumerated_cannot_be_exhausted() -> None:
+    with pytest.raises(UsageError, match="configs cannot all be tried: take another sampler"):
+        Sampler(VAST, method="exhaustive", seed=0)
+
+
+def test_beyond_the_results_that_a_fit_can_take_the_search_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.sampler.improvement._MOST_RESULTS", 12)
+    sampler = Sampler(SPACE, seed=0)
+    asked = search(sampler, 40)
+    assert len(set(asked)) == 40
+    assert sampler.best is not None
+    assert sampler.best[1] < 1.3 * OPTIMUM
+
+
+def _quadratic(config: Wide) -> int:
+    return 1 + (config.a - 7) ** 2 + (config.b - 20) ** 2 + (config.c - config.d) ** 2 + config.e
 
 
 def _asked(sampler: Sampler) -> Any:

@@ -1,7 +1,7 @@
 """Search spaces: enumeration, refusals, neighbours."""
 
 import time
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import TemplateError, UsageError
 from tuner.space import Constraint, Space
+from tuner.space_stages import Stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,66 @@ def test_choices_that_repeat_or_mix_types_are_reported(values: Any, message: str
         len(Space(Config, {**CHOICES, "BT": values}))
 
 
-def test_a_space_that_is_too_large_to_enumerate_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.space.MAX_CONFIGS", 30)
-    with pytest.raises(TemplateError, match="over 30 configs: take choices away or add constraints"):
-        len(Space(Config, CHOICES))
+def test_of_a_space_that_is_too_large_to_list_only_draws_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.space.MAX_CONFIGS", 10)
+    space = Space(Config, CHOICES)
+    assert not space.enumerated
+    with pytest.raises(TemplateError, match="about 36 configs, too many to list: draw some of them"):
+        list(space)
+
+
+def vast() -> Space[Any]:
+    """10^12 combinations."""
+    names = "abcdefghijkl"
+    constraint = Constraint("sum", lambda c: (c.a + 3 * c.f + c.l) % 5 != 0)
+    return Space(make_dataclass("Vast", list(names), frozen=True), dict.fromkeys(names, range(1, 11)), (constraint,))
+
+
+def test_draws_from_a_vast_space_are_distinct_valid_configs_found_again_at_their_index() -> None:
+    space = vast()
+    drawn = space.draw(200, np.random.default_rng(0))
+    configs = [space[int(index)] for index in drawn]
+    assert len(set(drawn.tolist())) == 200
+    assert [space.index(config) for config in configs] == drawn.tolist()
+    assert not any(space.refusal(config) for config in configs)
+
+
+def test_the_length_and_counts_of_a_vast_space_are_estimates_near_the_truth() -> None:
+    space = vast()
+    ((_, removed),) = space.counts()
+    assert len(space) == pytest.approx(0.8e12, rel=0.01)
+    assert removed == pytest.approx(0.2e12, rel=0.04)
+
+
+def test_neighbours_in_a_vast_space_are_all_the_valid_ones() -> None:
+    space = vast()
+    index = int(space.draw(1, np.random.default_rng(0))[0])
+    config = space[index]
+    changed = [replace(config, **{name: value}) for name in space.names for value in range(1, 11)]
+    expected = {space.index(each) for each in changed if each != config and space.refusal(each) is None}
+    assert space.neighbours(index).tolist() == sorted(expected)
+
+
+def test_every_valid_config_is_as_likely_to_be_sampled_and_their_number_is_estimated_without_bias() -> None:
+    stages = Stages({"a": range(4), "b": range(4), "c": range(3)}, (Constraint("sum", lambda c: c.a + c.b < 4),))
+    samples = [stages.sample(6, np.random.default_rng(seed)) for seed in range(3000)]
+    sampled, times = np.unique(np.concatenate([sample.codes for sample in samples]), axis=0, return_counts=True)
+    assert len(sampled) == 30
+    assert times == pytest.approx(times.mean(), rel=0.2)  # five standard errors of a count of 600
+    assert np.mean([sample.valid for sample in samples]) == pytest.approx(30, rel=0.02)
+
+
+def test_a_vast_space_whose_constraints_no_sample_passes_says_what_to_do() -> None:
+    choices = dict.fromkeys("abcdef", range(50))
+    never = Constraint("rare", lambda c: (c.a + c.b + c.c + c.d + c.e + c.f) < 0)
+    with pytest.raises(TemplateError, match="put the parameters that constrain each other first"):
+        len(Space(make_dataclass("Rare", list(choices)), choices, (never,)))
+
+
+def test_a_product_of_over_2_to_the_62_is_refused() -> None:
+    choices = dict.fromkeys("abcdefgh", range(256))
+    with pytest.raises(TemplateError, match=r"1\.8e\+19 combinations"):
+        len(Space(make_dataclass("Huge", list(choices)), choices))
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(2, 5), st.integers(0, 4))
@@ -149,3 +206,13 @@ def test_24_million_combinations_with_8_million_valid_are_enumerated_in_seven_se
     assert len(space) > 8_000_000
     assert space.raw_size > 24_000_000
     assert time.process_time() - start < 7
+
+
+@pytest.mark.slow
+def test_a_million_valid_configs_are_enumerated_in_a_second() -> None:
+    choices = dict.fromkeys("abcdefg", tuple(1 << k for k in range(8)))
+    constraint = Constraint("registers", lambda c: c.a * c.d * c.g <= 1024)
+    space = Space(make_dataclass("Million", list(choices)), choices, (constraint,))
+    start = time.process_time()
+    assert 1_000_000 < len(space) < space.raw_size
+    assert time.process_time() - start < 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import by_launch, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -208,17 +209,18 @@ def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
     D, implementation, config = CASES[case]
     for problem in OPERATOR.tails(Problem(head_dim=D)):
         _, _, happened = run(implementation, problem, config, Mode(checked=True))
-        work, counted = implementation.work(problem, config, H200), happened.counters
-        assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
-        assert work.l2_bytes == counted.global_read_bytes + counted.global_write_bytes
-        assert work.barriers == counted.barriers
-        assert counted.bank_conflicts == 0
+        counters = by_launch(happened, implementation.plan(problem, config))
+        for work, counted in zip(implementation.work(problem, config, H200), counters, strict=True):
+            assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
+            assert work.l2_bytes == global_bytes(counted)
+            assert work.barriers == counted.barriers
+            assert counted.bank_conflicts == 0
 
 
 @pytest.mark.parametrize("window", [1, 64, 1000])
 def test_twice_the_length_is_twice_the_work(window: int) -> None:
     def mma(seq_q: int) -> float:
-        return MMA_SYNC.work(Problem(seq_q=seq_q, window=window, sinks=4), BASE, H200).mma
+        return MMA_SYNC.work(Problem(seq_q=seq_q, window=window, sinks=4), BASE, H200)[0].mma
 
     first = mma(2048)  # at the start, windows are cut short
     assert mma(4096) - first == mma(6144) - mma(4096) == (mma(131072) - first) / 63
@@ -226,16 +228,16 @@ def test_twice_the_length_is_twice_the_work(window: int) -> None:
 
 def test_a_warp_multiplies_its_window_and_sinks_and_less_than_two_steps_more() -> None:
     long = Problem(head_dim=64, batch=1, heads=1, seq_q=65536, window=64, sinks=4)
-    executed = MMA_SYNC.work(long, BASE, H200).mma * 4096 / (4 * 64)  # pairs of queries and keys
+    executed = MMA_SYNC.work(long, BASE, H200)[0].mma * 4096 / (4 * 64)  # pairs of queries and keys
     assert executed / long.seq_q == pytest.approx(64 + 16 + 16, rel=1e-3)
-    whole = MMA_SYNC.work(long, replace(BASE, skip_steps=False), H200).mma * 4096 / (4 * 64)
+    whole = MMA_SYNC.work(long, replace(BASE, skip_steps=False), H200)[0].mma * 4096 / (4 * 64)
     assert whole / long.seq_q == pytest.approx(32 + 96, rel=1e-2)
 
 
 def test_a_step_of_decoding_reads_what_it_attends_whatever_came_before() -> None:
     for seq_k in (1000, 100000):
         problem = Problem(batch=8, heads=32, kv_heads=4, seq_q=1, seq_k=seq_k, window=512, sinks=4)
-        work = SPLIT_KEYS.work(problem, replace(SPLIT, BN=64), H200)
+        (work,) = SPLIT_KEYS.work(problem, replace(SPLIT, BN=64), H200)
         assert work.l2_bytes < 1.1 * OPERATOR.cost(problem).bytes
 
 

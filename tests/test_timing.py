@@ -1,6 +1,7 @@
 """Samples, screening and the final race, on times whose truth is known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from math import inf
 
@@ -135,8 +136,14 @@ def test_a_clear_race_is_sure_of_itself_and_a_tight_one_is_not() -> None:
 
 
 def test_the_policy_that_changes_times_is_in_the_name_and_the_one_that_does_not_is_not() -> None:
-    assert MeasurementPolicy(l2="warm").name != POLICY.name
+    assert len({policy.name for policy in (POLICY, replace(POLICY, l2="warm"), replace(POLICY, launch="graph"))}) == 3
     assert MeasurementPolicy(rounds=99).name == POLICY.name
+
+
+def test_a_device_that_captures_no_graph_is_timed_eager_under_the_name_of_eager_times() -> None:
+    wanted = MeasurementPolicy(launch="graph")
+    assert wanted.on({"no_graph": ""}) == wanted
+    assert wanted.on({"no_graph": "the driver is too old"}).name == POLICY.name
 
 
 def test_a_policy_that_cannot_be_is_refused() -> None:
@@ -144,3 +151,5 @@ def test_a_policy_that_cannot_be_is_refused() -> None:
         MeasurementPolicy(rounds=0)
     with pytest.raises(UsageError, match="'hot'"):
         MeasurementPolicy(l2="hot")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'lazy'"):
+        MeasurementPolicy(launch="lazy")  # type: ignore[arg-type]

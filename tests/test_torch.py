@@ -65,7 +65,31 @@ def test_the_shapes_of_outputs_that_depend_on_an_option_are_known_without_memory
     assert (state.shape, state.dtype) == ((2 * wanted, 4, 32, 32), torch.float32)
 
 
-def test_tensors_that_require_grad_are_refused() -> None:
-    q, k, v = qkv()
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradients_agree_with_torchs_own(causal: bool) -> None:
+    given = [each.requires_grad_() for each in qkv(4, 2)]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    weights = torch.randn(1, 4, 7, 16).bfloat16()
+    o, _ = torch.ops.tuner.flash_attention(*given, causal=causal, layout="bhtd")
+    (o * weights).sum().backward()
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=causal, enable_gqa=True)
+    (expected * weights.double()).sum().backward()
+    for ours, theirs in zip(given, exact, strict=True):
+        assert torch.allclose(ours.grad.double(), theirs.grad, atol=5e-2)
+
+
+def test_a_gradient_that_repeats_one_element_is_taken() -> None:
+    given = [each.requires_grad_() for each in qkv()]
+    torch.ops.tuner.flash_attention(*given, layout="bhtd")[0].sum().backward()
+    assert given[2].grad.shape == given[2].shape
+
+
+def test_there_is_no_gradient_through_lse() -> None:
+    _, lse = torch.ops.tuner.flash_attention(*(each.requires_grad_() for each in qkv()))
+    assert not lse.requires_grad
+
+
+def test_tensors_that_require_grad_are_refused_where_there_is_no_backward() -> None:
+    q, k, v = (torch.randn(1, 7, 2, 16).bfloat16() for _ in range(3))
     with pytest.raises(InputError, match="q requires grad, and there is no backward"):
-        torch.ops.tuner.flash_attention(q.requires_grad_(), k, v)
+        torch.ops.tuner.streaming_attention(q.requires_grad_(), k, v, window=4)

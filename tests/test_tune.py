@@ -5,66 +5,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import OPERATOR, PROBLEM, Recorded
 
 from tuner import operators, tune
 from tuner.arch import gpu
 from tuner.errors import UsageError
 from tuner.evaluate import Candidate
-from tuner.operator import canonical, to_fields
-from tuner.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
+from tuner.operator import canonical, from_fields, to_fields
+from tuner.result import Attempt, Measurement, Resources
 from tuner.store import Store
+from tuner.tune.contest import contest
+from tuner.tune.explore import Patience
 
-OPERATOR = operators.load("flash_attention")
-PROBLEM = OPERATOR.problem(head_dim=64)
 GPU = gpu("sm_80")
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
-RIGHT = Verdict((OutputError("o", 0.0, 0.0, 1e-3, 1e-3),), (), ("recorded",))
-WRONG = Verdict((OutputError("o", 1.0, 1.0, 1e-3, 1e-3),), (), ("recorded",))
-
-
-class Recorded:
-    """An Evaluator over a known cost of every config: the seam that replays use too."""
-
-    evidence = Evidence.PREDICTED
-    policy = "recorded/1"
-
-    def __init__(
-        self,
-        cost: Callable[[Any], float | None] = lambda c: c.BM + c.BN,
-        right: Callable[[Any], bool] = lambda _: True,
-        version: str = "1",
-    ) -> None:
-        self.cost, self.right, self.version = cost, right, version
-        self.tried: list[str] = []
-
-    def identity(self, candidate: Candidate) -> Identity:
-        name, text = candidate.implementation.name, canonical(candidate.config)
-        return Identity(OPERATOR.name, name, canonical(PROBLEM), GPU.name, self.version + text, "", "none", self.policy)
-
-    def prior(self, candidate: Candidate) -> float:
-        return float(hash(canonical(candidate.config)) % 997)
-
-    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
-        for position, candidate in enumerate(batch):
-            self.tried.append(canonical(candidate.config))
-            yield position, self._attempt(candidate)
-
-    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
-        for position, candidate in enumerate(batch):
-            yield position, RIGHT if self.right(candidate.config) else WRONG
-
-    def _attempt(self, candidate: Candidate) -> Attempt:
-        identity, config = self.identity(candidate), to_fields(candidate.config)
-        cost = self.cost(candidate.config)
-        if cost is None:
-            return Attempt(identity, config, failure=Failed(Stage.COMPILE, "recorded failure"))
-        resources = Resources(128, 0, 1024, 128, 2, "registers", canonical(candidate.config))
-        return Attempt(identity, config, None, resources, Prediction(cost, {}, "tensor", self.policy))
 
 
 @pytest.fixture
@@ -142,8 +102,8 @@ def test_of_configs_that_tie_the_one_nearest_to_the_default_is_the_record(store:
 
 def test_a_config_that_spills_stands_behind_all_that_do_not(store: Store) -> None:
     class Spilling(Recorded):
-        def _attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super()._attempt(candidate)
+        def attempt(self, candidate: Candidate) -> Attempt:
+            attempt = super().attempt(candidate)
             assert attempt.resources is not None
             spills = 64 if candidate.config.BM == 16 else 0
             resources = Resources(255, spills, 1024, 128, 2, "registers", attempt.resources.sass_digest)
@@ -165,19 +125,112 @@ def test_stopping_ends_with_what_is_known(store: Store) -> None:
 def test_progress_tells_of_every_attempt_and_every_check(store: Store) -> None:
     steps: list[tune.Progress] = []
     tune.search(request(), store, Recorded(), steps.append)
-    assert [step.done for step in steps if step.phase == "explore"] == list(range(1, 25))
+    assert [step.done for step in steps if step.phase in ("explore", "sweep")] == list(range(1, 25))
     assert [step.done for step in steps if step.phase == "check"] == list(range(1, tune.FINALISTS + 1))
 
 
 def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> None:
     class Alike(Recorded):
-        def _attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super()._attempt(candidate)
+        def attempt(self, candidate: Candidate) -> Attempt:
+            attempt = super().attempt(candidate)
             same = Resources(128, 0, 1024, 128, 2, "registers", "same")
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
     outcome = tune.search(request(), store, Alike())
     assert sum(each.verdict is not None for each in outcome.tried) == 1
+
+
+# ---- the end of exploring
+
+
+def test_no_parameter_of_the_record_can_be_set_back_to_its_default_for_nothing(store: Store) -> None:
+    def cost(config: Any) -> float:
+        return 1000.0 - config.BM + 0.1 * config.BN
+
+    outcome = tune.search(request(budget=160, method="random"), store, Recorded(cost))
+    assert outcome.record is not None
+    default = MMA_SYNC.default(PROBLEM, GPU.arch)
+    winner = from_fields(MMA_SYNC.config, outcome.record.config)
+    space = MMA_SYNC.space(PROBLEM, GPU.arch)
+    simpler = [replace(winner, **{name: value}) for name, value in to_fields(default).items()]
+    valid = [each for each in simpler if each != winner and space.refusal(each) is None]
+    assert all(cost(each) > cost(winner) for each in valid)
+    assert any(getattr(winner, name) == value for name, value in to_fields(default).items())
+
+
+def test_of_twins_with_equal_machine_code_the_nearest_to_the_default_is_the_record(store: Store) -> None:
+    class Alike(Recorded):
+        def attempt(self, candidate: Candidate) -> Attempt:
+            attempt = super().attempt(candidate)
+            same = Resources(128, 0, 1024, 128, 2, "registers", "same")
+            return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
+
+    outcome = tune.search(request(method="random"), store, Alike(lambda _: 7.0))
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(MMA_SYNC.default(PROBLEM, GPU.arch))
+
+
+def test_the_sweep_finds_a_better_neighbour_of_the_best_that_random_search_left_out(store: Store) -> None:
+    def cost(config: Any) -> float:
+        return 100.0 + abs(config.BM - 64) + abs(config.BN - 64) + 10 * (config.stages != 2) + 5 * config.warps
+
+    steps: list[tune.Progress] = []
+    outcome = tune.search(request(budget=120, method="random"), store, Recorded(cost), steps.append)
+    swept = [step for step in steps if step.phase == "sweep"]
+    assert len(outcome.tried) == 120
+    assert 0 < len(swept) <= 120 // 4
+    assert "tries at neighbours of the best 3" in outcome.why_stopped
+    assert outcome.why_stopped.startswith("the budget of 120 tries is spent")
+    assert "better by" in outcome.why_stopped
+
+
+def timed(index: int, time: float, differs: int) -> tune.Tried:
+    """A config that took `time`, give or take a hundredth."""
+    candidate = Candidate(MMA_SYNC, MMA_SYNC.space(PROBLEM, GPU.arch)[index])
+    measurement = Measurement(time, 0.99 * time, 1.01 * time, 20)
+    return tune.Tried(index, candidate, replace(Recorded().attempt(candidate), measurement=measurement), differs)
+
+
+def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_best() -> None:
+    tried = [timed(0, 100.0, 6), timed(1, 100.5, 5), timed(2, 101.0, 2), timed(3, 101.5, 4), timed(4, 150.0, 0)]
+    assert [each.row for each in contest(tried)] == [0, 2, 1, 3, 4]
+
+
+def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> None:
+    phases: list[str] = []
+    outcome = tune.search(
+        request(budget=64), store, Recorded(), lambda step: phases.append(step.phase), lambda: "sweep" in phases
+    )
+    assert outcome.why_stopped.startswith("interrupted")
+    assert outcome.record is not None
+    assert len(outcome.tried) < 64
+
+
+def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:
+    outcome = tune.search(request(budget=400), store, Recorded(cost=lambda c: 100 + 1e-7 * c.BM))
+    assert len(outcome.tried) < 400
+    assert outcome.why_stopped.startswith("the expected improvement was under 1%")
+    assert "batches in a row" in outcome.why_stopped
+
+
+@pytest.mark.parametrize(
+    ("looks", "over"),
+    [
+        ([(0.001, 0.0)] * 3, True),
+        ([(0.001, 0.0)] * 2, False),
+        ([(0.001, 0.0), (0.001, 0.05), (0.001, 0.0)], False),
+        ([(0.001, 0.0), (0.2, 0.0), (0.001, 0.0), (0.001, 0.0)], False),
+        ([(None, 0.0)] * 5, False),
+    ],
+    ids=["three in a row", "two", "more was found than expected", "more was expected between", "no model says"],
+)
+def test_patience_ends_only_when_little_is_expected_and_found_three_times_in_a_row(
+    looks: list[tuple[float | None, float]], over: bool
+) -> None:
+    patience = Patience()
+    for gain, found in looks:
+        patience = patience.after(gain, found)
+    assert patience.over is over
 
 
 @pytest.mark.parametrize(("options", "message"), [({"effort": "huge"}, "unknown effort 'huge'"), ({"budget": 0}, "0")])

@@ -27,7 +27,10 @@ class _Place:
 
 
 class Arena:
-    """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back."""
+    """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back.
+
+    What runs update in place goes on from run to run, until `poison` puts the drawn contents back.
+    """
 
     def __init__(self, device: Device, operator: Operator[Any], problem: Any, arrays: Mapping[str, Any]) -> None:
         self._device, self._operator, self.problem = device, operator, problem
@@ -69,15 +72,17 @@ class Arena:
         return Call(self.problem, tuple(self._step(plan, launch) for launch in plan.launches))
 
     def poison(self) -> None:
-        """Forget what earlier runs wrote: outputs, workspaces and guards."""
-        written = [self._places[argument.name] for argument in self._operator.outputs]
+        """Forget what earlier runs wrote: outputs, updates, workspaces and guards."""
+        written = [self._places[argument.name] for argument in self._operator.written]
         for place in (*written, *self._spaces.values()):
             self._device.fill(place.begin, place.nbytes + 2 * _GUARD)
+        for argument in self._operator.updated:
+            self._device.write(self._places[argument.name].address, self._inputs[argument.name])
 
     def outputs(self) -> dict[str, Array]:
-        """Every output by name, copied from the device."""
+        """Every output, and every argument updated in place, by name, copied from the device."""
         found = {}
-        for argument in self._operator.outputs:
+        for argument in self._operator.written:
             place, dtype = self._places[argument.name], argument.dtype_of(self.problem).numpy
             data = self._device.read(place.address, place.nbytes)
             found[argument.name] = data.view(dtype).reshape(argument.shape(self.problem))
@@ -93,14 +98,15 @@ class Arena:
                 return f"wrote before the first element of {name}"
             if (after != POISON).any():
                 return f"wrote {int(np.flatnonzero(after != POISON)[0])} bytes past the end of {name}"
-        changed = [name for name, data in self._inputs.items() if inputs and not self._holds(name, data)]
+        kept = [each.name for each in self._tensors if each.role is Role.INPUT] if inputs else []
+        changed = [name for name in kept if not self._holds(name, self._inputs[name])]
         return f"wrote to the input {changed[0]}" if changed else ""
 
     def _put(self, argument: Argument, arrays: Mapping[str, Any]) -> None:
         dtype = argument.dtype_of(self.problem)
         nbytes = dtype.itemsize * int(np.prod(argument.shape(self.problem), dtype=np.int64))
         place = self._places[argument.name] = self._allocated(nbytes)
-        if argument.role is Role.INPUT:
+        if argument.given:
             data = self._inputs[argument.name] = _bytes(np.asarray(arrays[argument.name], dtype.numpy))
             self._device.write(place.address, data)
 

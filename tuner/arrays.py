@@ -29,6 +29,7 @@ class Facts(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     misalignment: int  # address modulo ALIGNMENT
+    writable: bool = True
 
 
 class Framework(Protocol):
@@ -62,8 +63,8 @@ class _NumPy:
     name = "numpy"
 
     def facts(self, name: str, array: Any) -> Facts:  # noqa: ARG002  # no NumPy array is refused
-        address = array.__array_interface__["data"][0]
-        return Facts("numpy", CPU, array.dtype, array.shape, array.strides, address % ALIGNMENT)
+        address, writable = array.__array_interface__["data"][0], array.flags.writeable
+        return Facts("numpy", CPU, array.dtype, array.shape, array.strides, address % ALIGNMENT, writable)
 
     def place(self, facts: Facts) -> int:  # noqa: ARG002  # they are all there
         return CPU

@@ -30,7 +30,7 @@ class Binding:
     """What a call computes, and on what; the same for every call with equal facts."""
 
     problem: Any
-    tensors: Mapping[str, Tensor]  # inputs and outputs, by argument
+    tensors: Mapping[str, Tensor]  # that are given, and outputs, by argument
 
 
 def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
@@ -39,13 +39,13 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     An input that has no elements for the problem is not given. Raises InputError for arrays or values that do not
     fit, naming the argument, what it is and what is accepted.
     """
-    inputs = {argument.name: argument for argument in operator.arguments if argument.role is Role.INPUT}
+    inputs = {argument.name: argument for argument in operator.arguments if argument.given}
     given = [argument for name, argument in inputs.items() if name in facts]
     views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
     problem = _problem(operator, request, views)
     absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
     if disagreed := absent | (facts.keys() - inputs.keys()):
-        raise TemplateError(f"{operator.name}: call() and the INPUT arguments disagree about {', '.join(disagreed)}")
+        raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {', '.join(disagreed)}")
     tensors = {view.argument.name: view.tensor() for view in views}
     for argument in operator.outputs:
         tensors[argument.name] = _output(argument, argument.shape(problem), request.axes.get(argument.name))
@@ -53,7 +53,7 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
 
 
 class _View:
-    """An input array, in the order of its argument's dims."""
+    """An array that is given, in the order of its argument's dims."""
 
     def __init__(self, argument: Argument, facts: Facts, axes: tuple[int, ...] | None) -> None:
         self.argument, self.facts = argument, facts
@@ -81,7 +81,11 @@ class _View:
             found[axis] if size > 1 else step * dtype.itemsize
             for axis, size, step in zip(self.axes, self.shape, dense, strict=True)
         )
-        if self.argument.strided:
+        if self.argument.role is Role.UPDATED:
+            self._check_writable(strides)
+        if self.argument.strided == "all":
+            pass  # its kernels load element by element
+        elif self.argument.strided:
             self._check_rows(strides, dtype.itemsize)
         elif strides != tuple(step * dtype.itemsize for step in dense):
             raise InputError(f"{self._where(strides)}: it must be contiguous; pass a copy in C order")
@@ -91,6 +95,13 @@ class _View:
                 "kernels load that many at once; pass a copy"
             )
         return Tensor(self.shape, tuple(stride // dtype.itemsize for stride in strides), self.axes)
+
+    def _check_writable(self, strides: tuple[int, ...]) -> None:
+        name = self.argument.name
+        if not self.facts.writable:
+            raise InputError(f"{name} is read-only, and it is updated in place: pass an array that can be written")
+        if any(stride == 0 and size > 1 for stride, size in zip(strides, self.shape, strict=True)):
+            raise InputError(f"{self._where(strides)}: elements share memory, and it is updated in place; pass a copy")
 
     def _check_rows(self, strides: tuple[int, ...], itemsize: int) -> None:
         if strides[-1] != itemsize:
@@ -104,6 +115,8 @@ class _View:
 
     def _widest(self, itemsize: int) -> int:
         """Bytes that a kernel may load at once: the rows of a dense tensor start at multiples of it."""
+        if self.argument.strided == "all":
+            return itemsize
         return math.gcd(ALIGNMENT, self.shape[-1] * itemsize) if self.argument.strided else ALIGNMENT
 
     def _where(self, strides: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ from tuner import emulator, operators
 from tuner.emulator import Mode
 from tuner.operator import Arrays, Operator, canonical, extents, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import Expected, expect
+from tuner.verify import Expected, expect, trespass
 
 # What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
 # other order; races, uninitialised reads and missing waits.
@@ -60,14 +60,19 @@ def check(job: Job) -> Verdict:
     config = from_fields(implementation.config, job.config)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
+    first: dict[Case, Arrays] = {}
     for case, mode in _rounds(operator, problem, job):
         arrays, expected = _drawn(operator.name, canonical(case.problem), case.kind)
         outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
         done.append(f"{case.name(operator)} {case.kind} {mode}")
         if run.findings:
             return Verdict(tuple(worst.values()), tuple(str(f) for f in run.findings), tuple(done))
+        if changed := trespass(operator, arrays, expected.exact, outputs):
+            return Verdict(tuple(worst.values()), (changed,), tuple(done))
         for error in expected.errors(outputs):
             worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
+        if unsteady := _other_bits(first.setdefault(case, outputs), outputs):
+            return Verdict(tuple(worst.values()), (f"{unsteady}: other bits in another order of threads",), tuple(done))
     return Verdict(tuple(worst.values()), (), tuple(done))
 
 
@@ -102,6 +107,14 @@ def _drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     drawn = loaded.inputs(value, np.random.default_rng(0), kind)
     arrays = {**drawn, **scalars(loaded, value, drawn)}
     return arrays, expect(loaded, value, arrays)
+
+
+def _other_bits(one: Arrays, other: Arrays) -> str:
+    """The first output whose bits differ; empty for none. A winner must answer the same today and tomorrow."""
+    views = (
+        (name, one[name].reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)) for name, array in other.items()
+    )
+    return next((name for name, a, b in views if not np.array_equal(a, b)), "")
 
 
 def _badness(error: OutputError) -> float:

@@ -10,7 +10,7 @@ from tuner.arch import ARCHES, GPU, gpu
 from tuner.canonical import decode
 from tuner.errors import UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
-from tuner.predict import formula, guess_residency
+from tuner.predict import uncompiled
 from tuner.records import Match, Snapshot
 from tuner.render import render
 from tuner.result import Fields, TuningRecord
@@ -61,17 +61,13 @@ def any_gpu() -> tuple[GPU, ...]:
 def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
     """The record with the nearest problem over `gpus`, else a default config for the first GPU that has one.
 
+    A neighbour's record serves where its config is one of the problem's own space; else the next nearest does.
     Raises UsageError where no implementation serves the problem.
     """
     plain = to_fields(problem)
     found = [(match, each) for each in gpus if (match := _find(operator, plain, each, snapshot))]
-    for match, each in sorted(found, key=lambda pair: pair[0].distance):
-        identity = match.record.identity
-        implementation = operators.implementation(operator.name, identity.implementation)
-        if implementation.refusal(problem, each.arch) is None:
-            config = from_fields(implementation.config, match.record.config)
-            return Choice(problem, each, implementation, config, match.record, f"record of {identity.gpu}: {match.why}")
-    return _default(operator, problem, gpus)
+    served = (_served(operator, problem, each, match, snapshot) for match, each in sorted(found, key=_nearest))
+    return next(filter(None, served), None) or _default(operator, problem, gpus)
 
 
 def fresh(record: TuningRecord) -> bool:
@@ -132,8 +128,34 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
 
 def _cost_of_default(implementation: Implementation[Any, Any], problem: Any, target: GPU) -> float:
     config = implementation.default(problem, target.arch)
-    residency = guess_residency(implementation.plan(problem, config), target)
-    return formula(implementation.work(problem, config, target), target, residency).cost
+    plan, work = implementation.plan(problem, config), implementation.work(problem, config, target)
+    return uncompiled(plan, work, target).cost
+
+
+def _nearest(found: tuple[Match, GPU]) -> float:
+    return found[0].distance
+
+
+def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
+    """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
+    if choice := _choice(operator, problem, target, best):
+        return choice
+    every = snapshot.matches(
+        operator.name, to_fields(problem), target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
+    )
+    return next(filter(None, (_choice(operator, problem, target, match) for match in every)), None)
+
+
+def _choice(operator: Operator[Any], problem: Any, target: GPU, match: Match) -> Choice | None:
+    """A record as a choice; None where its implementation refuses the problem, or a neighbour's config does not fit."""
+    identity = match.record.identity
+    implementation = operators.implementation(operator.name, identity.implementation)
+    config = from_fields(implementation.config, match.record.config)
+    if implementation.refusal(problem, target.arch) is not None:
+        return None
+    if match.distance and implementation.space(problem, target.arch).refusal(config) is not None:
+        return None
+    return Choice(problem, target, implementation, config, match.record, f"record of {identity.gpu}: {match.why}")
 
 
 def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Match | None:

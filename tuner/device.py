@@ -85,7 +85,10 @@ class Device(Protocol):
     thorough: bool  # whether runs are cheap: every edge case with every kind of inputs, and twice
 
     def facts(self) -> Fields:
-        """What is known of the device: `gpu` and `arch` as `--gpu` spells them, `model`, driver, SMs, clocks …"""
+        """What is known of the device: `gpu` and `arch` as `--gpu` spells them, `model`, driver, SMs, clocks …
+
+        `no_graph` says why it captures no CUDA graph; it is empty where it does.
+        """
 
     def allocate(self, nbytes: int) -> int:
         """The address of fresh memory, a multiple of 256. Raises MachineError where there is no more."""
@@ -103,13 +106,19 @@ class Device(Protocol):
         """What a kernel takes by value to copy boxes of a tensor. Raises InputError for what the driver refuses."""
 
     def load(self, code: Code, plan: Plan) -> Any:
-        """A program for `run` and `times_us`, with as much shared memory as the plan's launches take."""
+        """A program for `run` and `ready`, with as much shared memory as the plan's launches take."""
 
     def run(self, program: Any, call: Call, limit_s: float) -> None:
         """Launch and wait; raises DeviceFaultError for what the kernels do, TIMEOUT after `limit_s`."""
 
-    def times_us(self, program: Any, call: Call, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        """Microseconds of each of so many runs of the call, without the host's part."""
+    def ready(self, program: Any, call: Call, policy: MeasurementPolicy) -> Any:
+        """The call as the policy launches it, for `times_us`. Raises DeviceFaultError where no graph captures it."""
+
+    def ready_copy(self, nbytes: int) -> Any:
+        """For `times_us`: a copy that moves so many bytes, half of them read and half written."""
+
+    def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        """Microseconds of each of so many runs of what is ready, without the host's part."""
 
     def state(self) -> State: ...
 

@@ -14,15 +14,16 @@ from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import TemplateError
-from tuner.operator import Array, Operator, Parameter, Plan, parameters, scalars
+from tuner.operator import Array, Operator, Parameter, Plan, Role, parameters, scalars
 from tuner.tensor_map import MappedTensor
 
 
 class Kernel:
     """Call it with arrays that fit `binding` and the scalars that the caller gives.
 
-    The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory. Calls from several threads
-    take turns. Raises TemplateError when the emulator finds the kernel at fault.
+    The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in
+    place are the caller's own. Calls from several threads take turns. Raises TemplateError when the emulator finds the
+    kernel at fault; nothing is updated then.
     """
 
     def __init__(
@@ -37,13 +38,15 @@ class Kernel:
         with _ONE_CALL, ExitStack() as stack:
             device = self._inputs(arrays, stack) | self._outputs(stack) | self._workspaces(stack)
             self._launch({**self._scalars, **given}, device)
+            self._update(arrays, device)
             return tuple(self._fetched(argument.name, device) for argument in self._operator.outputs)
 
     def _inputs(self, arrays: Mapping[str, Any], stack: ExitStack) -> "dict[str, _Placed]":
         placed = {}
         for name, array in arrays.items():
             tensor, seen = self._binding.tensors[name], self._framework.numpy(array)
-            placed[name] = _place(name, tensor, seen.dtype, stack, writable=False)
+            updated = self._operator.argument(name).role is Role.UPDATED
+            placed[name] = _place(name, tensor, seen.dtype, stack, writable=updated, initialized=True)
             placed[name].view[...] = seen.transpose(tensor.axes)
         return placed
 
@@ -51,7 +54,8 @@ class Kernel:
         placed = {}
         for argument in self._operator.outputs:
             dtype = argument.dtype_of(self._binding.problem).numpy
-            placed[argument.name] = _place(argument.name, self._binding.tensors[argument.name], dtype, stack)
+            tensor = self._binding.tensors[argument.name]
+            placed[argument.name] = _place(argument.name, tensor, dtype, stack, writable=True, initialized=False)
         return placed
 
     def _workspaces(self, stack: ExitStack) -> "dict[str, _Placed]":
@@ -81,6 +85,11 @@ class Kernel:
         kind: type[np.generic] = parameter.dtype.numpy.type
         return kind(values[parameter.argument])
 
+    def _update(self, arrays: Mapping[str, Any], device: "Mapping[str, _Placed]") -> None:
+        for name in {each.name for each in self._operator.updated} & arrays.keys():
+            seen = self._framework.numpy(arrays[name])
+            seen.transpose(self._binding.tensors[name].axes)[...] = device[name].view
+
     def _fetched(self, name: str, device: "Mapping[str, _Placed]") -> Any:
         tensor, view = self._binding.tensors[name], device[name].view
         dtype = DType.of(view.dtype)
@@ -100,13 +109,15 @@ class _Placed(NamedTuple):
     view: Array
 
 
-def _place(name: str, tensor: Tensor, dtype: "np.dtype[Any]", stack: ExitStack, *, writable: bool = True) -> _Placed:
+def _place(
+    name: str, tensor: Tensor, dtype: "np.dtype[Any]", stack: ExitStack, *, writable: bool, initialized: bool
+) -> _Placed:
     """Memory for a tensor with its strides, which may be 0 or negative, until `stack` closes."""
     reach = [(max(size, 1) - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
     before = -sum(min(0, each) for each in reach)  # elements that lie before the first
     elements = before + sum(max(0, each) for each in reach) + 1
     nbytes = elements * dtype.itemsize
-    buffer = stack.enter_context(Buffer(name, nbytes, writable=writable, initialized=not writable))
+    buffer = stack.enter_context(Buffer(name, nbytes, writable=writable, initialized=initialized))
     steps = [stride * dtype.itemsize for stride in tensor.strides]
     view = as_strided(buffer.view(dtype, (elements,))[before:], tensor.shape, steps)
     return _Placed(buffer.address + before * dtype.itemsize, view)

@@ -43,8 +43,8 @@ def run(
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem: (every output by name, what happened).
 
-    `arrays` holds every input by name, and scalars that are not to take their default. Launches after one with
-    findings are skipped; outputs that nobody wrote are NaN.
+    `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
+    copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
     """
     plan = implementation.plan(problem, config)
     kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked)
@@ -56,7 +56,7 @@ def run(
             runs.append(kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, arguments, mode))
             if runs[-1].findings:
                 break
-        outputs = {argument.name: device[argument.name].array.copy() for argument in operator.outputs}
+        outputs = {argument.name: device[argument.name].array.copy() for argument in operator.written}
     return outputs, _sum(runs)
 
 
@@ -96,7 +96,7 @@ def _device(
 
 def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Tensor:
     dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
-    if argument.role is not Role.INPUT:
+    if not argument.given:
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         buffer = Buffer(argument.name, nbytes, writable=True, initialized=False)
         return _Tensor(buffer, buffer.view(dtype, shape))
@@ -108,10 +108,11 @@ def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Ten
 
 def _copied(argument: Argument, array: Array) -> _Tensor:
     """A copy in device memory, with the array's own strides where the kernel takes them."""
-    keeps = argument.strided and array.ndim and array.strides[-1] == array.itemsize and min(array.strides) >= 0
+    rows = argument.strided and array.ndim and array.strides[-1] == array.itemsize
+    keeps = (rows or argument.strided == "all") and min(array.strides) >= 0
     source = array if keeps else np.ascontiguousarray(array)
     span = array.itemsize + sum((n - 1) * stride for n, stride in zip(source.shape, source.strides, strict=True))
-    buffer = Buffer(argument.name, span if array.size else 0)
+    buffer = Buffer(argument.name, span if array.size else 0, writable=argument.written)
     view = buffer.view(array.dtype, source.shape, source.strides)
     view[...] = source
     return _Tensor(buffer, view)

@@ -84,8 +84,8 @@ def _map_refusal(address: int, itemsize: int, shape: Ints, strides: Ints, box: I
 class Buffer:
     """A global buffer of `nbytes`; its end, or else its begin, touches a guard page.
 
-    `writable` buffers are the kernel's outputs and workspaces: a store to another is a finding. Until somebody writes,
-    memory holds NaN, and reading it is a finding of checked mode unless `initialized`.
+    `writable` buffers are the kernel's outputs and workspaces, and what it updates: a store to another is a finding.
+    Until somebody writes, memory holds NaN, and reading it is a finding of checked mode unless `initialized`.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """One config → Attempt. An Evaluator is the seam between a search and what it searches on: here, prediction."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,9 +10,10 @@ from tuner.arch import GPU
 from tuner.check import Checker, Job
 from tuner.cubin import Cubin
 from tuner.errors import UsageError
+from tuner.lint import lint_all
 from tuner.nvrtc import Compiler, toolkit
-from tuner.operator import Implementation, Operator, Plan, canonical, to_fields
-from tuner.predict import MODEL, combine, formula, from_cubin, guess_residency
+from tuner.operator import Implementation, Launch, Operator, Plan, Work, canonical, to_fields
+from tuner.predict import MODEL, combine, formula, from_cubin, in_turn, uncompiled
 from tuner.render import render
 from tuner.result import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage, Verdict
 from tuner.sass import work_mix
@@ -80,7 +80,8 @@ class Predictor:
         return render(self._operator, candidate.implementation, self._problem, candidate.config)
 
     def prior(self, candidate: Candidate) -> float:
-        return self._formula(candidate).cost
+        plan = candidate.implementation.plan(self._problem, candidate.config)
+        return uncompiled(plan, self._work(candidate), self._gpu).cost
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
         started = time.perf_counter()
@@ -104,24 +105,28 @@ class Predictor:
         resources = resources_of(outcome, plan, self._gpu)
         if resources.ctas_per_sm == 0:
             return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
-        prediction = self._prediction(candidate, outcome, resources)
+        prediction = self._prediction(candidate, outcome, plan)
         return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
 
-    def _formula(self, candidate: Candidate) -> Prediction:
-        plan = candidate.implementation.plan(self._problem, candidate.config)
-        work = candidate.implementation.work(self._problem, candidate.config, self._gpu)
-        return formula(work, self._gpu, guess_residency(plan, self._gpu))
+    def _work(self, candidate: Candidate) -> tuple[Work, ...]:
+        return candidate.implementation.work(self._problem, candidate.config, self._gpu)
 
-    def _prediction(self, candidate: Candidate, cubin: Cubin, resources: Resources) -> Prediction:
-        work = candidate.implementation.work(self._problem, candidate.config, self._gpu)
-        declared = formula(work, self._gpu, resources.ctas_per_sm)
-        compiled = from_cubin(work, self._gpu, resources.ctas_per_sm, resources.spill_bytes, steady_mix(cubin))
-        return combine(declared, compiled)
+    def _prediction(self, candidate: Candidate, cubin: Cubin, plan: Plan) -> Prediction:
+        each = zip(plan.launches, self._work(candidate), strict=True)
+        return in_turn([predict_launch(cubin, launch, work, self._gpu) for launch, work in each])
+
+
+def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU) -> Prediction:
+    """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it."""
+    usage = cubin.entries[launch.entry]
+    ctas = occupancy(usage, launch.threads, launch.smem_bytes, gpu.arch).ctas
+    compiled = from_cubin(work, gpu, ctas, usage.spills, steady_mix(cubin, launch.entry))
+    return combine(formula(work, gpu, ctas), compiled)
 
 
 def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
-    """What a compiled config uses; of several kernels, the one that leaves the fewest CTAs on an SM."""
-    found = []
+    """What a compiled config uses; of several kernels, the one that leaves the fewest CTAs on an SM, and all flaws."""
+    found, faults = [], lint_all(cubin)
     for launch in plan.launches:
         usage = cubin.entries[launch.entry]
         fit = occupancy(usage, launch.threads, launch.smem_bytes, gpu.arch)
@@ -134,21 +139,17 @@ def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
                 ctas_per_sm=fit.ctas,
                 limiter=fit.limiter,
                 sass_digest=cubin.sass_digest,
+                lint=faults,
             )
         )
     return min(found, key=lambda each: (each.ctas_per_sm, -each.spill_bytes))
 
 
-def steady_mix(cubin: Cubin) -> Mapping[str, float]:
-    """Instructions by class of the loop that does the most mma; of the whole kernels where no loop does any."""
-    loops = [work_mix(loop.mix) for entry in cubin.entries for loop in cubin.innermost_loops(entry)]
+def steady_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
+    """Instructions by class of a kernel's loop that does the most mma; of the whole kernel where no loop does any."""
+    loops = [work_mix(loop.mix) for loop in cubin.innermost_loops(entry)]
     busiest = max(loops, key=lambda mix: mix.get("mma", 0.0), default={})
-    if busiest.get("mma"):
-        return busiest
-    total: Counter[str] = Counter()
-    for entry in cubin.entries:
-        total.update(cubin.instruction_mix(entry))
-    return work_mix(total)
+    return busiest if busiest.get("mma") else work_mix(cubin.instruction_mix(entry))
 
 
 def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:

@@ -27,6 +27,7 @@ _TIMED_OUT = 702  # cudaErrorLaunchTimeout: a display's watchdog
 _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
 # A call was refused, and the context lives: bad value, no memory, bad configuration, bad or foreign image, resources.
 _REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720})
+_UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
@@ -75,6 +76,7 @@ class GpuDevice:
             "l2_bytes": int(self._runtime.deviceGetAttribute(_L2_BYTES, self._ordinal)),
             "nvml": self._monitor.present,
             "sm_mhz": self.state().sm_mhz,
+            "no_graph": self._no_graph(),
         }
 
     def allocate(self, nbytes: int) -> int:
@@ -126,15 +128,21 @@ class GpuDevice:
             self._runtime.eventRecord(end, _DEFAULT_STREAM)
             self._wait(end, limit_s)
 
-    def times_us(
-        self, program: dict[str, Any], call: Call, launches: int, policy: MeasurementPolicy
-    ) -> Sequence[float]:
-        return self.times_of(lambda: _launch(program, call.steps), launches, policy)
+    def ready(self, program: dict[str, Any], call: Call, policy: MeasurementPolicy) -> Callable[[], object]:
+        if policy.launch == "graph":
+            return self._graph(lambda stream: _launch(program, call.steps, stream))
+        return lambda: _launch(program, call.steps)
 
-    def times_of(
-        self, queue: Callable[[], object], launches: int, policy: MeasurementPolicy, *, flushes: int = 1
+    def ready_copy(self, nbytes: int) -> Callable[[], object]:
+        half = max(nbytes // 2, 1)
+        source, target = self.allocate(half), self.allocate(half)
+        self.fill(source, half)
+        return lambda: self._runtime.memcpyAsync(target, source, half, _ON_DEVICE, _DEFAULT_STREAM)
+
+    def times_us(
+        self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy, *, flushes: int = 1
     ) -> Sequence[float]:
-        """Microseconds of each of so many runs of anything that `queue` puts on the default stream.
+        """Anything that puts work on the default stream when it is called is ready.
 
         A flush keeps the GPU busy while the host queues what follows, so that no launch waits for the host; where the
         host has more to do, give more `flushes`.
@@ -143,12 +151,12 @@ class GpuDevice:
         with self._faults():
             if policy.l2 == "warm":
                 self._clear(flushes * launches)
-                queue()
+                ready()
             for begin, end in pairs:
                 if policy.l2 == "cold":
                     self._clear(flushes)
                 runtime.eventRecord(begin, _DEFAULT_STREAM)
-                queue()
+                ready()
                 runtime.eventRecord(end, _DEFAULT_STREAM)
             self._wait(pairs[-1][1], policy.limit_s)
             return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs]
@@ -170,6 +178,30 @@ class GpuDevice:
         self.free(source)
         self.free(target)
         return 2e-9 * _COPY_BYTES / float(np.median(times))
+
+    def _graph(self, queue: Callable[[Any], object]) -> Callable[[], object]:
+        """What replays, on the default stream, all that `queue` puts on a stream of its own: that one is no kernel's.
+
+        Raises DeviceFaultError, not fatal, where the driver captures it not.
+        """
+        stream = self._cuda.Stream(non_blocking=True)
+        with self._faults():
+            stream.begin_capture()
+            try:
+                queue(stream)
+            finally:
+                graph = stream.end_capture()  # also after a failure, or the stream would capture for ever
+            graph.upload(self._cuda.Stream.null)
+        return lambda: graph.launch(self._cuda.Stream.null)
+
+    def _no_graph(self) -> str:
+        """Why this driver captures no graph; empty where it does."""
+        clear = self._runtime.memsetAsync
+        try:
+            self._graph(lambda stream: clear(self._flush, 0, 1, stream.ptr))
+        except DeviceFaultError as error:
+            return str(error)
+        return ""
 
     def _clear(self, times: int) -> None:
         for _ in range(times):
@@ -205,9 +237,10 @@ class GpuDevice:
         return fault
 
 
-def _launch(program: dict[str, Any], steps: Sequence[Step]) -> None:
+def _launch(program: dict[str, Any], steps: Sequence[Step], stream: Any = None) -> None:
+    """On CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
-        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes, None)
+        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes, stream)
 
 
 def _most_shared(plan: Plan) -> dict[str, int]:
@@ -219,6 +252,8 @@ def _most_shared(plan: Plan) -> dict[str, int]:
 
 
 def _classified(error: Any) -> DeviceFaultError:
+    if error.status in _UNCAPTURED:
+        return DeviceFaultError(Fault.REFUSED, f"no CUDA graph captures it ({error})", fatal=False)
     if error.status in _REFUSED:
         return DeviceFaultError(Fault.REFUSED, str(error), fatal=False)
     if error.status in _ILLEGAL:

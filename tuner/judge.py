@@ -15,7 +15,7 @@ from tuner.canonical import encode
 from tuner.device import Code, Device, Fault
 from tuner.operator import Array, Operator, Tolerance, canonical, extents, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import compare
+from tuner.verify import compare, trespass
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
@@ -57,6 +57,8 @@ class Judge:
         with Arena(self._device, self._operator, case.problem, case.arrays) as arena:
             outputs = self._outputs(arena, twice=twice, inputs=True)
         self._done.append(case.name)
+        right = {name: exact for name, (exact, _, _) in case.right.items()}
+        self.finding = self.finding or trespass(self._operator, case.arrays, right, outputs)
         for name, (exact, rounded, tolerance) in case.right.items():
             error = compare(name, outputs[name], exact, rounded, tolerance)
             self._worst[name] = max(error, self._worst.get(name, error), key=_badness)
@@ -121,7 +123,7 @@ def _case(operator: Operator[Any], problem: Any, kind: str) -> Case:
     arrays = operator.inputs(problem, rng, kind)
     exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
     tolerances = operator.tolerance(problem)
-    names = [argument.name for argument in operator.outputs]
+    names = [argument.name for argument in operator.written]
     sizes = " ".join(f"{name}={getattr(problem, name)}" for name in extents(operator.problem))
     right = {n: (exact[n], rounded[n], tolerances[n]) for n in names}
     return Case(f"{sizes} {kind}", problem, arrays, scalars(operator, problem, arrays), right)

@@ -6,19 +6,17 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
-_MOST_DEATHS = 2
-
 
 class Ledger:
     """A line when a config goes to the device and one when it is back. Without a path it is kept in memory only."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None = None, most_deaths: int = 2) -> None:
+        self._path, self._most_deaths = path, most_deaths
         self._deaths = _unfinished(path) if path and path.exists() else Counter[str]()
 
     def banned(self, key: str) -> bool:
         """Whether a config was lost on the device as often as it may be."""
-        return self._deaths[key] >= _MOST_DEATHS
+        return self._deaths[key] >= self._most_deaths
 
     def began(self, key: str) -> None:
         self._deaths[key] += 1

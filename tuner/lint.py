@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tuner.cubin import Cubin
-from tuner.sass import Instruction, decode
+from tuner.result import Lint
+from tuner.sass import Instruction, decode, holds
+
+Edges = Mapping[int, Sequence[int]]  # by index of an instruction: what may follow it
 
 _SERIALIZED = re.compile(r"\(?(C75\d\d)\)?[^\n]*")  # ptxas's warnings about wgmma
 _UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the instruction
@@ -13,31 +15,29 @@ _BRX = 0x149  # an indirect branch
 _EX2 = 2  # MUFU's function
 _NO_BARRIER = 7  # of HGMMA's field for the barrier that the last one of a group names
 _MANY = 8  # groups in flight, at most
-_MOST_BARE = 0.05  # of the exponentials: the factors that rescale O may wait for it
-
-
-@dataclass(frozen=True, slots=True)
-class Lint:
-    """What a kernel's machine code does wrong, and which rules it leaves undecided, each as a sentence."""
-
-    failures: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.failures
+_FACTORS = 2  # exponentials by which a thread's rows of O are rescaled: they may wait for it
+_MOST_BARE = 0.05  # of the exponentials, where a loop has many
 
 
 def lint(cubin: Cubin, entry: str) -> Lint:
-    """The rules on the kernel `entry`. Code without wgmma has no rule to break but the first."""
+    """The rules on the kernel `entry`. Code without wgmma has no rule to break but the first, and is not decoded."""
     failures = [*_spills(cubin, entry), *_serialized(cubin, entry)]
-    code = _instructions(cubin, entry)
-    if not any(each.mnemonic == "HGMMA" for each in code):
+    if not holds(cubin.code(entry), "HGMMA"):
         return Lint(tuple(failures))
+    code = _instructions(cubin, entry)
     failures += _split_groups(code)
     if any(each.mnemonic in _UNDECIDED or each.word & 0x1FF == _BRX for each in code):
         return Lint(tuple(failures), ("exponentials under wgmma: not checked (calls, indirect branches)",))
     return Lint((*failures, *_bare_exponentials(code)))
+
+
+def lint_all(cubin: Cubin) -> Lint:
+    """The rules on every kernel of a cubin; a sentence names its kernel where there are several."""
+    found = {entry: lint(cubin, entry) for entry in cubin.entries}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    failures = tuple(f"{entry}: {each}" for entry, one in found.items() for each in one.failures)
+    return Lint(failures, tuple(f"{entry}: {each}" for entry, one in found.items() for each in one.unchecked))
 
 
 def overlap(cubin: Cubin, entry: str) -> float:
@@ -87,7 +87,7 @@ def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
 def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
     counts = _steady_exponentials(code)
     bare = sum(count == 0 for count in counts.values())
-    if bare > _MOST_BARE * len(counts):
+    if bare > max(_FACTORS, _MOST_BARE * len(counts)):
         yield f"{bare} of the loop's {len(counts)} exponentials run with no wgmma in flight"
 
 
@@ -117,7 +117,7 @@ def _after(each: Instruction, in_flight: int) -> int:
 
 def _steady_exponentials(code: Sequence[Instruction]) -> Mapping[int, int]:
     """Groups surely in flight at each exponential of the loops that issue wgmma, by index: the fewest of any path."""
-    steady = _looping_with_wgmma(code)
+    steady = _steady(code)
     in_flight = _fewest_in_flight(code)
     exponentials = (index for index in sorted(steady) if _is_exponential(code[index]))
     return {index: in_flight.get(index, 0) for index in exponentials}
@@ -137,29 +137,55 @@ def _fewest_in_flight(code: Sequence[Instruction]) -> dict[int, int]:
     return found
 
 
-def _looping_with_wgmma(code: Sequence[Instruction]) -> set[int]:
-    """Indices of the instructions from which a wgmma is reached that reaches them in turn."""
+def _steady(code: Sequence[Instruction]) -> set[int]:
+    """Indices of the instructions of innermost loops that issue wgmma."""
     after = {index: _successors(code, index) for index in range(len(code))}
+    issues = {index for index, each in enumerate(code) if each.mnemonic == "HGMMA"}
+    return _innermost(after, after, issues)
+
+
+def _innermost(after: Edges, inside: Edges, issues: set[int]) -> set[int]:
+    """The loops of the graph `inside`, a part of `after`, that issue and hold no other loop that does."""
+    found: set[int] = set()
+    for loop in _components(inside):
+        if loop & issues:
+            entries = {to for index in after.keys() - loop for to in after[index] if to in loop}
+            body = {index: [to for to in inside[index] if to in loop - entries] for index in loop}
+            found |= _innermost(after, body, issues) or loop
+    return found
+
+
+def _components(after: Edges) -> list[set[int]]:
+    """Strongly connected components that hold a cycle (Kosaraju's algorithm)."""
     before: dict[int, list[int]] = {index: [] for index in after}
     for index, following in after.items():
-        for successor in following:
-            before[successor].append(index)
-    looping: set[int] = set()
-    for index, each in enumerate(code):
-        if each.mnemonic == "HGMMA" and index not in looping:
-            looping |= _reached(index, after) & _reached(index, before)
-    return looping
+        for to in following:
+            before[to].append(index)
+    found, seen = [], set[int]()
+    for root in reversed(_left(after)):
+        component, pending = set[int](), [root]
+        while pending:
+            index = pending.pop()
+            if index not in seen:
+                seen.add(index)
+                component.add(index)
+                pending += before[index]
+        if len(component) > 1 or root in after[root]:
+            found.append(component)
+    return found
 
 
-def _reached(start: int, edges: Mapping[int, Sequence[int]]) -> set[int]:
-    """What a path of one step or more leads to."""
-    found: set[int] = set()
-    pending = list(edges[start])
+def _left(after: Edges) -> list[int]:
+    """Indices in the order in which a depth-first walk leaves them."""
+    found, seen = [], set[int]()
+    pending = [(index, False) for index in after]
     while pending:
-        index = pending.pop()
-        if index not in found:
-            found.add(index)
-            pending += edges[index]
+        index, leaving = pending.pop()
+        if leaving:
+            found.append(index)
+        elif index not in seen:
+            seen.add(index)
+            pending += [(index, True), *((to, False) for to in after[index])]
     return found
 
 

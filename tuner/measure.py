@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tuner import operators
 from tuner.arch import GPU
+from tuner.canary import Canary
 from tuner.canonical import encode
 from tuner.check import Checker
 from tuner.cubin import Cubin
@@ -26,7 +27,7 @@ from tuner.samples import Sample, estimate
 from tuner.trial import Fell, Heat, Raced, Task, Timed
 from tuner.worker import Worker
 
-_CANARY_ROUNDS = 3
+_REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
 _PLAIN = "naive"  # the implementation that is there to be right
 _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
@@ -60,18 +61,17 @@ class Measurer(Predictor):
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
         super().__init__(operator, problem, gpu, compiler, checker)
-        self.bench = bench
+        found = bench.worker.look().facts
+        self.bench = replace(bench, policy=bench.policy.on(found))
         self.best_us = inf
-        self.drift: list[float] = []  # microseconds of the canary, after each batch
+        self.canary = Canary(bench.worker, self.bench.policy)
         self._started = -1  # how often the worker had restarted when the plain kernel last ran
         self._best_cost = inf  # predicted, of what takes `best_us`
-        self._canary: Code | None = None
         self._verdicts: dict[Identity, Verdict] = {}
-        self._twins: dict[object, Timed] = {}
-        found = bench.worker.look().facts
+        self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
         self._model = str(found["model"])
         # What a simulation says must never be taken for what a device did.
-        self.policy = bench.policy.name + (" simulated" if self._model == SIMULATED else "")
+        self.policy = self.bench.policy.name + (" simulated" if self._model == SIMULATED else "")
         if gpu.arch.name != found["arch"]:
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
@@ -80,11 +80,10 @@ class Measurer(Predictor):
         started = time.perf_counter()
         positions = list(range(len(batch)))
         if self.best_us == inf and batch:  # with a time to beat, the hopeless ones are short work
-            first = min(positions, key=lambda position: self.prior(batch[position]))
+            first = min(positions, key=lambda position: self._turn(batch[position]))
             positions.remove(first)
             yield from self._attempts(batch, [first], started)
         yield from self._attempts(batch, positions, started)
-        self._look_for_drift()
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
@@ -139,21 +138,38 @@ class Measurer(Predictor):
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
         plan = candidate.implementation.plan(self._problem, candidate.config)
         twin = cubin.sass_digest, plan.launches
-        if twin not in self._twins:
+        duplicate = twin in self._twins
+        if not duplicate:
             task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
-            timed = self._on_device(attempt.identity, task)
-            self._twins[twin] = timed
-            self._canary = self._canary or (task.code if timed.samples else None)
-        timed = self._twins[twin]
+            self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
+        spelled, timed = self._twins[twin]
         if timed.verdict is not None:
             self._verdicts[attempt.identity] = timed.verdict
         if timed.fell is not None:
-            return replace(attempt, failure=Failed(timed.fell.fault.stage, timed.fell.reason))
-        measurement = _measurement(timed.samples)
+            as_before = f"same machine code as {spelled}: " if duplicate else ""
+            return replace(attempt, failure=Failed(timed.fell.fault.stage, as_before + timed.fell.reason))
+        measurement = replace(_measurement(timed.samples), duplicate_of=spelled if duplicate else "")
         if measurement.time_us < self.best_us:
             self.best_us = measurement.time_us
             self._best_cost = attempt.prediction.cost if attempt.prediction else inf
         return replace(attempt, measurement=measurement)
+
+    def _turn(self, candidate: Candidate) -> tuple[bool, float]:
+        """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
+        default = candidate.implementation.default(self._problem, self._gpu.arch)
+        return candidate.config != default, self.prior(candidate)
+
+    def _steady(self, identity: Identity, task: Task) -> Timed:
+        """Samples that the canary confirms; those that a drift voids are drawn again."""
+        before_us, timed = self.canary.level_us, self._on_device(identity, task)
+        for _ in range(_REPEATS):
+            if not timed.samples or self.canary.confirms(task.code):
+                break
+            again = self._on_device(identity, replace(task, judged=False))
+            timed = replace(again, verdict=timed.verdict)
+        if before_us:
+            self.best_us *= self.canary.level_us / before_us
+        return timed
 
     def _on_device(self, identity: Identity, task: Task) -> Timed:
         """Judge and time. A process that dies may have died by chance: once more; and then never again."""
@@ -181,14 +197,6 @@ class Measurer(Predictor):
     def _code(self, candidate: Candidate, cubin: Cubin) -> Code:
         problem, config = to_fields(self._problem), to_fields(candidate.config)
         return Code(self._operator.name, candidate.implementation.name, problem, config, cubin.image)
-
-    def _look_for_drift(self) -> None:
-        """Time the session's first right config again, after every batch."""
-        if self._canary is None:
-            return
-        raced = self.bench.worker.race(Heat((self._canary,), self.bench.policy, _CANARY_ROUNDS, seed=0))
-        if raced.times_us:
-            self.drift.append(estimate([each[0] for each in raced.times_us]).mid)
 
 
 def _measurement(samples: Sequence[Sample]) -> Measurement:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ P = TypeVar("P")
 C = TypeVar("C")
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
+Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
 
 
 # ---- problems: frozen dataclasses whose fields say whether they select code or only a size --------------------------
@@ -72,6 +73,7 @@ def canonical(value: Any) -> str:
 
 class Role(Enum):
     INPUT = "input"
+    UPDATED = "updated"  # read, and written in place: the caller's own array changes
     OUTPUT = "output"
     SCALAR = "scalar"
     WORKSPACE = "workspace"
@@ -81,18 +83,33 @@ class Role(Enum):
 class Argument:
     """A tensor with named dims, or a scalar passed by value.
 
-    A tensor's dims are Problem fields, outermost first; its last dim is contiguous. `strided` tensors pass the element
-    strides of their other dims to the kernel, so that views need no copy; others are dense. A scalar is named after a
-    Problem extent, or takes `default(problem)` unless the caller gives it.
+    A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
+    element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
+    others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
     """
 
     name: str
     dtype: DType | str  # or the Problem field that holds it
     dims: tuple[str, ...] = ()
     role: Role = Role.INPUT
-    strided: bool = False
+    strided: bool | Literal["all"] = False
     default: Callable[[Any], float] | None = None
     doc: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether a call brings it, with contents."""
+        return self.role in (Role.INPUT, Role.UPDATED)
+
+    @property
+    def written(self) -> bool:
+        """Whether a kernel leaves results in it."""
+        return self.role in (Role.OUTPUT, Role.UPDATED)
+
+    @property
+    def stepped(self) -> range:
+        """The axes whose strides the kernel takes."""
+        return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
 
     def dtype_of(self, problem: Any) -> DType:
         found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
@@ -153,18 +170,25 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work any implementation must do: the two floors."""
+    """The least work any implementation must do: the two floors.
+
+    `items` is what people count a problem's size in, such as the queries of all heads, and `item` one of them in words.
+    """
 
     flops: float
     bytes: float
+    items: float = 1.0
+    item: str = "problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an implementation does for a problem, summed over all CTAs of all launches, as it counts itself.
+    """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
 
     Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
-    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4.
+    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `step_mma` and `step_other`
+    say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
+    to what the next step needs; 0 where nobody counted.
     """
 
     ctas: int
@@ -181,6 +205,8 @@ class Work:
     chain: float  # dependent loop steps of the longest CTA
     stages: int = 1  # loop steps whose loads are in flight
     wgmma: float = 0.0  # of m16n8k16, through wgmma
+    step_mma: float = 0.0
+    step_other: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +234,10 @@ class Request:
 class Operator(Generic[P]):
     """What is computed. `folder` is where it was found.
 
-    inputs(problem, rng, kind) draws every INPUT and free scalar for one of `input_kinds`; reference(problem, arrays)
-    returns every OUTPUT in float64; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is
-    the problem's statics on small extents that hit every edge; call(...) is the application's signature.
+    inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
+    arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
+    call does not touch; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is the problem's
+    statics on small extents that hit every edge; call(...) is the application's signature.
     """
 
     name: str
@@ -232,7 +259,18 @@ class Operator(Generic[P]):
 
     @property
     def outputs(self) -> tuple[Argument, ...]:
+        """What a call returns."""
         return tuple(argument for argument in self.arguments if argument.role is Role.OUTPUT)
+
+    @property
+    def updated(self) -> tuple[Argument, ...]:
+        """What a call changes in place."""
+        return tuple(argument for argument in self.arguments if argument.role is Role.UPDATED)
+
+    @property
+    def written(self) -> tuple[Argument, ...]:
+        """Where a call leaves results: its outputs, and what it updates."""
+        return tuple(argument for argument in self.arguments if argument.written)
 
 
 @dataclass(frozen=True)
@@ -240,7 +278,7 @@ class Implementation(Generic[P, C]):
     """One way to compute an operator: `template` in the operator's folder, its Config, space and plan.
 
     refusal(problem, arch) says why it cannot serve a problem there at all (None: it can); default(problem, arch) is a
-    config that always works there; work(problem, config, gpu) feeds the predictor.
+    config that always works there; work(problem, config, gpu) has one Work a launch, in the plan's order.
     """
 
     name: str
@@ -250,7 +288,7 @@ class Implementation(Generic[P, C]):
     space: Callable[[P, Arch], Space[C]]
     plan: Callable[[P, C], Plan]
     default: Callable[[P, Arch], C]
-    work: Callable[[P, C, GPU], Work]
+    work: Callable[[P, C, GPU], tuple[Work, ...]]
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
@@ -288,10 +326,9 @@ def _argument_parameters(argument: Argument, problem: Any) -> list[Parameter]:
     const = " const" if argument.role is Role.INPUT else ""
     pointer = f"{dtype.cuda}{const}* __restrict__ {argument.name}"
     found = [Parameter(pointer, argument.name, dtype, pointer=True)]
-    if argument.strided:
-        for axis, dim in enumerate(argument.dims[:-1]):
-            declaration = f"long long {argument.name}_{dim}_stride"
-            found.append(Parameter(declaration, argument.name, DType.INT64, axis=axis))
+    for axis in argument.stepped:
+        declaration = f"long long {argument.name}_{argument.dims[axis]}_stride"
+        found.append(Parameter(declaration, argument.name, DType.INT64, axis=axis))
     return found
 
 

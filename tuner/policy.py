@@ -1,6 +1,7 @@
 """How kernels are timed, as data: part of what a measured result means."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Literal
 
@@ -11,12 +12,14 @@ _VERSION = 1  # raised when the same fields would give other times
 
 @dataclass(frozen=True, slots=True)
 class MeasurementPolicy:
-    """What the times of a search are. `l2` says what a launch finds in the L2 cache: nothing, or its own last run.
+    """What the times of a search are. `l2` says what a launch finds in the L2 cache: nothing, or its own last run;
+    `launch`, whether a plan's kernels are launched one by one or replayed from a CUDA graph, without the host's gaps.
 
     The other fields say how sure the times are, not what they are, so they are no part of `name`.
     """
 
     l2: Literal["cold", "warm"] = "cold"
+    launch: Literal["eager", "graph"] = "eager"
     warm_up_us: float = 20_000.0  # a kernel runs this long before its first sample: clocks rise meanwhile
     sample_us: float = 1_000.0  # kernel time of one sample, in launches of their own …
     most_launches: int = 32  # … but no more of them than this
@@ -24,23 +27,30 @@ class MeasurementPolicy:
     screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
     rounds: int = 30  # of the final race
     tie: float = 0.01  # relative difference under which two kernels are equally fast
+    drift: float = 0.05  # relative change of the canary's time that voids the samples before it
     limit_s: float = 5.0  # a launch that takes longer hangs
 
     def __post_init__(self) -> None:
         if self.l2 not in ("cold", "warm"):
             raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
-        for name in ("warm_up_us", "sample_us", "most_launches", "rounds", "tie", "limit_s"):
+        if self.launch not in ("eager", "graph"):
+            raise UsageError(f"launch {self.launch!r}: a plan is launched eager, or replayed from a graph")
+        for name in ("warm_up_us", "sample_us", "most_launches", "rounds", "tie", "drift", "limit_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"measurement policy: {name} is {getattr(self, name)}, it must be positive")
 
     @property
     def name(self) -> str:
-        """What two times must have in common to be compared: "measured/1 cold L2"."""
-        return f"measured/{_VERSION} {self.l2} L2"
+        """What two times must have in common to be compared: "measured/1 cold L2 eager"."""
+        return f"measured/{_VERSION} {self.l2} L2 {self.launch}"
 
     @property
     def most_samples(self) -> int:
         return self.screening[-1][0]
+
+    def on(self, facts: Mapping[str, object]) -> "MeasurementPolicy":
+        """What is left of this policy on a device with these facts: one that captures no graph is timed eager."""
+        return replace(self, launch="eager") if facts.get("no_graph") else self
 
     def launches(self, time_us: float) -> int:
         """How many launches of a kernel that takes `time_us` make a sample."""

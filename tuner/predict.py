@@ -1,12 +1,13 @@
 """Rank configs without a device: cycles a pipe would need, from the work that an implementation declares.
 
-Two looks at one config. `formula` needs nothing compiled: declared work over data-sheet rates. `from_cubin` replaces
+Two looks at one launch. `formula` needs nothing compiled: declared work over data-sheet rates. `from_cubin` replaces
 what the compiler decides (residency, spills, the instructions around each mma). `combine` takes their geometric mean,
-which ranked better than either on recorded spaces. The result orders configs and names the pipe that binds. It is not
-a time: on recorded kernels absolute errors ran from 4 to 57 %.
+which ranked better than either on recorded spaces; `in_turn` adds up the launches of a config. The result orders
+configs and names the pipe that binds. It is not a time: on recorded kernels absolute errors ran from 4 to 57 %.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
@@ -14,7 +15,7 @@ from tuner.arch import GPU
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
-MODEL = "predicted/1"
+MODEL = "predicted/2"
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _MUFU_LANES = 16  # a clock and SM
@@ -22,19 +23,31 @@ _INTEGER_LANES = 64
 _ISSUE = 4  # warp instructions a clock and SM
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
+_SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
 _STEP_LATENCY = 700.0  # cycles that one dependent loop step takes however little it computes
 _LOAD_LATENCY = 600.0  # exposed as well where no load is in flight during the step
+_LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next, about a microsecond
 _GUESSED_REGISTERS = 168  # before the compiler has spoken
 
 
-def guess_residency(plan: Plan, gpu: GPU) -> float:
-    """CTAs an SM would hold by shared memory, threads and a guess at registers; the scarcest launch's."""
-    return min(_residency(launch, _GUESSED_REGISTERS, gpu) for launch in plan.launches)
+def uncompiled(plan: Plan, work: Sequence[Work], gpu: GPU) -> Prediction:
+    """The cost of a plan of which nothing is compiled yet; `work` has one value a launch."""
+    each = zip(plan.launches, work, strict=True)
+    return in_turn([formula(of_launch, gpu, guess_residency(launch, gpu)) for launch, of_launch in each])
+
+
+def guess_residency(launch: Launch, gpu: GPU) -> float:
+    """CTAs an SM would hold by shared memory, threads and a guess at registers."""
+    arch = gpu.arch
+    by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
+    by_threads = arch.threads_per_sm // launch.threads
+    by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.threads)
+    return max(1, min(by_smem, by_threads, by_registers, arch.ctas_per_sm))
 
 
 def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
-    """The cost of declared work, with `ctas_per_sm` CTAs resident."""
+    """The cost of one launch's declared work, with `ctas_per_sm` CTAs resident."""
     return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles=0.0)
 
 
@@ -42,10 +55,11 @@ def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: 
     """The cost with what the compiler made of it.
 
     `mix` counts the static instructions of the kernel's main loop by class. How often each runs is anchored on the
-    mma or wgmma: declared over static count. Kernels without either keep the declared counts.
+    mma or wgmma: declared over static count. Kernels without either, and those of a single step, most of which lies
+    outside any loop, keep the declared counts.
     """
     static_mma = mix.get("mma", 0.0)
-    if static_mma and work.mma + work.wgmma:
+    if static_mma and work.mma + work.wgmma and work.chain > 1:
         # Each of a warpgroup's four warps runs the instruction that the four execute together.
         trips = (work.mma + _WARPS * work.wgmma) / static_mma
         fma, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "mufu", "alu"))
@@ -56,9 +70,23 @@ def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: 
 
 
 def combine(*looks: Prediction) -> Prediction:
-    """One prediction from several looks at the same config; the last look's terms are shown."""
+    """One prediction from several looks at the same launch; the last look's terms are shown."""
     cost = prod(look.cost for look in looks) ** (1 / len(looks))
     return replace(looks[-1], cost=cost)
+
+
+def in_turn(launches: Sequence[Prediction]) -> Prediction:
+    """One prediction for launches of which each waits for the one before: costs and terms add up.
+
+    What binds is what binds the costliest launch.
+    """
+    costliest = max(launches, key=lambda launch: launch.cost)
+    between = _LAUNCH_LATENCY * (len(launches) - 1)
+    terms = Counter({"launches": between} if between else {})
+    for launch in launches:
+        terms.update(launch.terms)
+    cost = sum(launch.cost for launch in launches) + between
+    return Prediction(cost, _rounded(terms), costliest.bottleneck, MODEL)
 
 
 def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
@@ -85,14 +113,22 @@ def _over(work: float, rate: int) -> float:
 
 def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: float, spill_cycles: float) -> Prediction:
     busy = dict(pipes) | ({"spills": spill_cycles} if spill_cycles else {})
-    throughput = sum(cycles**_NORM for cycles in busy.values()) ** (1 / _NORM)
-    waves = work.ctas / (gpu.device.sm_count * ctas_per_sm)
-    tail = throughput * (_imbalance(work, waves) - 1)
+    throughput = _overlapped(busy.values())
+    resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # a small grid shares its SMs with nobody
+    waves = work.ctas / (gpu.device.sm_count * resident)
+    # An uneven grid leaves pipes of SMs idle. L2 and DRAM serve the others, unless some SMs have no work at all.
+    small = work.ctas < gpu.device.sm_count
+    uneven = throughput if small else _overlapped(busy[name] for name in busy.keys() - _SHARED)
+    tail = uneven * (_imbalance(work, waves) - 1)
     latency = ceil(waves) * work.chain / work.longest_cta * _step_latency(work)
     cost = ((throughput + tail) ** 2 + latency**2) ** 0.5
     terms = busy | {"tail": tail, "latency": latency}
     bottleneck = max(terms, key=lambda name: terms[name])
     return Prediction(cost, _rounded(terms), bottleneck, MODEL)
+
+
+def _overlapped(cycles: Iterable[float]) -> float:
+    return float(sum(each**_NORM for each in cycles) ** (1 / _NORM))
 
 
 def _imbalance(work: Work, waves: float) -> float:
@@ -103,14 +139,6 @@ def _imbalance(work: Work, waves: float) -> float:
 
 def _step_latency(work: Work) -> float:
     return _STEP_LATENCY + (_LOAD_LATENCY if work.stages < 2 else 0.0)
-
-
-def _residency(launch: Launch, registers: int, gpu: GPU) -> float:
-    arch = gpu.arch
-    by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
-    by_threads = arch.threads_per_sm // launch.threads
-    by_registers = arch.registers_per_sm // (registers * launch.threads)
-    return max(1, min(by_smem, by_threads, by_registers, arch.ctas_per_sm))
 
 
 def _rounded(terms: Mapping[str, float]) -> Fields:

@@ -2,36 +2,87 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
+from tuner.belief import Belief, together
 from tuner.evaluate import Candidate
+from tuner.history import Past
 from tuner.operator import Implementation
-from tuner.sampler import Sampler
-from tuner.space import Space
+from tuner.sampler import Sampler, predict
+from tuner.space import Array, Space
 
 _HOPELESS = 2.0  # an implementation whose best is this much worse than the best of all gets no more tries
 _ENOUGH = 8  # … once it has had as many
 _RANKED_AT_MOST = 50_000  # configs of a space that are ranked before the search; beyond, the sampler starts blind
+_PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the lanes are searched: one of sampler.METHODS, its seed, and the tries that the race has in all."""
+
+    name: str
+    seed: int
+    tries: int
 
 
 @dataclass
 class Lane:
-    """One implementation in the race."""
+    """One implementation in the race. `beliefs` are orders of its configs from before the search."""
 
     implementation: Implementation[Any, Any]
     space: Space[Any]
-    sampler: Sampler
-    told: int = 0
+    make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
+    beliefs: tuple[Belief, ...] = ()
+    results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
     best: float = math.inf
     open: bool = True
     closed_because: str = ""
 
+    def __post_init__(self) -> None:
+        self.kept = self.beliefs
+        self._expected: tuple[int, Array | None] = (0, None)  # results it was learnt from, cost of every config
+        self.sampler = self.make_sampler(together(self.kept))
+
+    @property
+    def told(self) -> int:
+        return len(self.results)
+
     def close(self, why: str) -> None:
         self.open, self.closed_because = False, why
+
+    def tell(self, config: Any, value: float | None) -> None:
+        index = self.space.index(config)
+        self.sampler.tell(index, value)
+        self.results[index] = value
+        self.best = min(self.best, math.inf if value is None else value)
+
+    def doubt(self) -> None:
+        """Keep the beliefs that the first results bear out; when that changes, a new sampler learns what was told.
+
+        One belief alone is the sampler's own to judge.
+        """
+        kept = tuple(each for each in self.beliefs if each.holds(self.results))
+        if len(self.beliefs) > 1 and kept != self.kept:
+            self.kept, self.sampler = kept, self.make_sampler(together(kept))
+            for index, value in self.results.items():
+                self.sampler.tell(index, value)
+
+    def neighbours(self, config: Any) -> list[Any]:
+        """Configs not told of that differ in one parameter; what the model expects most of first."""
+        near = [int(index) for index in self.space.neighbours(self.space.index(config)) if index not in self.results]
+        cost = self._cost() if near else None
+        return [self.space[index] for index in (sorted(near, key=cost.__getitem__) if cost is not None else near)]
+
+    def _cost(self) -> Array | None:
+        """What is expected of every config [configs]: by the results, or while there are few by the beliefs."""
+        if self._expected[0] != self.told:
+            learnt = predict(self.space, self.results)
+            self._expected = self.told, together(self.kept) if learnt is None else learnt
+        return self._expected[1]
 
 
 class Race:
@@ -55,15 +106,13 @@ class Race:
 
     def tell(self, candidate: Candidate, value: float | None) -> None:
         """What a candidate came to; None: it failed."""
-        lane = self.lanes[candidate.implementation.name]
-        lane.sampler.tell(lane.space.index(candidate.config), value)
-        lane.told += 1
-        lane.best = min(lane.best, math.inf if value is None else value)
+        self.lanes[candidate.implementation.name].tell(candidate.config, value)
 
-    def drop_hopeless(self) -> None:
-        """Close the lanes that have had enough tries and are far behind."""
+    def judge(self) -> None:
+        """After a batch: drop beliefs that were wrong; close lanes that have had enough tries and are far behind."""
         best = min(lane.best for lane in self.lanes.values())
         for lane in self._running():
+            lane.doubt()
             if lane.told >= _ENOUGH and lane.best > _HOPELESS * best:
                 lane.close(f"its best of {lane.told} is over {_HOPELESS:g} × the best of all")
 
@@ -78,6 +127,16 @@ class Race:
         lane = self.lanes.get(candidate.implementation.name)
         return lane is not None and lane.space.refusal(candidate.config) is None
 
+    def told(self, candidate: Candidate) -> bool:
+        """Whether a candidate was told of."""
+        lane = self.lanes[candidate.implementation.name]
+        return lane.space.index(candidate.config) in lane.results
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Candidates not told of that differ in one parameter, the most promising first."""
+        lane = self.lanes[candidate.implementation.name]
+        return [Candidate(lane.implementation, config) for config in lane.neighbours(candidate.config)]
+
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
         return {name: lane.sampler.importance() for name, lane in self.lanes.items() if lane.told >= 2}
@@ -88,24 +147,44 @@ class Race:
 
 def lane(
     implementation: Implementation[Any, Any],
-    problem: Any,
-    arch: Arch,
+    space: Space[Any],
+    default: Any,
     prior: Callable[[Candidate], float],
-    method: str,
-    seed: int,
-    tries: int,
+    method: Method,
+    pasts: Sequence[Past] = (),
 ) -> Lane:
-    """An implementation at the start: its default config first, then what the prior ranks best."""
-    space = implementation.space(problem, arch)
-    starts = (space.index(implementation.default(problem, arch)),) if len(space) else ()
-    ranked = _prior(implementation, space, prior)
-    method = "exhaustive" if len(space) <= tries else method
-    return Lane(implementation, space, Sampler(space, method=method, seed=seed, starts=starts, prior=ranked))
+    """An implementation at the start, over its space.
+
+    First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
+    learnt from each past.
+    """
+    first = (space.index(default),) if len(space) else ()
+    known = [past.within(space, implementation.config) for past in pasts]
+    starts = (*first, *_best_in_turns(known, _PAST_STARTS))
+    name = "exhaustive" if len(space) <= method.tries else method.name
+
+    def make(belief: Array | None) -> Sampler:
+        return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
+
+    return Lane(implementation, space, make, _beliefs(implementation, space, prior, pasts, known))
 
 
-def _prior(
-    implementation: Implementation[Any, Any], space: Space[Any], prior: Callable[[Candidate], float]
-) -> np.ndarray[Any, Any] | None:
+def _beliefs(
+    implementation: Implementation[Any, Any],
+    space: Space[Any],
+    prior: Callable[[Candidate], float],
+    pasts: Sequence[Past],
+    known: Sequence[Mapping[int, float | None]],
+) -> tuple[Belief, ...]:
     if not 0 < len(space) <= _RANKED_AT_MOST:
-        return None
-    return np.array([prior(Candidate(implementation, config)) for config in space])
+        return ()
+    cost = np.array([prior(Candidate(implementation, config)) for config in space])
+    learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
+    return (Belief("prediction", cost), *(Belief(source, found) for source, found in learnt if found is not None))
+
+
+def _best_in_turns(pasts: Sequence[Mapping[int, float | None]], count: int) -> list[int]:
+    """The best configs of each past in turns, `count` in all."""
+    ranked = [sorted((v, i) for i, v in past.items() if v is not None) for past in pasts]
+    turns = [past[place][1] for place in range(count) for past in ranked if place < len(past)]
+    return list(dict.fromkeys(turns))[:count]

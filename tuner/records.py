@@ -97,8 +97,18 @@ class Snapshot:
         except KeyError:
             if len(self._matches) >= _REMEMBERED:
                 self._matches.clear()
-            match = self._matches[key] = self._search(Query(operator, problem, gpu, arch, statics), fresh)
+            every = self.matches(operator, problem, gpu, arch, statics=statics, fresh=fresh)
+            match = self._matches[key] = next(every, None)
             return match
+
+    def matches(
+        self, operator: str, problem: Fields, gpu: str, arch: str, *, statics: tuple[str, ...], fresh: Fresh
+    ) -> Iterator[Match]:
+        """Every record that could serve a problem, in the order in which `find` prefers them."""
+        query = Query(operator, problem, gpu, arch, statics)
+        for each in self._usable(query):
+            if self._is_fresh(each.found, fresh):
+                yield Match(each.found.record, each.distance, _describe(query, each))
 
     def explain(
         self, operator: str, problem: Fields, gpu: str, arch: str, *, statics: tuple[str, ...], fresh: Fresh
@@ -110,12 +120,6 @@ class Snapshot:
         considered = {id(each.found) for each in usable}
         others = [each for each in self.records.get(operator, ()) if id(each) not in considered]
         return listed + [Candidate(each.record, each.place, False, _mismatch(query, each)) for each in others]
-
-    def _search(self, query: Query, fresh: Fresh) -> Match | None:
-        for each in self._usable(query):
-            if self._is_fresh(each.found, fresh):
-                return Match(each.found.record, each.distance, _describe(query, each))
-        return None
 
     def _judged(self, query: Query, usable: list[_Usable], fresh: Fresh) -> Iterator[Candidate]:
         served = False
@@ -131,7 +135,7 @@ class Snapshot:
         """What could serve, best first; records of equal standing in the order of `records`."""
         extents = [name for name in query.problem if name not in query.statics]
         usable = [
-            _Usable(tier, _distance(query.problem, each.problem, extents), each)
+            _Usable(tier, distance(query.problem, each.problem, extents), each)
             for each in self._family(query)
             if (tier := _tier(query, each)) is not None
         ]
@@ -167,7 +171,8 @@ def _tier(query: Query, found: Found) -> int | None:
     return 2 if found.arch == query.arch else None
 
 
-def _distance(wanted: Fields, stored: Fields, extents: Sequence[str]) -> float:
+def distance(wanted: Fields, stored: Fields, extents: Sequence[str]) -> float:
+    """How far two problems are apart: Euclidean over log2 of the sizes `extents`, so that 1 is one doubling."""
     return math.hypot(*(_octaves(wanted[name], stored[name]) for name in extents))
 
 

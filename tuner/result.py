@@ -81,6 +81,18 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Lint:
+    """What machine code does wrong, and which rules could not be decided, each as a sentence. `tuner.lint` makes it."""
+
+    failures: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What a config uses, read from its cubin; the worst of its kernels where it has several."""
 
@@ -91,6 +103,14 @@ class Resources:
     ctas_per_sm: int
     limiter: str  # what keeps ctas_per_sm from being larger
     sass_digest: str  # equal digests are equal machine code
+    lint: Lint | None = None  # of all its kernels; None in rows that are older than the rules
+
+    @property
+    def flaws(self) -> tuple[str, ...]:
+        """Why it ranks behind what has none: what its machine code does wrong."""
+        if self.lint is not None:
+            return self.lint.failures
+        return (f"{self.spill_bytes} bytes of registers are spilled",) if self.spill_bytes else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,7 @@ class Measurement:
     samples: int
     regret_bound: float | None = None  # it is at most this much slower than the fastest contender, relative
     flip_probability: float | None = None  # that the same race, run again, names another
+    duplicate_of: str = ""  # canonical JSON of the earlier config that is the same machine code: the samples are its
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,7 @@ class Identity:
     source: str  # Source.digest of the rendered config
     options: str  # compile options, spelled out
     toolkit: str  # "nvrtc 13.4"
-    policy: str  # "predicted/1", or the measurement policy's name
+    policy: str  # "predicted/2", or the measurement policy's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +166,13 @@ class Attempt:
     seconds: float = 0.0  # what the try cost: compile and run
 
     @property
+    def kind(self) -> str:
+        """Its class: ok, duplicate of an earlier one's machine code, or the stage where it failed."""
+        if self.failure is not None:
+            return self.failure.stage.value
+        return "duplicate" if self.measurement and self.measurement.duplicate_of else "ok"
+
+    @property
     def value(self) -> float | None:
         """What the search minimises: time where it was measured, predicted cost otherwise; None when it failed."""
         if self.failure is not None:
@@ -155,10 +183,12 @@ class Attempt:
 
 
 def order(attempt: Attempt, value: float) -> tuple[bool, float, int, str]:
-    """The sort key of attempts that work, best first: what spills stands behind; ties go to the least shared memory."""
+    """The sort key of attempts that work, best first: what has flaws, such as spills, stands behind; ties go to the
+    least shared memory.
+    """
     used = attempt.resources
-    spills, smem_bytes = (used.spill_bytes > 0, used.smem_bytes) if used else (False, 0)
-    return spills, value, smem_bytes, attempt.identity.implementation + encode(attempt.config)
+    flawed, smem_bytes = (bool(used.flaws), used.smem_bytes) if used else (False, 0)
+    return flawed, value, smem_bytes, attempt.identity.implementation + encode(attempt.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +234,7 @@ def attempt_from(data: Mapping[str, Any]) -> Attempt:
         identity=Identity(**data["identity"]),
         config=dict(data["config"]),
         failure=Failed(Stage(failure["stage"]), failure["reason"], failure["log"]) if failure else None,
-        resources=_maybe(Resources, data["resources"]),
+        resources=_resources_from(data["resources"]),
         prediction=_maybe(Prediction, data["prediction"]),
         measurement=_maybe(Measurement, data["measurement"]),
         seconds=data["seconds"],
@@ -217,11 +247,19 @@ def record_from(data: Mapping[str, Any]) -> TuningRecord:
         config=dict(data["config"]),
         evidence=Evidence(data["evidence"]),
         verdict=verdict_from(data["verdict"]),
-        resources=Resources(**data["resources"]),
+        resources=_resources_from(data["resources"]),
         prediction=_maybe(Prediction, data["prediction"]),
         measurement=_maybe(Measurement, data["measurement"]),
         **{name: data[name] for name in ("margin", "tried", "tuner", "created")},
     )
+
+
+def _resources_from(data: Any) -> Any:
+    if data is None:
+        return None
+    lint = data.get("lint")
+    found = Lint(tuple(lint["failures"]), tuple(lint["unchecked"])) if lint else None
+    return Resources(**{**data, "lint": found})
 
 
 def _maybe(cls: Any, data: Mapping[str, Any] | None) -> Any:

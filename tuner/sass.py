@@ -106,6 +106,13 @@ def decode(code: bytes, arch: str) -> tuple[Instruction, ...]:
     return tuple(Instruction(word, name, targets.get(index)) for index, (word, name) in enumerate(names))
 
 
+def holds(code: bytes, mnemonic: str) -> bool:
+    """Whether machine code has an instruction of that name, found without decoding the others."""
+    opcodes = {opcode for opcode, name in _OPCODES.items() if name == mnemonic}
+    lowest = zip(code[::_BYTES], code[1::_BYTES], strict=True)
+    return any(low | (high & 1) << 8 in opcodes for low, high in lowest)
+
+
 def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:
     """Loops that hold no other loop, in the order of their code."""
     back_edges = [(to, at) for at, to in _branches(code, _generation(arch)) if to < at]

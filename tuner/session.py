@@ -1,15 +1,15 @@
 """Searches with what this machine has: measured where the GPU that is asked for is here, predicted elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from tuner import gpu
+from tuner import gpu, tune
 from tuner.arch import GPU
 from tuner.cache import cache_dir
 from tuner.check import Checker
 from tuner.errors import MachineError
-from tuner.evaluate import Predictor
+from tuner.evaluate import Candidate, Evaluator, Predictor
 from tuner.gpu_device import Physical
 from tuner.ledger import Ledger
 from tuner.measure import Bench, Measurer
@@ -18,11 +18,74 @@ from tuner.policy import MeasurementPolicy
 from tuner.result import Evidence
 from tuner.settle import settle
 from tuner.store import Store
-from tuner.tune import Outcome, Progress, Request, search
+from tuner.tune import Outcome, Progress, Request
 from tuner.worker import Worker
 
 Observe = Callable[[Progress], None]
-Search = Callable[[Request, Observe, Callable[[], bool]], Outcome]
+
+
+class Session(Protocol):
+    """Searches of problems for one GPU, which share compilers, a checker and a store."""
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        """Search one problem."""
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        """Try more configs on a problem that was searched."""
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        """Give tried configs of a problem a verdict."""
+
+
+class Predicted:
+    """A session on a machine without the GPU."""
+
+    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
+        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        return tune.search(request, self._store, self._evaluator(request), observe, stopped)
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return tune.extend(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return tune.judge(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+
+    def _evaluator(self, request: Request) -> Evaluator:
+        return Predictor(request.operator, request.problem, self._target, self._compiler, self._checker)
+
+
+class Measured:
+    """A session on the GPU of this machine. Winners are settled by a final race."""
+
+    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker, bench: Bench) -> None:
+        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+        self._bench = bench
+        self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        found = tune.search(request, self._store, self._measurer(request), observe, stopped)
+        return self._settled(found)
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        found = tune.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
+        return found if found.record == outcome.record else self._settled(found)
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return tune.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        request = outcome.request
+        settled, _ = settle(outcome, self._store, self._measurer(request), request.seed)
+        return settled
+
+    def _measurer(self, request: Request) -> Any:
+        if request.problem not in self._measurers:
+            self._measurers[request.problem] = Measurer(
+                request.operator, request.problem, self._target, self._compiler, self._checker, self._bench
+            )
+        return self._measurers[request.problem]
 
 
 def evidence_for(target: GPU) -> Evidence:
@@ -31,25 +94,14 @@ def evidence_for(target: GPU) -> Evidence:
 
 
 @contextmanager
-def session(target: GPU, store: Store, compiler: Compiler, checker: Checker) -> Iterator[Search]:
-    """A function that searches one problem for `target`; a device process lives as long as the session."""
+def session(target: GPU, store: Store, compiler: Compiler, checker: Checker) -> Iterator[Session]:
+    """A session of what this machine can know; a device process lives as long as it."""
     if evidence_for(target) is Evidence.PREDICTED:
-
-        def predicted(request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-            evaluator = Predictor(request.operator, request.problem, target, compiler, checker)
-            return search(request, store, evaluator, observe, stopped)
-
-        yield predicted
+        yield Predicted(target, store, compiler, checker)
         return
     with Worker(Physical()) as worker:
         bench = Bench(worker, MeasurementPolicy(), Ledger(cache_dir() / "ledger" / target.name))
-
-        def measured(request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-            evaluator: Any = Measurer(request.operator, request.problem, target, compiler, checker, bench)
-            outcome, _ = settle(search(request, store, evaluator, observe, stopped), store, evaluator, request.seed)
-            return outcome
-
-        yield measured
+        yield Measured(target, store, compiler, checker, bench)
 
 
 def _is_here(target: GPU) -> bool:

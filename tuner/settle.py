@@ -84,11 +84,11 @@ def _default(field: Sequence[Tried], outcome: Outcome) -> int | None:
 
 
 def _key(tried: Tried) -> tuple[Any, ...]:
-    """Of equally fast kernels, the one that spills nothing and takes least; then any fixed order."""
+    """Of equally fast kernels, the one without flaws, nearest to its default, that takes least; then any order."""
     used = tried.attempt.resources
     assert used is not None, "what was measured was compiled"
-    spills, _, smem_bytes, name = order(tried.attempt, 0.0)
-    return spills, smem_bytes, used.registers * used.threads, name
+    flawed, _, smem_bytes, name = order(tried.attempt, 0.0)
+    return flawed, tried.differs, smem_bytes, used.registers * used.threads, name
 
 
 def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:

@@ -32,7 +32,7 @@ from tuner.operator import (
     scalars,
 )
 from tuner.policy import MeasurementPolicy
-from tuner.predict import formula, guess_residency
+from tuner.predict import uncompiled
 from tuner.render import render
 from tuner.result import Fields, Scalar
 from tuner.samples import State
@@ -63,6 +63,7 @@ class Simulation:
     drift: float = 0.02
     lies: float = 0.01  # samples that are far off, with no sign of it
     throttled: float = 0.02  # samples that are slow, and whose state says so
+    spell: tuple[int, int, float] = (0, 0, 1.0)  # from this run to before that one, times are × that, with no sign
     emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
     plants: tuple[Plant, ...] = ()
     times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
@@ -143,22 +144,24 @@ class SimulatedDevice:
             self._stand_in(program, call)
         self._spoil(program, call)
 
-    def times_us(
-        self,
-        program: _Program,
-        call: Call,  # noqa: ARG002  # part of the protocol
-        launches: int,
-        policy: MeasurementPolicy,  # noqa: ARG002
-    ) -> Sequence[float]:
+    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
+        """The time that the model has for it, in microseconds."""
+        return program.time_us
+
+    def ready_copy(self, nbytes: int) -> float:
+        return 1e-3 * nbytes / self.copy_gb_s()
+
+    def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
         """A sample in which something lies or throttles does so in all its launches."""
         told = self._told
         self._runs += 1
         self._hot = bool(self._rng.random() < told.throttled)
         factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / _DRIFT_PERIOD)
         factor *= 1.4 if self._hot else 1.0
+        factor *= told.spell[2] if told.spell[0] <= self._runs < told.spell[1] else 1.0
         factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
         noise = np.exp(told.noise * self._rng.standard_normal())
-        return [program.time_us * factor * float(noise)] * launches
+        return [ready * factor * float(noise)] * launches
 
     def state(self) -> State:
         return State(_THROTTLED_MHZ, _HOT, 90, 1) if self._hot else State(_CLOCK_MHZ, 0, 60, 1)
@@ -175,7 +178,7 @@ class SimulatedDevice:
     def _modelled(self, implementation: Implementation[Any, Any], problem: Any, config: Any) -> float:
         """The predictor's cost, off by what predictors are off by, as a time."""
         work, plan = implementation.work(problem, config, self._gpu), implementation.plan(problem, config)
-        cycles = formula(work, self._gpu, guess_residency(plan, self._gpu)).cost
+        cycles = uncompiled(plan, work, self._gpu).cost
         off = np.random.default_rng(crc32(f"{self._told.seed}{implementation.name}{canonical(config)}".encode()))
         return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
 
@@ -185,10 +188,10 @@ class SimulatedDevice:
         for argument in program.operator.arguments:
             if argument.role is Role.SCALAR and argument.name in values:  # others take their default
                 arrays[argument.name] = values[argument.name].item()
-            elif argument.role is Role.INPUT:
+            elif argument.given:
                 arrays[argument.name] = self._tensor(argument, call.problem, values)
         right = program.operator.rounded(call.problem, arrays)
-        for argument in program.operator.outputs:
+        for argument in program.operator.written:
             self._tensor(argument, call.problem, values)[...] = right[argument.name]
 
     def _spoil(self, program: _Program, call: Call) -> None:

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tuner.constraint import Array, Columns, Constraint, Value, holds
 from tuner.errors import TemplateError, UsageError
+from tuner.space_stages import Found, Stages
 
-Value = int | str | bool
-Array = NDArray[Any]
+__all__ = ["MAX_CONFIGS", "Array", "Columns", "Constraint", "Space", "Value"]
+
 C = TypeVar("C")
 
-MAX_CONFIGS = 1 << 25  # half a gigabyte of codes and places
-_TILE = 1 << 18  # combinations tested at once: the temporaries of a constraint stay in the cache
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A rule with the reason for it.
-
-    `holds` receives an object with one attribute a parameter, each a NumPy array, and returns booleans that
-    broadcast with them. It is written with arithmetic, comparisons, `&`, `|`, `~`, `np.where` and `np.isin`:
-    `Constraint("one warp owns 16 rows", lambda c: c.threads == 2 * c.BT)`.
-    """
-
-    reason: str
-    holds: Callable[[Any], bool | Array] = field(repr=False)
-
-
-class Columns:
-    """One attribute a parameter, looked up when it is read."""
-
-    def __init__(self, column: Callable[[str], Array]) -> None:
-        self._column = column
-
-    def __getattr__(self, name: str) -> Array:
-        return self._column(name)
+MAX_CONFIGS = 1 << 25  # enumerated: half a gigabyte of codes and places
+_ESTIMATED_BY = 1 << 12  # prefixes that decide whether a space is enumerated
+_DRAWN_FROM = 1 << 17  # configs of a larger space that draws come from
+_LARGEST = 1 << 62  # places in the product are 64-bit integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +30,11 @@ class Space(Generic[C]):
 
     It is enumerated on first use, which raises TemplateError when choices repeat or mix types, or when a constraint
     reads an unknown parameter or cannot be computed on arrays. A space may be empty: its length is 0.
+
+    A space of more than MAX_CONFIGS configs is not enumerated: `enumerated` is false. Its indices are places in the
+    product and have gaps, its length and counts are estimates from a sample, `draw` gives configs of one uniform
+    sample, `neighbours` any valid ones; what needs all configs at once (`codes`, `columns`, iteration) raises
+    TemplateError.
     """
 
     config_type: type[C]
@@ -66,33 +51,56 @@ class Space(Generic[C]):
         """Combinations before any constraint."""
         return math.prod(len(values) for values in self.choices.values())
 
-    @cached_property
+    @property
+    def enumerated(self) -> bool:
+        """Whether all valid configs are known, and indices count them from 0."""
+        return self._enumeration is not None
+
+    @property
     def codes(self) -> Array:
         """Index of each choice in each valid config: uint8 or uint16 [len(self), parameters]."""
-        return self._enumeration[0]
+        if self._enumeration is None:
+            raise TemplateError(f"the space has about {len(self):,} configs, too many to list: draw some of them")
+        return self._enumeration.codes
 
     @property
     def columns(self) -> Columns:
         """The values of all valid configs, one attribute [len(self)] a parameter."""
-        return Columns(lambda name: self._values(name)[self.codes[:, self.names.index(name)]])
+        return self._columns(self.codes)
+
+    def codes_of(self, indices: Array) -> Array:
+        """Index of each choice in some valid configs: [len(indices), parameters]."""
+        if self._enumeration is not None:
+            codes: Array = self._enumeration.codes[indices]
+            return codes
+        sizes = tuple(len(values) for values in self.choices.values())
+        return np.stack(np.unravel_index(np.asarray(indices), sizes), axis=-1)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Indices of up to `count` distinct configs, in random order, each as likely as any other."""
+        if self._enumeration is not None:
+            return rng.choice(len(self), size=min(count, len(self)), replace=False)
+        places = self._places
+        return rng.choice(places, size=min(count, len(places)), replace=False)
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """What each constraint removes: (reason, combinations), in the order of `constraints`.
 
         A combination counts once, for the constraint that reads the fewest leading parameters of those that
-        refuse it; so the counts and the valid configs add up to `raw_size`.
+        refuse it; so the counts and the valid configs add up to `raw_size` (where enumerated; else about).
         """
-        return tuple(zip((c.reason for c in self.constraints), self._enumeration[1], strict=True))
+        removed = [round(count) for count in self._found.removed]
+        return tuple(zip((c.reason for c in self.constraints), removed, strict=True))
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return round(self._found.valid)
 
     def __getitem__(self, index: int) -> C:
-        row = self.codes[index].tolist()
+        row = self.codes_of(np.array(index)).tolist()
         return self.config_type(**{name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)})
 
     def __iter__(self) -> Iterator[C]:
-        return (self[index] for index in range(len(self)))
+        return (self[index] for index in range(len(self.codes)))
 
     def index(self, config: C) -> int:
         """The index of `config`; raises UsageError with the reason when it is not in the space."""
@@ -100,7 +108,8 @@ class Space(Generic[C]):
         if refusal is not None:
             raise UsageError(f"{config} is not in the space: {refusal}")
         row = [list(self.choices[name]).index(getattr(config, name)) for name in self.names]
-        return int(np.searchsorted(self._ranks, int(np.dot(row, self._strides))))
+        place = int(np.dot(row, self._strides))
+        return int(np.searchsorted(self._places, place)) if self.enumerated else place
 
     def refusal(self, config: C) -> str | None:
         """Why `config` is not in the space; None when it is."""
@@ -119,15 +128,28 @@ class Space(Generic[C]):
 
     def neighbours(self, index: int) -> Array:
         """Indices of the valid configs that differ from config `index` in exactly one parameter, ascending."""
-        row = self.codes[index].astype(np.int64)
+        row = self.codes_of(np.array(index)).astype(np.int64)
         moves = [
             (np.delete(np.arange(len(values)), code) - code) * stride
             for values, code, stride in zip(self.choices.values(), row, self._strides, strict=True)
         ]
-        wanted = np.sort(self._ranks[index] + np.concatenate([np.zeros(0, np.int64), *moves]))
-        found: Array = np.minimum(np.searchsorted(self._ranks, wanted), len(self) - 1)
-        valid: Array = found[self._ranks[found] == wanted]
-        return valid
+        wanted = np.sort(np.dot(row, self._strides) + np.concatenate([np.zeros(0, np.int64), *moves]))
+        return self._indices_of(wanted)
+
+    def _indices_of(self, places: Array) -> Array:
+        """Indices of the valid ones among some places in the product, in their order."""
+        if not self.enumerated:
+            columns = self._columns(self.codes_of(places))
+            refused = [~holds(constraint, columns, places.shape) for constraint in self.constraints]
+            valid: Array = places[~np.logical_or.reduce([np.zeros(places.shape, bool), *refused])]
+            return valid
+        found: Array = np.minimum(np.searchsorted(self._places, places), len(self) - 1)
+        known: Array = found[self._places[found] == places]
+        return known
+
+    def _columns(self, codes: Array) -> Columns:
+        """The values of some configs [n, parameters], one attribute [n] a parameter."""
+        return Columns(lambda name: self._stages.values(name)[codes[:, self.names.index(name)]])
 
     @cached_property
     def _strides(self) -> Array:
@@ -136,96 +158,39 @@ class Space(Generic[C]):
         return np.array([math.prod(sizes[j + 1 :]) for j in range(len(sizes))], dtype=np.int64)
 
     @cached_property
-    def _ranks(self) -> Array:
-        """Place of each valid config in the product, ascending."""
-        ranks = np.zeros(len(self), dtype=np.int64)
+    def _places(self) -> Array:
+        """Places in the product, ascending: of each valid config, or of those that draws come from."""
+        codes = self._found.codes
+        places = np.zeros(len(codes), dtype=np.int64)
         for j, stride in enumerate(self._strides):
-            ranks += self.codes[:, j].astype(np.int64) * stride
-        return ranks
-
-    def _values(self, name: str) -> Array:
-        if name not in self.choices:
-            raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(self.names)})")
-        return np.array(self.choices[name])
+            places += codes[:, j].astype(np.int64) * stride
+        return places
 
     @cached_property
-    def _enumeration(self) -> tuple[Array, tuple[int, ...]]:
-        """The codes of the valid configs, and the combinations that each constraint removes.
+    def _stages(self) -> Stages:
+        return Stages(self.choices, self.constraints)
 
-        Parameter after parameter is appended to the prefixes that are still alive; a constraint is tested as soon
-        as everything it reads is there, so that a refused prefix is never extended.
-        """
-        _check_choices(self.choices)
-        stages = [self._stage(constraint) for constraint in self.constraints]
-        widest = max((len(values) for values in self.choices.values()), default=0)
-        prefixes = np.zeros((1, 0), dtype=np.uint8 if widest <= 256 else np.uint16)
-        removed = np.zeros(len(self.constraints), dtype=object)  # Python integers: they may pass 2^63
-        for stage in range(len(self.names)):
-            tested = [k for k, at in enumerate(stages) if at == stage]
-            prefixes = self._extend(prefixes, tested, removed)
-        return prefixes, tuple(int(count) for count in removed)
+    @cached_property
+    def _enumeration(self) -> Found | None:
+        """All valid configs; None when there are too many, or too many prefixes on the way to them."""
+        if self.raw_size > MAX_CONFIGS:
+            estimate = self._stages.sample(_ESTIMATED_BY, np.random.default_rng(0))
+            if estimate.largest > MAX_CONFIGS:
+                return None
+        return self._stages.all(MAX_CONFIGS)
 
-    def _stage(self, constraint: Constraint) -> int:
-        """Position of the last parameter that the constraint reads, found by letting it read."""
-        read = {0}
+    @cached_property
+    def _found(self) -> Found:
+        """The enumeration, or a sample of a space that is too large for it."""
+        return self._enumeration or self._sample()
 
-        def column(name: str) -> Array:
-            values = self._values(name)
-            read.add(self.names.index(name))
-            return np.resize(values, 2)  # two, so that `if` and `and` refuse
-
-        _holds(constraint, Columns(column), (2,))
-        return max(read)
-
-    def _extend(self, prefixes: Array, tested: list[int], removed: Array) -> Array:
-        """The living prefixes [n, stage] with one more parameter [m, stage + 1]; adds to `removed`."""
-        stage = prefixes.shape[1]
-        size = len(self.choices[self.names[stage]])
-        completions = math.prod(len(self.choices[name]) for name in self.names[stage + 1 :])
-        parts, alive = [np.zeros((0, stage + 1), prefixes.dtype)], 0
-        step = max(1, _TILE // max(1, size))
-        for start in range(0, len(prefixes), step):
-            rows = prefixes[start : start + step]
-            mask = np.ones((len(rows), size), dtype=bool)
-            for k in tested:
-                before = np.count_nonzero(mask)
-                mask &= _holds(self.constraints[k], self._tile(rows), mask.shape)
-                removed[k] += (before - np.count_nonzero(mask)) * completions
-            parents, codes = np.nonzero(mask)
-            parts.append(np.column_stack((rows[parents], codes.astype(rows.dtype))))
-            alive += len(codes)
-            if alive > MAX_CONFIGS:
-                raise TemplateError(f"the space has over {MAX_CONFIGS:,} configs: take choices away or add constraints")
-        return np.concatenate(parts)
-
-    def _tile(self, rows: Array) -> Columns:
-        """Values of the prefixes as [n, 1] and of the parameter that comes next as [1, choices]."""
-        stage = rows.shape[1]
-
-        def column(name: str) -> Array:
-            values, position = self._values(name), self.names.index(name)
-            return values[None, :] if position == stage else values[rows[:, position]][:, None]
-
-        return Columns(column)
-
-
-def _holds(constraint: Constraint, columns: Columns, shape: tuple[int, ...]) -> Array:
-    """The constraint's booleans, in `shape`."""
-    try:
-        result = np.asarray(constraint.holds(columns))
-    except (TypeError, ValueError) as error:
-        raise TemplateError(
-            f"constraint {constraint.reason!r} cannot be computed on arrays ({error}): "
-            "write & | ~ for and, or, not; np.where for if; np.minimum for min"
-        ) from error
-    if result.dtype != np.bool_:
-        raise TemplateError(f"constraint {constraint.reason!r} gives {result.dtype}, not booleans: compare its result")
-    return np.broadcast_to(result, shape)
-
-
-def _check_choices(choices: Mapping[str, Sequence[Value]]) -> None:
-    for name, values in choices.items():
-        if len(set(values)) < len(values):
-            raise TemplateError(f"the choices of {name!r} repeat a value: {', '.join(map(str, values))}")
-        if len({type(value) for value in values}) > 1:
-            raise TemplateError(f"the choices of {name!r} are of several types: {', '.join(map(repr, values))}")
+    def _sample(self) -> Found:
+        if self.raw_size > _LARGEST:
+            raise TemplateError(f"the space has {self.raw_size:.1e} combinations, over 2^62: take choices away")
+        sample = self._stages.sample(_DRAWN_FROM, np.random.default_rng(0))
+        if not len(sample.codes):
+            raise TemplateError(
+                f"no config of a space of {self.raw_size:.1e} combinations passed the constraints by chance: "
+                "put the parameters that constrain each other first, or take choices away"
+            )
+        return sample

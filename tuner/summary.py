@@ -4,28 +4,29 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tuner import __version__, operators, report
+from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
 from tuner.assets import REPORTS
-from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
+from tuner.operator import Implementation, Operator, from_fields, to_fields
+from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
-from tuner.report import Fact, ReportData, SearchFacts, SpaceFacts
-from tuner.result import Attempt, Scalar, TuningRecord, to_data
+from tuner.report import BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
+from tuner.result import Attempt, Resources, Scalar, TuningRecord, to_data
 from tuner.tune import Outcome
 
-_MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 
-
-def write(outcomes: Sequence[Outcome], path: Path | None) -> Path:
+def write(outcomes: Sequence[Outcome], path: Path | None, families: Sequence[Family] = ()) -> Path:
     """Write the report of one or more searches; returns where. Raises MachineError where nothing can be written."""
     target = path or default_path(outcomes)
-    report.write(report.render([report_data(outcome) for outcome in outcomes]), target)
+    report.write(report.render([report_data(outcome) for outcome in outcomes], families), target)
     return target
 
 
@@ -41,16 +42,16 @@ def default_path(outcomes: Sequence[Outcome]) -> Path:
     return folder / f"{'-'.join([first.operator.name, gpu, *words])}.html"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[ReportData]], str]] = {
+FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] = {
     "html": report.render,
     "md": report.markdown,
     "json": report.data_json,
 }
 
 
-def text(outcomes: Sequence[Outcome], form: str) -> str:
+def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()) -> str:
     """The report in one of FORMATS."""
-    return FORMATS[form]([report_data(outcome) for outcome in outcomes])
+    return FORMATS[form]([report_data(outcome) for outcome in outcomes], families)
 
 
 def report_data(outcome: Outcome) -> ReportData:
@@ -110,11 +111,13 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("implementation", record.identity.implementation),
         ("config", " ".join(f"{name}={value}" for name, value in record.config.items())),
         ("resources", _resources(record)),
+        ("machine code", lint_words(used)),
         ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
         ("margin", f"{record.margin:.1%} to the runner-up{_to_default(outcome)}"),
     ]
     if prediction is not None:
         rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model}: a rank, not a time)"))
+    rows += [(f"against {rival.implementation}", rival.reason) for rival in rivals(outcome)]
     if record.measurement is not None:
         m = record.measurement
         rows.append(("time", f"{m.time_us:.2f} us [{m.low_us:.2f}, {m.high_us:.2f}], {m.samples} samples"))
@@ -122,9 +125,31 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         (f.label, f"{f.value} {f.note}") for f in work_facts(request.operator, request.problem, request.gpu, record)
     ]
     rows.append(("tried", f"{len(outcome.tried)} ({outcome.reused} earlier) in {outcome.seconds:.0f} s"))
+    rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
     rows.append(("stopped", outcome.why_stopped))
     assert used is not None
     return rows
+
+
+def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:
+    lane = _winning_lane(outcome)
+    return _belief_facts(lane) if lane else []
+
+
+def rivals(outcome: Outcome) -> tuple[Rival, ...]:
+    """The implementations that raced the winner and lost."""
+    lanes = outcome.race.lanes.values()
+    verdicts = {i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict}
+    attempts = [each.attempt for each in outcome.tried]
+    closed = {lane.implementation.name: lane.closed_because for lane in lanes}
+    return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
+
+
+def lint_words(used: Resources) -> str:
+    """What the rules on machine code say of a kernel, for a terminal."""
+    if used.lint is None:
+        return "; ".join(used.flaws) or "not checked"
+    return "; ".join((*used.lint.failures, *used.lint.unchecked)) or "no rule is broken"
 
 
 def _resources(record: TuningRecord) -> str:
@@ -152,12 +177,11 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     """What the winner does against the least that any implementation must do."""
     implementation = operators.implementation(operator.name, record.identity.implementation)
     config = from_fields(implementation.config, record.config)
-    work, floor = implementation.work(problem, config, gpu), operator.cost(problem)
+    whole = floor.together(floor.standings(operator, implementation, problem, config, gpu))
     facts = []
-    if products := work.mma + work.wgmma:
-        ratio = products * _MMA_FLOPS / floor.flops
-        facts.append(Fact("tensor work", f"{ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
-    facts.append(Fact("DRAM traffic", f"{work.dram_bytes / floor.bytes:.2f} ×", "the least possible, as declared"))
+    if whole.mma:
+        facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
+    facts.append(Fact("DRAM traffic", f"{whole.bytes_ratio:.2f} ×", "the least possible, as declared"))
     return tuple(facts)
 
 
@@ -174,6 +198,8 @@ def data(outcome: Outcome) -> dict[str, Any]:
         "reused": outcome.reused,
         "seconds": round(outcome.seconds, 2),
         "why_stopped": outcome.why_stopped,
+        "guided_by": [asdict(fact) for fact in _search_facts(outcome).beliefs],
+        "rivals": {rival.implementation: rival.reason for rival in rivals(outcome)},
     }
 
 
@@ -197,11 +223,24 @@ def environment(record: TuningRecord | None) -> dict[str, str]:
 
 
 def usage(operator: Operator[Any], problem: Any) -> str:
-    """Python that runs the winner."""
-    names = ", ".join(argument.name for argument in operator.arguments if argument.role.value == "input")
+    """Python that runs the winner: the call's tensors by name, and the options that this problem takes."""
+    words = (_passed(operator, problem, parameter) for parameter in signature(operator.call).parameters.values())
     outputs = ", ".join(argument.name for argument in operator.outputs)
-    flags = "".join(f", {n}=True" for n in statics(problem) if getattr(problem, n) is True)
-    return f"from tuner import dispatcher\n\n{outputs} = dispatcher.{operator.name}({names}{flags})\n"
+    call = f"dispatcher.{operator.name}({', '.join(filter(None, words))})"
+    return f"from tuner import dispatcher\n\n{outputs} = {call}\n"
+
+
+def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
+    """A parameter as the call spells it; empty where the call leaves it out."""
+    name, required = parameter.name, parameter.default is Parameter.empty
+    option = getattr(problem, name, parameter.default)
+    tensor = next((each for each in operator.arguments if each.name == name and each.given), None)
+    if tensor is not None and not required:
+        return f"{name}={name}" if all(tensor.shape(problem)) else ""
+    if tensor is not None or option is Parameter.empty:
+        return name
+    passed = option != parameter.default and isinstance(option, bool | int | float | str)
+    return f"{name}={option!r}" if passed else ""
 
 
 def parse(problem: str) -> dict[str, Scalar]:
@@ -221,7 +260,21 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
         seconds=outcome.seconds,
         resumed=outcome.reused,
         prior_correlation=lane.sampler.prior_correlation if lane else None,
+        beliefs=tuple(fact for each in outcome.race.lanes.values() for fact in _belief_facts(each)),
     )
+
+
+def _belief_facts(lane: Lane) -> list[BeliefFacts]:
+    """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
+    name = lane.implementation.name
+    found = [BeliefFacts(name, b.source, b.correlation(lane.results), b in lane.kept) for b in lane.beliefs]
+    return found if len(found) > 1 else []
+
+
+def _belief_words(fact: BeliefFacts) -> str:
+    """`history of H100: rank correlation 0.80, kept`."""
+    rank = "too few results to judge" if fact.correlation is None else f"rank correlation {fact.correlation:.2f}"
+    return f"{fact.source}: {rank}, {'kept' if fact.kept else 'dropped'}"
 
 
 def _space_facts(lane: Lane) -> SpaceFacts:

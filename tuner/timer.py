@@ -15,13 +15,13 @@ class Timer:
     def __init__(
         self, device: Device, program: Any, call: Call, policy: MeasurementPolicy, states: MutableSequence[State]
     ) -> None:
-        self._device, self._program, self._call = device, program, call
+        self._device, self._ready = device, device.ready(program, call, policy)
         self._policy, self._states = policy, states
         self._launches = 1
         self._warm_up()
 
     def sample(self) -> Sample:
-        times = self._device.times_us(self._program, self._call, self._launches, self._policy)
+        times = self._device.times_us(self._ready, self._launches, self._policy)
         state = self._device.state()
         self._states.append(state)
         return Sample(median(times), state)
@@ -30,6 +30,6 @@ class Timer:
         """By time: until the clocks are up. The last times say how many launches make a sample."""
         spent, last = 0.0, 0.0
         while spent < self._policy.warm_up_us:
-            last = median(self._device.times_us(self._program, self._call, self._launches, self._policy))
+            last = median(self._device.times_us(self._ready, self._launches, self._policy))
             spent += max(last * self._launches, 1.0)
             self._launches = self._policy.launches(last)

@@ -3,7 +3,8 @@
     import tuner.torch
     o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
 
-Plain eager code needs no more than `tuner.dispatcher`. There is no backward: tensors that require grad are refused.
+Plain eager code needs no more than `tuner.dispatcher`. flash_attention has a gradient, through o and not through lse;
+tensors that require grad are refused by the others.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,12 @@ import torch
 from tuner import dispatcher, operators
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Operator, Request
+from tuner.operator import Operator, Request, Updated
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
 _TYPES: dict[Any, str] = {
     Any: "Tensor",
+    Updated: "Tensor(a!)",
     bool: "bool",
     int: "int",
     int | None: "int?",
@@ -46,7 +48,7 @@ def _declared(operator: Operator[Any], parameter: Parameter) -> str:
     if parameter.annotation not in _TYPES:
         known = ", ".join(map(str, _TYPES))
         raise TemplateError(f"{operator.name}: torch has no type for the parameter {parameter} (known: {known})")
-    optional = parameter.annotation is Any and parameter.default is None
+    optional = parameter.annotation in (Any, Updated) and parameter.default is None
     declared = f"{_TYPES[parameter.annotation]}{'?' * optional} {parameter.name}"
     if parameter.default is Parameter.empty:
         return declared
@@ -88,11 +90,47 @@ def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], d
     return sizes, dtypes
 
 
+# Operators whose gradient is `<name>_backward(gradient of the first output, *tensors, *outputs, **options)`.
+_DIFFERENTIABLE = ("flash_attention",)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: tuple[Any, ...]) -> None:
+    """What torch calls after the forward pass."""
+    ctx.save_for_backward(*inputs, *output)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.options = keyword_only_inputs
+
+
+def _gradient(operator: Operator[Any]) -> Callable[..., Any]:
+    backward = f"{operator.name}_backward"
+
+    def gradient(ctx: Any, first: Any, *_others: Any) -> Any:
+        # A gradient may be a view that repeats one element, as that of a sum is.
+        return getattr(torch.ops.tuner, backward)(first.contiguous(), *ctx.saved_tensors, **ctx.options)
+
+    return gradient
+
+
+def _detached(name: str) -> Callable[..., Any]:
+    """The dispatcher's call, which refuses tensors that require grad, for where torch keeps track of the gradient."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args]
+        return getattr(dispatcher, name)(*given, **kwargs)
+
+    return call
+
+
 def _register(operator: Operator[Any]) -> None:
-    name = _LIBRARY.define(schema(operator))
+    name, differentiable = _LIBRARY.define(schema(operator)), operator.name in _DIFFERENTIABLE
     for key in ("CPU", "CUDA"):
-        _LIBRARY.impl(name, getattr(dispatcher, operator.name), key)
+        call = _detached(operator.name) if differentiable else getattr(dispatcher, operator.name)
+        _LIBRARY.impl(name, call, key)
     torch.library.register_fake(f"tuner::{operator.name}", _shapes(operator), lib=_LIBRARY)
+    if differentiable:
+        torch.library.register_autograd(
+            f"tuner::{operator.name}", _gradient(operator), setup_context=_keep, lib=_LIBRARY
+        )
 
 
 for _name in operators.names():

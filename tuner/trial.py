@@ -18,12 +18,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Judge a config and, where it is right and `timed`, time it for as long as it may beat `best_us`."""
+    """Judge a config and, where it is right and `timed`, time it for as long as it may beat `best_us`.
+
+    One that is not to be `judged` was right before.
+    """
 
     code: Code
     policy: MeasurementPolicy
     best_us: float = inf
     timed: bool = True
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What became of a task: samples that count, with a verdict that is ok; or what went wrong."""
+    """What became of a task: samples that count, with a verdict that is ok if it was judged; or what went wrong."""
 
     verdict: Verdict | None
     samples: tuple[Sample, ...] = ()

@@ -35,15 +35,31 @@ class Expected:
 def expect(operator: Operator[Any], problem: Any, arrays: Arrays) -> Expected:
     """What `operator` makes of the inputs in `arrays`."""
     exact = operator.reference(problem, arrays)
-    named = {argument.name: exact[argument.name] for argument in operator.outputs}
+    named = {argument.name: exact[argument.name] for argument in operator.written}
     return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem))
 
 
 def errors(
     operator: Operator[Any], problem: Any, arrays: Arrays, outputs: Mapping[str, Array]
 ) -> tuple[OutputError, ...]:
-    """One error an output of `operator`, computed on the inputs in `arrays`; see `Expected.errors`."""
+    """One error an argument that `operator` writes, computed on the inputs in `arrays`; see `Expected.errors`."""
     return expect(operator, problem, arrays).errors(outputs)
+
+
+def trespass(
+    operator: Operator[Any], before: Mapping[str, Any], exact: Mapping[str, Array], after: Mapping[str, Array]
+) -> str:
+    """The first element that should have kept its value in an argument updated in place, and did not; empty for none.
+
+    `exact` is the reference's: elements in which it equals `before` are not to change by one bit of rounding either.
+    """
+    for name in (argument.name for argument in operator.updated):
+        kept = np.asarray(exact[name], np.float64) == np.asarray(before[name], np.float64)
+        wrong = np.argwhere(kept & (np.asarray(after[name]) != np.asarray(before[name])))
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            return f"{name} {list(at)} was to stay {before[name][at]}, and is {after[name][at]}"
+    return ""
 
 
 def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance) -> OutputError:

@@ -3,11 +3,11 @@
 import resource
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,11 @@ class Worker:
 
     def pids(self) -> tuple[int, ...]:
         return self._pool.pids()
+
+    def rest(self) -> None:
+        """End the process and give back what it holds on the device; the next question starts another."""
+        self._pool.close()
+        self.restarts += 1
 
     def look(self, *, ceilings: bool = False) -> Seen:
         """Facts about the device. Raises MachineError where there is none."""
@@ -112,10 +117,13 @@ class _Timed:
 
 
 class Stand:
-    """A device with the problem that is timed on it: configs are judged, then timed, then raced."""
+    """A device with the problem that is timed on it: configs are judged, then timed, then raced.
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    `draw(code)` gives the inputs that are timed.
+    """
+
+    def __init__(self, device: Device, draw: Callable[[Code], Mapping[str, Any]] | None = None) -> None:
+        self.device, self._draw = device, draw or _drawn
         self._model = str(device.facts()["model"])
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
@@ -136,10 +144,11 @@ class Stand:
         """Correctness before time: nothing wrong is timed."""
         verdict = None
         try:
-            judge = self._judge(task)
-            verdict = judge.verdict(self._model)
-            if not verdict.ok:
-                return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
+            if task.judged:
+                judge = self._judge(task)
+                verdict = judge.verdict(self._model)
+                if not verdict.ok:
+                    return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
             if not task.timed:
                 return Timed(verdict)
             timer = self.timer(task.code, task.policy)
@@ -216,6 +225,11 @@ class Stand:
                 self._timed.arena.close()
             operator = operators.load(code.operator)
             problem = from_fields(operator.problem, code.problem)
-            arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
-            self._timed = _Timed(key, Arena(self.device, operator, problem, arrays), {})
+            self._timed = _Timed(key, Arena(self.device, operator, problem, self._draw(code)), {})
         return self._timed.arena
+
+
+def _drawn(code: Code) -> Mapping[str, Any]:
+    operator = operators.load(code.operator)
+    problem = from_fields(operator.problem, code.problem)
+    return operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])

@@ -43,8 +43,8 @@ def _attended(problem: Problem, starts: Array, rows: int) -> Array:
     return visible_keys(problem)[last]
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    return work_of_visits(problem, config, Visits.of(problem, config), cost(problem))
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return (work_of_visits(problem, config, Visits.of(problem, config), cost(problem)),)
 
 
 def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:

@@ -39,8 +39,8 @@ def default(problem: Problem, _arch: Arch) -> Config:
     return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim % n == 0))
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    return work_of_pairs(problem, config, int(np.sum(visible_keys(problem))))
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return (work_of_pairs(problem, config, int(np.sum(visible_keys(problem)))),)
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:

@@ -183,8 +183,9 @@ def cost(problem: Problem) -> Cost:
     """Two multiply-adds an element of D and an attended pair; every tensor once."""
     pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem)))
     elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
-    lse_bytes = 4 * problem.batch * problem.heads * problem.seq_q
-    return Cost(flops=4 * problem.head_dim * pairs, bytes=2 * problem.dtype.itemsize * elements + lse_bytes)
+    rows = problem.batch * problem.heads * problem.seq_q
+    nbytes = 2 * problem.dtype.itemsize * elements + 4 * rows
+    return Cost(flops=4 * problem.head_dim * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

@@ -1,6 +1,9 @@
 """flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
 
-from tuner.arch import Arch
+from functools import cache
+from math import prod
+
+from tuner.arch import DEVICES, Arch
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
@@ -13,9 +16,12 @@ from .wgmma_config import (
     consumer_registers,
     ctas,
     fits,
+    packed,
     producer_registers,
     register_estimate,
     smem_bytes,
+    walkers,
+    widest_product,
 )
 from .wgmma_work import work
 
@@ -48,6 +54,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "polynomial": (0, 4),
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
+            "packed_heads": _packs(problem),
+            "blocks": (0, *_sm_counts(arch)),
         },
         constraints=(
             Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
@@ -64,7 +72,15 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "several widths only where one does not divide D",
                 lambda c: (c.value_columns != 0) | (D % 64 != 0),
             ),
+            Constraint(
+                "blocks that walk over causal row tiles take the heaviest first",
+                lambda c: (c.blocks == 0) | c.heavy_first | (not problem.causal),
+            ),
             Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
+            Constraint(
+                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
+            ),
             Constraint(
                 "O, scores and P fit the consumers' registers",
                 lambda c: register_estimate(D, c) <= consumer_registers(c),
@@ -75,13 +91,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem.head_dim, config))
-    grid = (-(-problem.seq_q // (_ROWS * config.warpgroups)), problem.heads, problem.batch)
-    maps = tuple(
-        TensorMap(f"{name}_{width}", name, (1, rows, 1, width), swizzle=2 * width)
-        for name, rows in (("q", _ROWS), ("k", config.BN), ("v", config.BN), ("o", _ROWS))
-        for width in WIDTHS
-    )
-    scalars = ("lse", "softmax_scale", "heads", "kv_heads", "seq_q", "seq_k")
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    queries = _ROWS // heads  # of a warpgroup
+    tiles = (-(-problem.seq_q // (queries * config.warpgroups)), problem.heads // heads, problem.batch)
+    grid = (walkers(prod(tiles), config), 1, 1) if config.blocks else tiles
+    maps = _maps(queries, heads, config.BN)
+    scalars = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
     arguments = (*(each.name for each in maps), *scalars)
     return Plan(
         launches=(Launch(ENTRY, grid, 128 * (config.warpgroups + 1), smem, arguments),),
@@ -95,12 +110,38 @@ def plan(problem: Problem, config: Config) -> Plan:
     )
 
 
+@cache
+def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`."""
+    boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
+    return tuple(
+        TensorMap(f"{name}_{width}", name, (*box, width), swizzle=2 * width)
+        for name, box in boxes.items()
+        for width in WIDTHS
+    )
+
+
+def _packs(problem: Problem) -> tuple[int, ...]:
+    """One head, or the most that can share rows: a power of two of a KV head's, up to a warpgroup's rows."""
+    group = problem.heads // problem.kv_heads
+    return (1, min(group & -group, _ROWS)) if group % 2 == 0 else (1,)
+
+
+def _sm_counts(arch: Arch) -> tuple[int, ...]:
+    """Of the devices that are known."""
+    return tuple(sorted({device.sm_count for device in DEVICES.values() if device.arch == arch}))
+
+
 def default(problem: Problem, arch: Arch) -> Config:
-    """Two warpgroups in turn, the largest tile up to 128 keys, V in panels of the widest width that divides D."""
+    """Two warpgroups in turn, the largest tile up to 128 keys, V in panels of the widest width that divides D.
+
+    Heads share rows where one head's queries would leave most of a tile empty.
+    """
     D = problem.head_dim
     columns = next((width for width in WIDTHS if D % width == 0), WIDTHS[-1])
+    heads = _packs(problem)[-1] if problem.seq_q <= _ROWS else 1
     for BN in range(128, 31, -16):
-        config = Config(BN, 2, 2, 1, True, columns, 0, False, problem.causal)
+        config = Config(BN, 2, 2, 1, True, columns, 0, False, problem.causal, heads, 0)
         if fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config):
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")

@@ -12,10 +12,12 @@ WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one s
 
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
+_FEW_ROW_TILES = 16
 _CONSUMER_REGISTERS = np.array([0, 216, 240, 160])  # by warpgroups: with the producer's, all that an SM has
 _PRODUCER_REGISTERS = np.array([0, 24, 24, 32])
 # Registers besides scores, P and O. Measured: with fewer left, ptxas serializes every wgmma (C7512) and spills.
 _OTHER_REGISTERS = 28
+_MORE_REGISTERS_PERSISTENT = 20  # where the block is in the problem, kept across the loop over keys: 12 still spill
 _OTHER_REGISTERS_OVER_BOTH = 36  # at 28 the exponentials sink behind the wait that they are to run before
 
 
@@ -30,11 +32,25 @@ class Config:
     polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     heavy_first: bool  # causal: the row tiles with most keys first
+    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
+
+
+def packed(heads: int, kv_heads: int, c: Any) -> Any:
+    """Query heads that share a tile's rows: the choice, or what heads / kv_heads has of that power of two."""
+    group = heads // kv_heads
+    return np.minimum(c.packed_heads, group & -group)
 
 
 def ctas(c: Any) -> Any:
     """Blocks that share an SM: one warpgroup alone leaves half of the registers."""
     return np.where(c.warpgroups == 1, 2, 1)
+
+
+def walkers(row_tiles: int, c: Config) -> int:
+    """Blocks of a persistent grid; half as many as row tiles where those are few, so that checks see them walk."""
+    most = row_tiles if row_tiles > _FEW_ROW_TILES else -(-row_tiles // 2)
+    return min(c.blocks * int(ctas(c)), most)
 
 
 def consumer_registers(c: Any) -> Any:
@@ -47,11 +63,16 @@ def producer_registers(c: Any) -> Any:
     return _PRODUCER_REGISTERS[c.warpgroups]
 
 
+def widest_product(D: int, c: Any) -> Any:
+    """N of the widest wgmma: the keys of a tile, or the columns of V that it spans."""
+    return np.maximum(c.BN, np.where(c.value_columns == 0, D // 64 * 64, D))
+
+
 def register_estimate(D: int, c: Any) -> Any:
     """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest."""
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
     rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (D > 128), _OTHER_REGISTERS)
-    return scores + c.BN / 4 + D / 2 + rest
+    return scores + c.BN / 4 + D / 2 + rest + _MORE_REGISTERS_PERSISTENT * (c.blocks != 0)
 
 
 def smem_bytes(D: int, c: Any) -> Any:
@@ -60,7 +81,7 @@ def smem_bytes(D: int, c: Any) -> Any:
     uniform = _round_up(D, np.maximum(c.value_columns, 1))
     values = np.where(c.value_columns == 0, padded, uniform)
     ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
-    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * (c.warpgroups + 4 * c.stages)
+    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * (2 * c.warpgroups + 4 * c.stages)
 
 
 def fits(D: int, c: Any, arch: Arch) -> Any:

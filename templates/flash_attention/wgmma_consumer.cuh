@@ -14,8 +14,9 @@ struct Consumer {
 
   uint32_t smem;
   Barriers<Tile> barriers;
-  int warpgroup, row;  // the thread's first; its other is 8 further
-  int seq_k, ahead;    // keys that row 0 attends: causal, ahead + 1
+  int warpgroup;
+  int query[2];      // that the thread's two rows are of
+  int seq_k, ahead;  // keys that query 0 attends: causal, ahead + 1
   int unmasked;        // tiles that all rows attend as a whole
   float scale;         // in base 2
   Position<Tile::kStages> keys, values;
@@ -90,11 +91,16 @@ struct Consumer {
     fence_registers(softmax.sum);
     fence_registers(softmax.factor);
   }
+  // `tile`, or what is not negative either but known only when all exponentials are: sums have no sign. Where a vote
+  // follows, ptxas would move them behind the wait otherwise.
+  __device__ __forceinline__ int exponentiated(int tile) const {
+    return Tile::kLazyRescale ? int(__float_as_uint(softmax.sum[0]) | __float_as_uint(softmax.sum[1])) : tile;
+  }
   __device__ __forceinline__ void hide(Scores& r_s, int tile) {
     int const col = tile * BN + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int const attended = Tile::kCausal ? min(seq_k, row + 8 * h + ahead + 1) : seq_k, hidden = attended - col;
+      int const attended = Tile::kCausal ? min(seq_k, query[h] + ahead + 1) : seq_k, hidden = attended - col;
 #pragma unroll
       for (int e = 2 * h; e < BN / 2; e += 4) {
         if (e / 4 * 8 >= hidden) r_s[e] = -kInfinity;

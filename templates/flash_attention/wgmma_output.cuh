@@ -19,27 +19,31 @@ __device__ __forceinline__ void normalize(unsigned char* s_o, Consumer<Tile> con
 }
 
 template <class Tile>
-__device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& rows, int seq_q) {
+__device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& rows, Work const& work) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-    if (threadIdx.x % 4 == 0 && rows.row + 8 * h < seq_q) g_lse[rows.row + 8 * h] = rows.softmax.lse(h, rows.scale);
+  for (int h = 0; h < 2; ++h) {
+    int const head = (M64K16::C::row(threadIdx.x % 128, 0) + 8 * h) % work.packed;
+    if (threadIdx.x % 4 == 0 && rows.query[h] < work.seq_q)
+      g_lse[int64_t(head) * work.seq_q + rows.query[h]] = rows.softmax.lse(h, rows.scale);
+  }
 }
 
-// Both. Rows beyond the sequence are cut off by the copy; `g_lse` is the head's.
+// Both. Queries beyond the sequence are cut off by the copy; `g_lse` is the first head's.
 template <class Tile>
 __device__ __forceinline__ void store_rows(PanelMaps const& o, float* g_lse, unsigned char* smem, Consumer<Tile>& rows,
                                            Work const& work) {
-  int const warpgroup = rows.warpgroup, first_row = work.first_row + 64 * warpgroup;
+  int const warpgroup = rows.warpgroup, first_query = work.query(64 * warpgroup);
   rows.softmax.reduce();
-  store_lse(g_lse, rows, work.seq_q);
+  store_lse(g_lse, rows, work);
   named_barrier_sync(8 + warpgroup, 128);  // all warps have read their Q
   normalize(smem + warpgroup * Tile::kQueryBytes, rows);
   fence_proxy_async();
   named_barrier_sync(8 + warpgroup, 128);  // O is there
-  if (threadIdx.x % 128 == 0 && first_row < work.seq_q) {
+  if (threadIdx.x % 128 == 0 && first_query < work.seq_q) {
     uint32_t const s_o = rows.smem + warpgroup * Tile::kQueryBytes;
-    Tile::Rows::template store<64>(o, s_o, first_row, work.head, work.batch);
+    Tile::Rows::template store<64>(o, s_o, first_query, work.head, work.batch);
     cp_async_bulk_commit();
     cp_async_bulk_wait_read<0>();
   }
+  if (Tile::kPersistent && threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));
 }

@@ -39,7 +39,7 @@ __device__ __forceinline__ void attend_over_values(Consumer<Tile>& rows, int til
     if (tile > 0 || !last) rows.pass_turn();  // the last of all would leave an arrival behind
     rows.template wait_scores<1>(r_s);
     rows.exponentiate(r_s, tile);
-    end_basic_block(tile);
+    end_basic_block(rows.exponentiated(tile));
     rows.template wait_values<0>();
     rows.prepare(r_s);
   }

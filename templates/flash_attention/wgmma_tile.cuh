@@ -2,6 +2,7 @@
 #pragma once
 #include "fence.cuh"
 #include "flash_attention/wgmma_panels.cuh"
+#include "flash_attention/wgmma_schedule.cuh"
 #include "mbarrier.cuh"
 
 template <class Choice>
@@ -21,38 +22,38 @@ struct WgmmaTile : Choice {
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
-  static constexpr int kSharedBytes = kBarriers + 8 * (kWarpgroups + 4 * kStages);
+  static constexpr int kSharedBytes = kBarriers + 8 * (2 * kWarpgroups + 4 * kStages);
 
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
 };
 
-// Where the block is in the problem. `first_row` is its first row of Q.
-struct Work {
-  int first_row, head, kv_head, batch;
-  int tiles;  // of keys, that it visits from the last to the first
-  int seq_q, seq_k;
-};
-
-// Barriers in shared memory: of Q, one a warpgroup; of K and V, full and empty, one a stage. Warps empty a stage.
+// Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps empty a stage; the
+// thread that stores O empties the place of Q.
 template <class Tile>
 struct Barriers {
   uint32_t base;
 
-  __device__ __forceinline__ uint32_t query(int warpgroup) const { return base + 8 * warpgroup; }
+  __device__ __forceinline__ uint32_t query_full(int warpgroup) const { return base + 8 * warpgroup; }
+  __device__ __forceinline__ uint32_t query_empty(int warpgroup) const {
+    return query_full(Tile::kWarpgroups + warpgroup);
+  }
   __device__ __forceinline__ uint32_t keys_full(int stage) const { return at(0, stage); }
   __device__ __forceinline__ uint32_t keys_empty(int stage) const { return at(1, stage); }
   __device__ __forceinline__ uint32_t values_full(int stage) const { return at(2, stage); }
   __device__ __forceinline__ uint32_t values_empty(int stage) const { return at(3, stage); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
-    return base + 8 * (Tile::kWarpgroups + kind * Tile::kStages + stage);
+    return base + 8 * (2 * Tile::kWarpgroups + kind * Tile::kStages + stage);
   }
 };
 
 // By one thread; a block barrier must follow.
 template <class Tile>
 __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
-  for (int w = 0; w < Tile::kWarpgroups; ++w) mbarrier_init(barriers.query(w), 1);
+  for (int w = 0; w < Tile::kWarpgroups; ++w) {
+    mbarrier_init(barriers.query_full(w), 1);
+    mbarrier_init(barriers.query_empty(w), 1);
+  }
   for (int s = 0; s < Tile::kStages; ++s) {
     mbarrier_init(barriers.keys_full(s), 1);
     mbarrier_init(barriers.values_full(s), 1);
@@ -75,28 +76,46 @@ struct Position {
   }
 };
 
-// Loads all that the block reads, by one thread: Q once, K and V of tile after tile as stages become empty.
+// By one thread, all that the block reads.
 template <class Tile>
-__device__ __forceinline__ void produce(uint32_t smem, Barriers<Tile> const& barriers, Work const& work,
-                                        PanelMaps const& q, PanelMaps const& k, PanelMaps const& v) {
+struct Loader {
   using Rows = typename Tile::Rows;
   using Values = typename Tile::Values;
+
+  uint32_t smem;
+  Barriers<Tile> barriers;
+  PanelMaps q, k, v;
   Position<Tile::kStages> at;
-  for (int tile = work.tiles - 1; tile >= 0; --tile, at.advance()) {
-    int const stage = at.stage, key = tile * Tile::BN;
-    mbarrier_wait(barriers.keys_empty(stage), at.parity ^ 1);
-    mbarrier_arrive_expect_tx(barriers.keys_full(stage), Rows::loaded_bytes(Tile::BN));
-    Rows::template load<Tile::BN>(smem + Tile::kKeys + stage * Tile::kKeyBytes, k, barriers.keys_full(stage), key,
-                                  work.kv_head, work.batch);
-    if (tile == work.tiles - 1)
-      for (int w = 0; w < Tile::kWarpgroups; ++w) {
-        mbarrier_arrive_expect_tx(barriers.query(w), Rows::loaded_bytes(64));
-        Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query(w), work.first_row + 64 * w, work.head,
-                                work.batch);
-      }
-    mbarrier_wait(barriers.values_empty(stage), at.parity ^ 1);
-    mbarrier_arrive_expect_tx(barriers.values_full(stage), Values::loaded_bytes(Tile::BN));
-    Values::template load<Tile::BN>(smem + Tile::kValues + stage * Tile::kValueBytes, v, barriers.values_full(stage),
-                                    key, work.kv_head, work.batch);
+
+  // Q once, K and V of tile after tile as stages become empty.
+  __device__ __forceinline__ void load(Work const& work, int parity) {
+#pragma unroll 1
+    for (int tile = work.tiles - 1; tile >= 0; --tile, at.advance()) {
+      load_keys(work, tile * Tile::BN);
+      if (tile == work.tiles - 1) load_queries(work, parity);
+      load_values(work, tile * Tile::BN);
+    }
   }
-}
+  __device__ __forceinline__ void load_queries(Work const& work, int parity) {
+    for (int w = 0; w < Tile::kWarpgroups; ++w) {
+      mbarrier_wait(barriers.query_empty(w), parity ^ 1);
+      mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(64));
+      Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w), work.query(64 * w), work.head,
+                              work.batch);
+    }
+  }
+  __device__ __forceinline__ void load_keys(Work const& work, int key) {
+    uint32_t const full = barriers.keys_full(at.stage);
+    mbarrier_wait(barriers.keys_empty(at.stage), at.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, Rows::loaded_bytes(Tile::BN));
+    Rows::template load<Tile::BN>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, key, work.kv_head,
+                                  work.batch);
+  }
+  __device__ __forceinline__ void load_values(Work const& work, int key) {
+    uint32_t const full = barriers.values_full(at.stage);
+    mbarrier_wait(barriers.values_empty(at.stage), at.parity ^ 1);
+    mbarrier_arrive_expect_tx(full, Values::loaded_bytes(Tile::BN));
+    Values::template load<Tile::BN>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, key, work.kv_head,
+                                    work.batch);
+  }
+};

@@ -1,39 +1,69 @@
 """What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from dataclasses import replace
+from functools import lru_cache
+
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from .operator import Problem, cost
-from .wgmma_config import ELEMENT, WIDTHS, Config
+from .wgmma_config import ELEMENT, WIDTHS, Config, packed, walkers
 
 _ROWS = 64  # of Q, a warpgroup
 _WARPS = 4  # a warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+_L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: wgmma_schedule.cuh
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each block of a head visits: at least one, so that rows without keys come out right too."""
-    rows = _ROWS * config.warpgroups
+    """Tiles of keys that each row tile visits: at least one, so that rows without keys come out right too.
+
+    The row tiles are those of one head, or of the heads that share rows.
+    """
+    rows = _ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
     last = np.arange(rows, problem.seq_q + rows, rows)[: -(-problem.seq_q // rows)]
     ends = last + problem.seq_k - problem.seq_q if problem.causal else np.full(len(last), problem.seq_k)
     visited: Array = np.maximum(1, -(-np.minimum(ends, problem.seq_k) // config.BN))
     return visited
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def shares(problem: Problem, config: Config) -> Array:
+    """Tiles of keys that each block of a persistent grid visits: what wgmma_schedule.cuh deals to it."""
+    order = tiles(problem, config)[:: -1 if config.heavy_first else 1]
+    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+    section = max(1, min(heads, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k))
+    whole, rest = divmod(heads, section)
+    visited = np.concatenate([np.tile(np.repeat(order, section), whole), np.repeat(order, rest)])
+    return np.bincount(np.arange(len(visited)) % walkers(len(visited), config), weights=visited)
+
+
+@lru_cache(maxsize=4096)  # most choices have no part in it
+def _grid(problem: Problem, config: Config) -> tuple[int, float, float]:
+    """(blocks, tiles of keys that the longest visits, and that all visit)."""
+    if config.blocks:
+        found = shares(problem, config)
+        return len(found), float(np.max(found)), float(np.sum(found))
+    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+    visited = tiles(problem, config)
+    return heads * len(visited), float(np.max(visited)), float(heads * np.sum(visited))
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
-    D, heads, visited = problem.head_dim, problem.batch * problem.heads, tiles(problem, config)
+    D, visited = problem.head_dim, tiles(problem, config)
+    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))  # or groups of them
     blocks, total = len(visited), int(np.sum(visited))
     padded = -(-D // 16) * 16
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     lanes = 0 if config.lazy_rescale else 16 * D / _WARP  # of O, scaled
-    return Work(
-        ctas=heads * blocks,
+    count, longest, visits = _grid(problem, _dealt(config))
+    launch = Work(
+        ctas=count,
         warps=_WARPS * (config.warpgroups + 1),
         mma=0.0,
         fma=warps * (3 * scores + lanes + 12 + 7 * polynomials),
@@ -43,11 +73,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         l2_bytes=float(heads * _copied_bytes(problem, config, blocks, total)),
         dram_bytes=float(cost(problem).bytes),
         barriers=float(heads * blocks),
-        longest_cta=float(np.max(visited) * blocks / total),
-        chain=float(np.max(visited)) * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
+        longest_cta=longest * count / visits,
+        chain=longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
         stages=config.stages,
         wgmma=heads * total * config.warpgroups * _ROWS * config.BN * (padded + D) / _PRODUCT,
     )
+    return (launch,)
+
+
+def _dealt(config: Config) -> Config:
+    """The config with what has no part in how row tiles are dealt at one value."""
+    return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
 
 def _operand_bytes(padded: int, D: int, config: Config) -> float:
@@ -56,11 +92,16 @@ def _operand_bytes(padded: int, D: int, config: Config) -> float:
 
 
 def _copied_bytes(problem: Problem, config: Config, blocks: int, total: int) -> int:
-    """Boxes of one head between L2 and the SMs, their zeros included, and the logarithms."""
+    """Boxes of one head, or of those that share rows, between L2 and the SMs, zeros included, and the logarithms."""
     D = problem.head_dim
     padded = -(-D // 16) * 16
     width = config.value_columns
     values = -(-D // width) * width if width in WIDTHS else padded
     tile = ELEMENT * config.BN * (padded + values)
-    read, written = blocks * config.warpgroups, -(-problem.seq_q // _ROWS)  # by warpgroups: Q, and O where it has rows
-    return total * tile + (read + written) * _ROWS * ELEMENT * padded + 4 * problem.seq_q
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    queries = _ROWS // heads
+    read, written = (
+        blocks * config.warpgroups,
+        -(-problem.seq_q // queries),
+    )  # by warpgroups: Q, and O where it has rows
+    return total * tile + (read + written) * _ROWS * ELEMENT * padded + 4 * heads * problem.seq_q

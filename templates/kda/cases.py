@@ -29,7 +29,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         k = 0.9 * k[:, :1] + (1 - 0.9**2) ** 0.5 * k
     v = rng.standard_normal((*tokens, problem.value_heads, problem.value_dim))
     beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
-    state = rng.standard_normal((problem.initial_states, problem.value_heads, problem.key_dim, problem.value_dim))
+    states = (problem.value_heads, problem.state_rows, problem.state_columns)
+    state, pool = (rng.standard_normal((count, *states)) for count in (problem.initial_states, problem.pool_states))
     A_log, dt_bias = (
         rng.standard_normal(shape) for shape in ((problem.gate_heads,), (problem.bias_heads, problem.key_dim))
     )
@@ -44,6 +45,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         "beta": _beta(problem, beta).astype(problem.beta_dtype.numpy),
         "cu_seqlens": _boundaries(problem, rng).astype(problem.index_dtype.numpy),
         "initial_state": state.astype(np.float32),
+        "state_pool": pool.astype(np.float32),
+        "ssm_state_indices": _entries(problem, rng).astype(np.int32),
         "A_log": A_log.astype(np.float32),
         "dt_bias": dt_bias.astype(np.float32),
     }
@@ -56,6 +59,14 @@ def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
     inner = np.sort(rng.integers(1, problem.seq_len + 1, problem.boundaries - 2))
     inner[:2] = 1
     return np.concatenate([[0], inner, [problem.seq_len]])
+
+
+def _entries(problem: Problem, rng: np.random.Generator) -> Array:
+    """Entries of the pool in any order, some of them nobody's; of three and more sequences one has none."""
+    entries = rng.permutation(problem.pool_states)[: problem.state_indices]
+    if len(entries) > 2:
+        entries[rng.integers(len(entries))] = -1
+    return entries
 
 
 def _length(problem: Problem, x: Array) -> Array:
@@ -96,9 +107,17 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
-    if problem.use_cu_seqlens:
-        packed = ((1, 1, 1, 2), (63, 1, 1, 3), (77, 1, 2, 5), (130, 2, 2, 7))
-        return tuple(replace(problem, seq_len=T, heads=H, value_heads=HV, boundaries=N) for T, H, HV, N in packed)
-    shapes = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
-    return tuple(replace(problem, batch=B, seq_len=T, heads=H, value_heads=HV) for B, T, H, HV in shapes)
+    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k; pools of states
+    with entries that are nobody's."""
+    packed = ((1, 1, 1, 1), (2, 63, 1, 1), (4, 77, 1, 2), (6, 130, 2, 2))
+    decoded = ((1, 1, 1, 1), (5, 1, 1, 2), (3, 2, 2, 2), (2, 19, 1, 1))
+    others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
+    shapes = packed if problem.use_cu_seqlens else decoded if problem.inplace_final_state else others
+    return tuple(_sized(problem, *shape) for shape in shapes)
+
+
+def _sized(problem: Problem, N: int, T: int, H: int, HV: int) -> Problem:
+    """N sequences: a batch of them, or packed into T tokens."""
+    batch, boundaries = (1, N + 1) if problem.use_cu_seqlens else (N, 0)
+    pool = N + 2 * problem.use_state_indices
+    return replace(problem, batch=batch, seq_len=T, heads=H, value_heads=HV, boundaries=boundaries, pool_states=pool)

@@ -19,6 +19,15 @@ template <class T>
 __device__ __forceinline__ Pair<T> load_pair(T const* p, bool there) {
   return there ? *reinterpret_cast<Pair<T> const*>(p) : Pair<T>{};
 }
+template <class T>
+__device__ __forceinline__ void store_pair(T* p, float lo, float hi) {
+  *reinterpret_cast<uint32_t*>(p) = pack<T>(lo, hi);
+}
+template <>
+__device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) {
+  float2 const both = make_float2(lo, hi);
+  *reinterpret_cast<float2*>(p) = both;
+}
 
 // The rows of a chunk in global memory, of which the first `tokens` exist.
 template <class T, class Gate, class Beta>

@@ -10,11 +10,22 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
+from .operands import BF16 as BF16_OPERANDS
+from .operands import Operands, operands_of
 from .operator import cost
 from .optional import TENSORS, pointers, state_bytes, taken
-from .prep_scan import refusal
-from .prep_scan_config import BF16, WARP, image_bytes, prep_smem_bytes, prep_threads, tokens_fit
-from .prep_scan_work import instructions, prep_mma, scan_mma
+from .prep_scan import refusal as refused_by_chunks
+from .prep_scan_config import (
+    BF16,
+    WARP,
+    prep_smem_bytes,
+    prep_threads,
+    stage_bytes,
+    thread_registers,
+    token_registers,
+    tokens_fit,
+)
+from .prep_scan_work import instructions, prep_mma, scan_mma, step_mma, step_other
 from .problem import Problem
 
 ENTRY = "kda_fused"
@@ -35,21 +46,35 @@ def threads(K: int, c: Any) -> Any:
     return c.BV // c.rows * WARP + c.producers * prep_threads(K, c)
 
 
-def smem_bytes(K: int, c: Any) -> Any:
-    """A ring of images with their values, and what each group of producers works in."""
-    stage = image_bytes(K, c.C) + BF16 * c.C * c.BV
-    return c.stages * stage + c.producers * (-(-prep_smem_bytes(K, c) // 128) * 128)
+def smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS, itemsize: int = BF16) -> Any:
+    """A ring of images with their values (of `itemsize` bytes each), and what each group of producers works in."""
+    producer = -(-prep_smem_bytes(K, c, operands) // 128) * 128
+    return c.stages * stage_bytes(K, c, operands, itemsize) + c.producers * producer
 
 
-def register_estimate(K: int, c: Any) -> Any:
-    """Registers a thread: the larger of what carries the state and what prepares chunks."""
+def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS, a_token: int = 3) -> Any:
+    """Registers a thread: the larger of what carries the state and what prepares chunks, `a_token` of which hold q, k
+    and g of each token."""
     tokens = c.rows * c.C / 32
-    carries = c.rows * K / 32 + tokens * (1.5 + c.partials) + 40
-    return np.maximum(carries, np.maximum(100 + 3 * c.C // c.prep_groups, c.C + 60))
+    packed = operands.registers / (operands.step / 2)  # of an operand, to those of its accumulators
+    other = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
+    carries = c.rows * K / 32 + tokens * (1 + packed + c.partials) + other
+    return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if reason := refused_by_chunks(problem, arch):
+        return reason
+    if _fitting(problem, arch) is None:
+        return (
+            f"no block on {arch.name} has shared memory and registers for chunks of key_dim {problem.key_dim} in "
+            f"{problem.operands} and for what prepares them: use prep_scan"
+        )
+    return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V = problem.key_dim, problem.value_dim
+    K, V, operands, element = problem.key_dim, problem.value_dim, operands_of(problem), problem.dtype.itemsize
     return Space(
         Config,
         choices={
@@ -72,11 +97,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("a group of producers is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
             Constraint(
-                "the stages and the producers fit the shared memory", lambda c: smem_bytes(K, c) <= arch.smem_per_block
+                "the stages and the producers fit the shared memory",
+                lambda c: smem_bytes(K, c, operands, element) <= arch.smem_per_block,
             ),
             Constraint(
                 "the state fits the registers",
-                lambda c: register_estimate(K, c) <= np.minimum(arch.registers_per_sm // threads(K, c) // 8 * 8, 255),
+                lambda c: (
+                    register_estimate(K, c, operands, token_registers(problem)) <= thread_registers(threads(K, c), arch)
+                ),
             ),
         ),
     )
@@ -85,52 +113,64 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     K = problem.key_dim
     names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
-    smem = int(smem_bytes(K, config))
+    operands = operands_of(problem)
+    smem = int(smem_bytes(K, config, operands, problem.dtype.itemsize))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names))
-    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+    return Plan((launch,), {"operands": operands.cuda, "smem_bytes": smem, **pointers(problem)})
 
 
-_THREADS = 384  # leave each 168 registers, where no arch spills
+# Threads that leave each 168 registers, or 255, where no arch spills.
+_THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
 
 
 def default(problem: Problem, arch: Arch) -> Config:
     """Half of a wide state a block, and two groups of producers where shared memory holds them."""
+    found = _fitting(problem, arch)
+    if found is None:
+        raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+    return found
+
+
+def _fitting(problem: Problem, arch: Arch) -> Config | None:
     found = space(problem, arch)
     for BV in (64, 48, 32, 16):
         for stages, producers in ((4, 2), (2, 2), (2, 1)):
             for groups in (2, 4, 1, 8):
                 config = Config(16, BV, 16, stages, 1, groups, producers)
-                if threads(problem.key_dim, config) <= _THREADS and found.refusal(config) is None:
+                if threads(problem.key_dim, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
                     return config
-    raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+    return None
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes and barriers are exact unless sequences are packed; other instructions are those that the mathematics
     needs."""
-    K, V, C = problem.key_dim, problem.value_dim, config.C
+    K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     keys = 2 * element * (1 + problem.use_qk_l2norm_in_kernel)
     row = blocks * (K * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize) + 2 * element * V
-    return Work(
+    launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
-        mma=chunks * (blocks * prep_mma(K, C) + V // 16 * scan_mma(K, C)),
+        mma=chunks * (blocks * prep_mma(K, C, operands) + V // 16 * scan_mma(K, C, operands)),
         fma=chunks * (blocks * prep.fma + scan.fma),
         mufu=chunks * blocks * (2 + (not problem.safe_gate)) * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
-        smem_wavefronts=chunks * (blocks * (prep.wavefronts + 2 * C * K / 64) + scan.wavefronts),
+        smem_wavefronts=chunks * (blocks * (prep.wavefronts + C * K * operands.nbytes / 64) + scan.wavefronts),
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (5 * NT + max(0, NT - config.stages)),
         longest_cta=1,
-        chain=NT,
+        chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
+        step_mma=step_mma(K, config, operands),
+        step_other=step_other(config),
     )
+    return (launch,)
 
 
 IMPLEMENTATION = Implementation(

@@ -44,7 +44,7 @@ def default(_problem: Problem, _arch: Arch) -> Config:
     return Config(WARP)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Every thread reads q, k and g through L1 for itself, and passes over its column twice a token."""
     K = problem.key_dim
     blocks = _blocks(problem, config) * problem.value_heads * problem.sequences
@@ -52,20 +52,21 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     steps = blocks * warps * problem.mean_len  # warps' tokens
     norms = 2 * K * problem.use_qk_l2norm_in_kernel
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
-    return Work(
+    launch = Work(
         ctas=blocks,
         warps=warps,
         mma=0,
         fma=steps * (5 * K + norms),
         mufu=steps * K,
         alu=steps * 3 * K,
-        smem_wavefronts=steps * 4 * K,
+        smem_wavefronts=steps * (8 * K + norms),  # the column four times; g, k, k and q through L1, which is as fast
         l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
         dram_bytes=cost(problem).bytes,
         barriers=0,
         longest_cta=1,
-        chain=problem.mean_len,
+        chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, of which 32 rows take as long as a loop step
     )
+    return (launch,)
 
 
 def _smem_bytes(problem: Problem, threads: int) -> int:

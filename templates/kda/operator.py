@@ -6,15 +6,15 @@ from typing import Any
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance, Updated
 
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
 from .optional import state_bytes
 from .problem import Problem
 from .recurrence import LOWER_BOUND, reference, rounded
 
-LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
-_STATE = ("value_heads", "key_dim", "value_dim")
+LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}  # beta has the first three
+_STATE = ("value_heads", "state_rows", "state_columns")
 
 ARGUMENTS = (
     Argument("q", "dtype", ("batch", "seq_len", "heads", "key_dim"), strided=True, doc="rows 16-byte aligned"),
@@ -27,11 +27,32 @@ ARGUMENTS = (
         strided=True,
         doc="natural logarithm of the decay, <= 0; rows 16-byte aligned",
     ),
-    Argument("beta", "beta_dtype", ("batch", "seq_len", "value_heads"), doc="how much of the error is written"),
+    Argument(
+        "beta",
+        "beta_dtype",
+        ("batch", "seq_len", "value_heads"),
+        strided="all",
+        doc="how much of the error is written",
+    ),
     Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
     Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
     Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    Argument(
+        "state_pool",
+        DType.FP32,
+        ("pool_states", *_STATE),
+        Role.UPDATED,
+        strided=True,
+        doc="initial states, and final ones afterwards; rows 16-byte aligned",
+    ),
+    Argument(
+        "ssm_state_indices",
+        DType.INT32,
+        ("state_indices",),
+        strided="all",
+        doc="each sequence's entry of the pool, no two alike; negative: none",
+    ),
     Argument(
         "o",
         "dtype",
@@ -60,9 +81,9 @@ ARGUMENTS = (
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """To the rounding of operands and o; of fp32 tensors, to that of fp32 sums and of the ex2 unit."""
-    limit = Tolerance(1e-5 if problem.dtype is DType.FP32 else 5e-3)
-    return {"o": limit, "final_state": limit}
+    """To the rounding of operands, and of o; where operands are fp32, to that of fp32 sums and of the ex2 unit."""
+    limit = Tolerance({"bf16": 5e-3, "tf32": 1e-3, "fp32": 1e-5}[problem.operands])
+    return {"o": limit, "final_state": limit, "state_pool": limit}
 
 
 def cost(problem: Problem) -> Cost:
@@ -71,7 +92,8 @@ def cost(problem: Problem) -> Cost:
     tokens = problem.batch * problem.seq_len
     row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
     nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K) + state_bytes(problem)
-    return Cost(flops=6 * K * V * tokens * problem.value_heads, bytes=nbytes)
+    items = tokens * problem.value_heads
+    return Cost(flops=6 * K * V * items, bytes=nbytes, items=items, item="token and head")
 
 
 def kda(
@@ -81,7 +103,7 @@ def kda(
     g: Any,
     beta: Any,
     scale: float | None = None,
-    initial_state: Any = None,
+    initial_state: Updated = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
     use_gate_in_kernel: bool = False,
@@ -93,22 +115,28 @@ def kda(
     *,
     A_log: Any = None,
     dt_bias: Any = None,
+    state_v_first: bool = False,
+    inplace_final_state: bool = False,
+    ssm_state_indices: Any = None,
+    precision: str = "dtype",
     layout: str = "bthd",
 ) -> Request:
-    """Kimi Delta Attention, named as FLA's `chunk_kda` names it. Returns (o, final_state).
+    """Kimi Delta Attention, named as FLA's `chunk_kda` and `fused_recurrent_kda` name it. Returns (o, final_state).
 
     A token decays the state S [K, V] by e^g, a channel of K each for itself, then corrects what it recalls for k by
     beta of the error: S += beta k (v - Sᵀ k)ᵀ, and o = scale · Sᵀ q.
 
     q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta:
     [B, T, HV]. H divides HV: value head h reads head h · H // HV of q and k. With layout="bhtd", q, k, v and g are
-    [B, H, T, ·], and beta stays [B, T, HV]. K and V are 16 to 256 in steps of 16; bf16, fp16 or fp32, q, k and v
-    alike. Views are taken as they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+    [B, H, T, ·], and beta is [B, HV, T], as where FLA is head-first. K and V are 16 to 256 in steps of 16; bf16, fp16
+    or fp32, q, k and v alike. Views are taken as they are: the last dim is contiguous and every row starts at a
+    multiple of 16 bytes; beta has any strides.
 
     scale: default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros. output_final_state: otherwise
-    final_state is empty. use_qk_l2norm_in_kernel: q and k are divided by their lengths first; without it they should
-    have unit length, or the state grows. use_beta_sigmoid_in_kernel: beta is given before its sigmoid;
-    allow_neg_eigval doubles that sigmoid. safe_gate promises a decay of g >= -5, which saves a check.
+    final_state is empty. state_v_first: states are [B, HV, V, K], those of a pool [P, HV, V, K].
+    use_qk_l2norm_in_kernel: q and k are divided by their lengths first; without it they should have unit length, or the
+    state grows. use_beta_sigmoid_in_kernel: beta is given before its sigmoid; allow_neg_eigval doubles that sigmoid.
+    safe_gate promises a decay of g >= -5, which saves a check.
 
     use_gate_in_kernel: g is given before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
     lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K] or [HV · K],
@@ -117,10 +145,20 @@ def kda(
     cu_seqlens: int32 or int64 [N + 1], ascending from 0 to T: B is 1, and sequence n is the tokens from entry n to
     entry n + 1. States are then [N, HV, K, V].
 
+    inplace_final_state: initial_state is a pool [P, HV, K, V] of states that the call updates in place, and final_state
+    is empty. Its rows may lie anywhere, each contiguous and at a multiple of 16 bytes. ssm_state_indices: int32 [N],
+    the entry of the pool for each sequence, below P and no two alike; where it is negative, the sequence has no state:
+    its o is zero, and nothing else happens. Without indices P is N, and entry n is sequence n's. Each state is read
+    once, and written once, after the sequence's last token; other entries are not touched.
+
     o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
 
-    Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError
-    for arrays that do not fit.
+    precision: of the operands of matrix products, whose sums are fp32. "dtype" is bf16 for 16-bit tensors (fp16 has no
+    room for a decay and its inverse) and fp32 for fp32 ones; "tf32" and "fp32" hold for any. Errors stay below 5e-3,
+    1e-3 and 1e-5 of the root mean square of what is exact, apart from the rounding of o.
+
+    Raises UsageError for an unknown layout, a wrong scale or lower_bound, A_log without its gate, or indices without a
+    pool, and InputError for arrays that do not fit.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: kda takes {', '.join(LAYOUTS)}")
@@ -130,15 +168,27 @@ def kda(
         raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
     if (A_log is not None) != use_gate_in_kernel:
         raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
+    if (initial_state is None and inplace_final_state) or (ssm_state_indices is not None and not inplace_final_state):
+        raise UsageError("ssm_state_indices go with inplace_final_state, and that with an initial_state: the pool")
     if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
         dt_bias = dt_bias.reshape(A_log.shape[0], -1)
-    optional = {"initial_state": initial_state, "A_log": A_log, "dt_bias": dt_bias, "cu_seqlens": cu_seqlens}
+    optional = {
+        "A_log": A_log,
+        "dt_bias": dt_bias,
+        "cu_seqlens": cu_seqlens,
+        "state_pool" if inplace_final_state else "initial_state": initial_state,
+        "ssm_state_indices": ssm_state_indices,
+    }
     arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     arrays |= {name: array for name, array in optional.items() if array is not None}
-    statics = {
+    statics: dict[str, bool | str] = {
         "use_cu_seqlens": cu_seqlens is not None,
-        "use_initial_state": initial_state is not None,
-        "output_final_state": output_final_state,
+        "use_initial_state": initial_state is not None and not inplace_final_state,
+        "output_final_state": output_final_state and not inplace_final_state,
+        "inplace_final_state": inplace_final_state,
+        "use_state_indices": ssm_state_indices is not None,
+        "precision": precision,
+        "state_v_first": state_v_first,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_gate_in_kernel": use_gate_in_kernel,
         "use_dt_bias": dt_bias is not None,
@@ -148,7 +198,8 @@ def kda(
         "safe_gate": safe_gate or (lower_bound is not None and lower_bound >= SAFE_GATE),
     }
     scalars = {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
-    return Request(arrays, statics, scalars, dict.fromkeys(("q", "k", "v", "g", "o"), LAYOUTS[layout]))
+    axes = dict.fromkeys(("q", "k", "v", "g", "o"), LAYOUTS[layout]) | {"beta": LAYOUTS[layout][:3]}
+    return Request(arrays, statics, scalars, axes)
 
 
 OPERATOR = Operator(

@@ -2,25 +2,27 @@
 #pragma once
 #include "kda/chunk.cuh"
 #include "kda/image.cuh"
-#include "kda/products.cuh"
 #include "kda/token.cuh"
 #include "thread.cuh"
 
 // A thread owns two channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
 // count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
-          BetaGate kBetaGate, Gating kGating>
+          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands>
 struct Prep {
   using Chunk = ::Chunk<T, Gate, Beta>;
-  using Image = ::Image<K, C>;
+  using Image = ::Image<K, C, Operands>;
+  using Folds = typename Operands::template Folds<K, C>;
   using Rows = typename Image::Rows;
-  using Square = ::Rows<C, false>;  // a [C, C] tile of bf16
+  using Square = typename Folds::Square; // a [C, C] tile
+  static constexpr int kElement = Operands::kBytes;
   static constexpr int kPairs = K / 2;
   static constexpr int kThreads = kPairs * kGroups;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kTokens = C / kGroups;  // of a thread
   static constexpr int kSubs = C / 16;
-  static constexpr int kTriangleStride = C + 4;  // floats: rows begin in different banks
+  static constexpr float kDown = Operands::kCentreFactor;
+  static constexpr int kTriangleStride = C + 2 * kElement;  // floats: a warp stores columns in different banks
   static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
   static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
@@ -30,8 +32,8 @@ struct Prep {
   static constexpr int kKeys = kQueries + Image::kTileBytes;             // k e^G
   static constexpr int kInverse = kKeys + Image::kTileBytes;             // k e^-G
   static constexpr int kRest = kInverse + Image::kTileBytes;             // k e^(G_last - G) to the end of the chunk
-  static constexpr int kSubRest = kRest + Image::kTileBytes;             // the same to the end of the first sub-chunk
-  static constexpr int kT = kSubRest + (kSubs > 1 ? 32 * K : 0);         // T' = (I + M)^-1 diag(beta)
+  static constexpr int kSubRest = kRest + Folds::kRestBytes;             // the same to the end of the first sub-chunk
+  static constexpr int kT = kSubRest + (kSubs > 1 ? 16 * kElement * K : 0);  // T' = (I + M)^-1 diag(beta)
   static constexpr int kP = kT + C * Square::kRowBytes;                  // tril(q e^G (k e^-G)ᵀ)
   static constexpr int kTriangle = kP + C * Square::kRowBytes;           // M transposed, fp32
   static constexpr int kTotals = kTriangle + 4 * C * kTriangleStride;    // sums of g, a group of threads each
@@ -66,6 +68,18 @@ struct Prep {
   struct Sums {
     float2 before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
   };
+
+  // All of a chunk, to an image in global memory, by a block of kThreads threads.
+  __device__ __forceinline__ void write_image() const {
+    Registers r;
+    load(r, chunk);
+    prepare(r, nullptr, [] { __syncthreads(); });
+    __syncthreads();
+    fold_keys(smem + kInverse);
+    fold_queries();
+    __syncthreads();
+    store_updates();
+  }
 
   // All but the updates and what is folded into P. `r` holds the chunk, and afterwards `next`. `sync` is a barrier of
   // the kThreads threads; one is due before the folds.
@@ -165,7 +179,7 @@ struct Prep {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) decay_token(r, gates[i], i, sums, from_start, to_end, sub);
     if (group() == 0)
-      *reinterpret_cast<float2*>(image + Image::decay(pair())) = make_float2(sub.x * to_end.x, sub.y * to_end.y);
+      Image::store_decay(image, pair(), make_float2(sub.x * to_end.x, sub.y * to_end.y));
   }
   static __device__ __forceinline__ float2 exp2_both(float2 x) {
     return make_float2(exp2_approx(x.x), exp2_approx(x.y));
@@ -174,25 +188,26 @@ struct Prep {
                                               float2 from_start, float2 to_end, float2 sub) const {
     int const row = first() + i;
     float const gx = sums.before.x + exponent.x, gy = sums.before.y + exponent.y;
-    float const ex = exp2_approx(gx), ey = exp2_approx(gy), nx = exp2_approx(-gx), ny = exp2_approx(-gy);
+    float const cx = gx - Operands::kCentre, cy = gy - Operands::kCentre;
+    float const ex = exp2_approx(cx), ey = exp2_approx(cy), nx = exp2_approx(-cx), ny = exp2_approx(-cy);
     float const q_scale = floats(kScales)[row], k_scale = floats(kScales)[C + row];
     float const kx = r.k[i].lo() * k_scale, ky = r.k[i].hi() * k_scale;
     float const qx = r.q[i].lo() * q_scale * ex, qy = r.q[i].hi() * q_scale * ey;
     // Within a safe gate's range the exponential that is there already serves once more.
-    float const rx = kx * (kSafeGate ? nx * sub.x : exp2_approx(sums.sub.x - gx));
-    float const ry = ky * (kSafeGate ? ny * sub.y : exp2_approx(sums.sub.y - gy));
-    uint32_t const at = Rows::offset(row, pair() / 4) + pair() % 4 * 4;
+    float const rx = kx * (kSafeGate ? nx * (sub.x / kDown) : exp2_approx(sums.sub.x - gx));
+    float const ry = ky * (kSafeGate ? ny * (sub.y / kDown) : exp2_approx(sums.sub.y - gy));
+    uint32_t const at = Image::offset(row, pair());
     store(kQueries + at, qx, qy);
     store(kKeys + at, kx * ex, ky * ey);
     store(kInverse + at, kx * nx, ky * ny);
-    if (kSubs > 1 && row < 16) store(kSubRest + at, rx, ry);
-    store(kRest + at, rx * to_end.x, ry * to_end.y);
-    *reinterpret_cast<uint32_t*>(image + Image::kKeys + at) =
-        pack<bf16>(-kx * ex * from_start.x, -ky * ey * from_start.y);
-    *reinterpret_cast<uint32_t*>(image + Image::kQueries + at) = pack<bf16>(qx * from_start.x, qy * from_start.y);
+    if (kSubs > 1 && row < 16) store(kSubRest + at, rx * kDown, ry * kDown);
+    store(kRest + Folds::rest(row, pair()), rx * to_end.x, ry * to_end.y);
+    float const fx = from_start.x * kDown, fy = from_start.y * kDown;
+    Operands::put(image + Image::kKeys + at, -kx * ex * fx, -ky * ey * fy);
+    Operands::put(image + Image::kQueries + at, qx * fx, qy * fy);
   }
   __device__ __forceinline__ void store(uint32_t offset, float lo, float hi) const {
-    *reinterpret_cast<uint32_t*>(smem + offset) = pack<bf16>(lo, hi);
+    Operands::put(smem + offset, lo, hi);
   }
 
   // M and P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal are wanted.
@@ -202,13 +217,14 @@ struct Prep {
       bool const queries = task % 2;
       if (i == j && !diagonal) continue;
       uint32_t const a = s_base + (queries ? kQueries : kKeys) + rows(i) + rows_by_lane<Rows>(lane());
-      uint32_t const b = s_base + (i == j ? kInverse + rows(i) : kSubRest) + chunks_by_lane<Rows>(lane());
+      uint32_t const columns = Operands::template columns_by_lane<Rows>(lane());
+      uint32_t const b = s_base + (i == j ? kInverse + rows(i) : kSubRest) + columns;
       float r[1][2][4] = {};
 #pragma unroll
-      for (int step = 0; step < K / 16; ++step) {
-        uint32_t r_a[1][4];
-        ldmatrix<4>(r_a[0], Rows::advance(a, 2 * step));
-        multiply_rows<Rows>(r, r_a, Rows::advance(b, 2 * step));
+      for (int step = 0; step < K / Operands::kStep; ++step) {
+        typename Operands::A r_a[1];
+        Operands::load(r_a[0], Rows::advance(a, 2 * step));
+        multiply_rows<Rows, Operands>(r, r_a, Rows::advance(b, 2 * step));
       }
       if (queries)
         store_scores(r[0], i, j);
@@ -220,17 +236,18 @@ struct Prep {
   __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      int const row = lane() / 4 + e % 2 * 8, column = e / 2 * 8 + lane() % 4 * 2;
+      int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
+      int const high = e / 2 * 8 + Operands::column(lane(), 1);
       float const* keep = &r[e / 2][e % 2 * 2];
-      store(kP + (i * 16 + row) * Square::kRowBytes + 2 * (j * 16 + column), i > j || column <= row ? keep[0] : 0,
-            i > j || column < row ? keep[1] : 0);
+      Operands::put_columns(smem + kP + (i * 16 + row) * Square::kRowBytes + kElement * (j * 16 + e / 2 * 8), lane(),
+                            i > j || low <= row ? keep[0] : 0, i > j || high <= row ? keep[1] : 0);
     }
   }
   // A block of M, transposed: zeros on the diagonal and above.
   __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      int const row = lane() / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + lane() % 4 * 2 + e % 2;
+      int const row = lane() / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + Operands::column(lane(), e % 2);
       floats(kTriangle)[(j * 16 + column) * kTriangleStride + i * 16 + row] =
           i > j || column < row ? r[e / 4][e % 4] * floats(kBeta)[i * 16 + row] : 0;
     }
@@ -263,7 +280,7 @@ struct Prep {
   __device__ __forceinline__ void place(int row, int column, float kk, float qk) const {
     if (lane() == 0)
       floats(kTriangle)[column * kTriangleStride + row] = column < row ? kk * floats(kBeta)[row] : 0;
-    if (lane() == 1) *reinterpret_cast<bf16*>(smem + kP + row * Square::kRowBytes + 2 * column) = from_float<bf16>(qk);
+    if (lane() == 1) Operands::put(smem + kP + row * Square::kRowBytes + kElement * column, qk);
   }
 
   // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32.
@@ -283,9 +300,7 @@ struct Prep {
       }
       x[j] = j > lane() ? 0 : (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
-#pragma unroll
-    for (int j = 0; j < C; j += 2)
-      store(kT + lane() * Square::kRowBytes + 2 * j, x[j] * floats(kBeta)[j], x[j + 1] * floats(kBeta)[j + 1]);
+    Folds::store_inverse(smem + kT, lane(), x, floats(kBeta));
   }
 
   // The updates T'ᵀ (k e^(G_last - G)) to a tile: 16 channels a warp.
@@ -295,24 +310,12 @@ struct Prep {
       for (int j = 0; j < kSubs; ++j) {
         float r[2][4] = {};
 #pragma unroll
-        for (int i = j; i < kSubs; ++i) {
-          uint32_t r_a[4], r_b[4];
-          ldmatrix_trans<4>(r_a, block(kT, i, j) + chunks_by_lane<Square>(lane()));
-          ldmatrix_trans<4>(r_b, Rows::advance(s_base + kRest + rows_by_lane<Rows>(lane()), 2 * step) + rows(i));
-          mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
-          mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
-        }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          uint32_t const at = Rows::offset(j * 16 + lane() / 4 + e % 2 * 8, step * 2 + e / 2) + lane() % 4 * 4;
-          *reinterpret_cast<uint32_t*>(tile + at) = pack<bf16>(r[e / 2][e % 2 * 2], r[e / 2][e % 2 * 2 + 1]);
-        }
+        for (int i = j; i < kSubs; ++i)
+          Folds::keys(r, s_base + kT, s_base + kRest, smem + kRest, i, j, step, lane());
+        Folds::store_keys(tile, r, j, step, lane());
       }
   }
   static __device__ __forceinline__ int rows(int sub) { return sub * 16 * Rows::kRowBytes; }
-  __device__ __forceinline__ uint32_t block(int tile, int i, int j) const {
-    return s_base + tile + i * 16 * Square::kRowBytes + 32 * j;
-  }
 
   // P T' by the last warp, to the image.
   __device__ __forceinline__ void fold_queries() const {
@@ -323,16 +326,8 @@ struct Prep {
       for (int j = 0; j <= i; ++j) {
         float r[2][4] = {};
 #pragma unroll
-        for (int m = j; m <= i; ++m) {
-          uint32_t r_a[4], r_b[4];
-          ldmatrix<4>(r_a, block(kP, i, m) + rows_by_lane<Square>(lane()));
-          ldmatrix_trans<4>(r_b, block(kT, m, j) + rows_by_lane<Square>(lane()));
-          mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
-          mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
-        }
-        *reinterpret_cast<uint4*>(image + Image::kOutput + 512 * Image::block(i, j) + 16 * lane()) =
-            make_uint4(pack<bf16>(r[0][0], r[0][1]), pack<bf16>(r[1][0], r[1][1]), pack<bf16>(r[0][2], r[0][3]),
-                       pack<bf16>(r[1][2], r[1][3]));
+        for (int m = j; m <= i; ++m) Folds::queries(r, s_base + kP, s_base + kT, i, m, j, lane());
+        Folds::store_queries(image + Image::kOutput + Image::kBlockBytes * Image::block(i, j), r, lane());
       }
   }
 

@@ -6,6 +6,7 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
+from .operands import operands_of
 from .optional import pointers, taken
 from .prep_scan_config import (
     WARP,
@@ -17,20 +18,33 @@ from .prep_scan_config import (
     register_limit,
     scan_smem_bytes,
     scan_threads,
+    token_registers,
     tokens_fit,
 )
 from .prep_scan_work import images, work
 from .problem import Problem
 
+SMALLEST = Config(16, 16, 16, 2, True, 1, 0, 1, 1)  # in shared memory
+WIDEST_SPLIT = 224  # channels of a state that leave a thread registers to split operands: beyond, scan spills
 
-def refusal(problem: Problem, _arch: Arch) -> str | None:
-    if problem.dtype is DType.FP32:
-        return "prep_scan rounds operands to bf16, which fp32 tensors are too exact for: use recurrent"
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.inplace_final_state:
+        return "chunks pay for many tokens, and take no pool of states: use recurrent"
+    if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
+        return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers: use recurrent, or tf32"
+    needed = int(scan_smem_bytes(problem.key_dim, SMALLEST, operands_of(problem), problem.dtype.itemsize))
+    if needed > arch.smem_per_block:
+        return (
+            f"two chunks of key_dim {problem.key_dim} in {problem.operands} are {needed} bytes of shared memory, and a "
+            f"block on {arch.name} has {arch.smem_per_block}: use recurrent"
+        )
     return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V = problem.key_dim, problem.value_dim
+    K, V, operands, element = problem.key_dim, problem.value_dim, operands_of(problem), problem.dtype.itemsize
+    a_token = token_registers(problem)
     return Space(
         Config,
         choices={
@@ -48,7 +62,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             Constraint("loading ahead takes a stage more", lambda c: (c.ahead == 0) | (c.stages > 2)),
-            Constraint("no more keys are ahead than there are", lambda c: 16 * c.ahead <= K),
+            Constraint("no more keys are ahead than there are", lambda c: operands.step * c.ahead <= K),
             Constraint("a thread of prep has 2 to 16 tokens", tokens_fit),
             Constraint("a block of prep is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block of prep has at most 512 threads", lambda c: prep_threads(K, c) <= 512),
@@ -57,22 +71,29 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: prep_threads(K, c) * c.prep_min_ctas <= arch.threads_per_sm,
             ),
             Constraint(
-                "a thread of prep keeps 40 registers and 3 a token",
+                "a thread of prep keeps 40 registers, and its tokens' q, k and g",
                 lambda c: (
-                    prep_threads(K, c) * c.prep_min_ctas * (40 + 3 * c.C // c.prep_groups) <= arch.registers_per_sm
+                    prep_threads(K, c) * c.prep_min_ctas * (40 + a_token * c.C // c.prep_groups)
+                    <= arch.registers_per_sm
                 ),
             ),
-            Constraint("prep fits the shared memory", lambda c: prep_smem_bytes(K, c) <= arch.smem_per_block),
-            Constraint("the stages fit the shared memory", lambda c: scan_smem_bytes(K, c) <= arch.smem_per_block),
-            Constraint("the state fits the registers", lambda c: register_estimate(K, c) <= register_limit(c, arch)),
+            Constraint("prep fits the shared memory", lambda c: prep_smem_bytes(K, c, operands) <= arch.smem_per_block),
+            Constraint(
+                "the stages fit the shared memory",
+                lambda c: scan_smem_bytes(K, c, operands, element) <= arch.smem_per_block,
+            ),
+            Constraint(
+                "the state fits the registers", lambda c: register_estimate(K, c, operands) <= register_limit(c, arch)
+            ),
         ),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     K, NT = problem.key_dim, images(problem, config.C)
-    image, prep_smem = int(image_bytes(K, config.C)), int(prep_smem_bytes(K, config))
-    scan_smem = int(scan_smem_bytes(K, config))
+    operands = operands_of(problem)
+    image, prep_smem = int(image_bytes(K, config.C, operands)), int(prep_smem_bytes(K, config, operands))
+    scan_smem = int(scan_smem_bytes(K, config, operands, problem.dtype.itemsize))
     scalars = ("scale", "lower_bound", "seq_len", "heads", "value_heads", "boundaries")
     prep = Launch(
         "kda_prep",
@@ -90,7 +111,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     )
     sizes = {"image_bytes": image, "prep_smem_bytes": prep_smem, "scan_smem_bytes": scan_smem}
     chunks = Workspace("chunks", DType.INT32, (problem.batch, problem.value_heads, NT, image // 4))
-    return Plan((prep, scan), {**sizes, **pointers(problem)}, (chunks,))
+    return Plan((prep, scan), {"operands": operands.cuda, **sizes, **pointers(problem)}, (chunks,))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -7,6 +7,10 @@ import numpy as np
 
 from tuner.arch import Arch
 
+from .operands import BF16 as BF16_OPERANDS
+from .operands import Operands, column_stride
+from .problem import Problem
+
 WARP = 32
 BF16 = 2  # bytes
 
@@ -29,25 +33,37 @@ def triangle_blocks(C: Any) -> Any:
     return C // 16 * (C // 16 + 1) // 2
 
 
-def image_bytes(K: int, C: Any) -> Any:
+def image_bytes(K: int, C: Any, operands: Operands = BF16_OPERANDS) -> Any:
     """Of one chunk in the workspace: three tiles of keys and queries, P T', and the decay; with padding."""
-    return -(-used_image_bytes(K, C) // 128) * 128
+    return -(-used_image_bytes(K, C, operands) // 128) * 128
 
 
-def used_image_bytes(K: int, C: Any) -> Any:
-    return 3 * BF16 * C * K + 512 * triangle_blocks(C) + 4 * K
+def used_image_bytes(K: int, C: Any, operands: Operands = BF16_OPERANDS) -> Any:
+    return operands.nbytes * (3 * C * K + 256 * triangle_blocks(C)) + 4 * K
 
 
 def scan_threads(c: Any) -> Any:
     return WARP * (c.BV // c.rows + c.loader)
 
 
-def scan_smem_bytes(K: int, c: Any) -> Any:
-    return c.stages * (image_bytes(K, c.C) + BF16 * c.C * c.BV)
+def scan_smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS, itemsize: int = BF16) -> Any:
+    """`itemsize`: of v."""
+    return c.stages * stage_bytes(K, c, operands, itemsize)
+
+
+def stage_bytes(K: int, c: Any, operands: Operands, itemsize: int) -> Any:
+    """An image, and v in rows that are swizzled, or padded where they are read down columns."""
+    row = BF16 * c.BV if operands.nbytes == BF16 else column_stride(itemsize * c.BV)
+    return image_bytes(K, c.C, operands) + c.C * row
 
 
 def prep_threads(K: int, c: Any) -> Any:
     return K // 2 * c.prep_groups
+
+
+def token_registers(problem: Problem) -> int:
+    """That hold a thread's two channels of q, k and g of a token."""
+    return (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize) // 2
 
 
 def tokens_fit(c: Any) -> Any:
@@ -55,22 +71,30 @@ def tokens_fit(c: Any) -> Any:
     return (2 * c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
 
 
-def prep_smem_bytes(K: int, c: Any) -> Any:
+def prep_smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any:
     """Four tiles, the first sub-chunk's keys once more, T', P, M, sums of g, beta, row scales, a flag a warp."""
-    C, warps = c.C, prep_threads(K, c) // WARP
-    square_row = 16 * (C // 8 | 1)
-    tiles = 4 * BF16 * C * K + np.where(C > 16, 2 * 16 * K, 0)
-    squares = 2 * C * square_row + 4 * C * (C + 4)
+    C, warps, element = c.C, prep_threads(K, c) // WARP, operands.nbytes
+    square_row = 16 * (element * C // 16 | 1)
+    rest_row = element * K if element == BF16 else column_stride(element * K)
+    tiles = C * (3 * element * K + rest_row) + np.where(C > 16, element * 16 * K, 0)
+    squares = 2 * C * square_row + 4 * C * (C + 2 * element)
     return tiles + squares + 4 * c.prep_groups * K + 12 * C + 4 * (-(-warps // 4) * 4)
 
 
-def register_estimate(K: int, c: Any) -> Any:
+def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any:
     """Registers a thread of scan: state, two tensors of tokens and their operands, and what no config does without."""
     tokens = c.rows * c.C / 32
-    ahead = np.where(c.ahead > 0, tokens / 2 + c.ahead * c.C / 4, 0)
-    return c.rows * K / 32 + tokens * (1.5 + c.partials) + ahead + np.where(c.loader, 30, 44)
+    packed = operands.registers / (operands.step / 2)  # of an operand, to those of its accumulators
+    ahead = np.where(c.ahead > 0, tokens * operands.nbytes / 4 + c.ahead * c.C / 4, 0)
+    other = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
+    return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + other
 
 
 def register_limit(c: Any, arch: Arch) -> Any:
     """Registers a thread of scan may have when an SM holds one block."""
-    return np.minimum(arch.registers_per_sm // scan_threads(c) // 8 * 8, arch.registers_per_thread)
+    return thread_registers(scan_threads(c), arch)
+
+
+def thread_registers(threads: Any, arch: Arch) -> Any:
+    """What ptxas lets a thread of the only block of an SM have: warps count in fours, one on each part of the SM."""
+    return np.minimum(arch.registers_per_sm // (-(-threads // 128) * 128) // 8 * 8, arch.registers_per_thread)

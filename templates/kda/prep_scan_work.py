@@ -6,11 +6,14 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.operator import Work
 
+from .operands import BF16 as BF16_OPERANDS
+from .operands import Operands, operands_of
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import (
     WARP,
     Config,
+    prep_threads,
     scan_threads,
     triangle_blocks,
     used_image_bytes,
@@ -18,32 +21,69 @@ from .prep_scan_config import (
 from .problem import Problem
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    """Work of both launches. mma, bytes and barriers are exact; other instructions are those that the mathematics
-    needs. With packed sequences, counts are bounds from above. `ctas`, `warps` and `chain` are those of scan, which
-    is the serial part."""
-    NT = images(problem, config.C)
-    chunks = problem.batch * problem.value_heads * NT
-    blocks = problem.value_dim // config.BV
-    warps = int(scan_threads(config)) // WARP
-    tiles = problem.value_dim // 16  # of 16 columns of the state
-    prep, scan = instructions(problem, config)
-    copied = blocks * used_image_bytes(problem.key_dim, config.C) + 2 * config.C * problem.value_dim
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """mma, bytes and barriers are exact; other instructions are those that the mathematics needs. With packed
+    sequences, counts are bounds from above."""
+    return prep_work(problem, config), scan_work(problem, config)
+
+
+def prep_work(problem: Problem, config: Any) -> Work:
+    """The launch that makes the images; `config` says C, prep_groups and what `instructions` reads."""
+    K, C, operands = problem.key_dim, config.C, operands_of(problem)
+    chunks = chunk_count(problem, C)
+    prep, _ = instructions(problem, config)
     return Work(
-        ctas=blocks * problem.sequences * problem.value_heads,
-        warps=warps,
-        mma=chunks * (prep_mma(problem.key_dim, config.C) + tiles * scan_mma(problem.key_dim, config.C)),
-        fma=chunks * (prep.fma + scan.fma),
-        mufu=chunks * (2 + (not problem.safe_gate)) * config.C * problem.key_dim / WARP,
-        alu=chunks * (prep.alu + scan.alu),
-        smem_wavefronts=chunks * (prep.wavefronts + scan.wavefronts + copied / 128),
-        l2_bytes=float(_prep_bytes(problem, config, chunks) + _scan_bytes(problem, config, chunks * blocks)),
-        dram_bytes=float(cost(problem).bytes + 2 * chunks * used_image_bytes(problem.key_dim, config.C)),
-        barriers=chunks * (5 + blocks),
+        ctas=chunks,
+        warps=int(prep_threads(K, config)) // WARP,
+        mma=chunks * prep_mma(K, C, operands),
+        fma=chunks * prep.fma,
+        mufu=chunks * (2 + (not problem.safe_gate)) * C * K / WARP,
+        alu=chunks * prep.alu,
+        smem_wavefronts=chunks * prep.wavefronts,
+        l2_bytes=float(_prep_bytes(problem, config, chunks)),
+        dram_bytes=float(key_bytes(problem) + chunks * used_image_bytes(K, C, operands)),
+        barriers=5 * chunks,
         longest_cta=1,
-        chain=-(-problem.mean_len // config.C),
-        stages=config.stages,
+        chain=1,
     )
+
+
+def scan_work(problem: Problem, config: Config) -> Work:
+    """The launch that carries the state through the images."""
+    K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
+    chunks, blocks, image = chunk_count(problem, C), V // config.BV, int(used_image_bytes(K, C, operands))
+    _, scan = instructions(problem, config)
+    ctas = blocks * problem.sequences * problem.value_heads
+    other = cost(problem).bytes - key_bytes(problem)  # v, o and the states
+    return Work(
+        ctas=ctas,
+        warps=int(scan_threads(config)) // WARP,
+        mma=chunks * V // 16 * scan_mma(K, C, operands),
+        fma=chunks * scan.fma,
+        mufu=0,
+        alu=chunks * scan.alu,
+        smem_wavefronts=chunks * (scan.wavefronts + (blocks * image + problem.dtype.itemsize * C * V) / 128),
+        l2_bytes=float(_scan_bytes(problem, config, chunks * blocks)),
+        dram_bytes=float(other + chunks * image),
+        barriers=chunks * blocks + (config.ahead > 0) * ctas,  # and one before the first chunk
+        longest_cta=1,
+        chain=-(-problem.mean_len // C),
+        stages=config.stages,
+        step_mma=step_mma(K, config, operands),
+        step_other=step_other(config),
+    )
+
+
+def chunk_count(problem: Problem, C: int) -> int:
+    """Images of all heads."""
+    return problem.batch * problem.value_heads * images(problem, C)
+
+
+def key_bytes(problem: Problem) -> int:
+    """q, k, g and beta, once."""
+    keys = 2 * problem.heads * problem.dtype.itemsize * problem.key_dim
+    gates = problem.value_heads * (problem.gate_dtype.itemsize * problem.key_dim + problem.beta_dtype.itemsize)
+    return problem.batch * problem.seq_len * (keys + gates)
 
 
 def images(problem: Problem, C: int) -> int:
@@ -51,15 +91,27 @@ def images(problem: Problem, C: int) -> int:
     return problem.seq_len // C + problem.sequences if problem.use_cu_seqlens else -(-problem.seq_len // C)
 
 
-def prep_mma(K: int, C: int) -> int:
-    """m16n8k16 of one chunk: M and P; the updates; P T'."""
+def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
+    """m16n8k16 of one chunk, or twice as many m16n8k8: M and P; the updates; P T'."""
     subs, blocks = C // 16, int(triangle_blocks(C))
-    return 4 * blocks * K // 16 + 2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3
+    tiles = 4 * blocks * K // 16 + 2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3
+    return operands.products * tiles
 
 
-def scan_mma(K: int, C: int) -> int:
-    """m16n8k16 of one chunk and 16 columns of the state: keys, queries, the update; tokens of the same chunk."""
-    return 3 * (K // 16) * (C // 8) + 2 * int(triangle_blocks(C))
+def scan_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
+    """m16n8k16 of one chunk and 16 columns of the state, or twice as many m16n8k8: keys, queries, the update; tokens
+    of the same chunk."""
+    return operands.products * (3 * (K // 16) * (C // 8) + 2 * int(triangle_blocks(C)))
+
+
+def step_mma(K: int, config: Any, operands: Operands = BF16_OPERANDS) -> float:
+    """mma in a row of one chunk: the sums of what the state recalls, then the updates of one tile of the state."""
+    return operands.products * (K // operands.step / config.partials + config.C // operands.step)
+
+
+def step_other(config: Any) -> float:
+    """Other instructions in that row: the state is packed, partial sums are added, what is new is packed."""
+    return 2 + (config.partials - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +128,28 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     K, C, V = problem.key_dim, config.C, problem.value_dim
     elements, values, state = C * K / WARP, C * V / WARP, K * V / WARP
     blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
+    operands = operands_of(problem)
+    wide = operands.nbytes / 2  # 16-bit tiles are the measure
     # Four tiles stored, P and M multiplied, the updates multiplied, stored and copied out.
-    prep_wavefronts = 3.5 * elements + 24 * blocks * steps
+    prep_wavefronts = wide * (3.5 * elements + 24 * blocks * steps)
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
-    scan_wavefronts = warps * (12 * steps * C / 16 + 2 * steps + 4 * blocks) + values / 2
-    packs = state / 2 + values  # of the state, and of x and o
+    scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
+    packs = wide * state / 2 + values  # of the state, and of x and o
+    halves = _halves(K, config, V, operands)
     return (
         Instructions(14 * elements + C * C / 2, 6 * elements, prep_wavefronts),
-        Instructions(state + (config.partials - 1) * values, packs + 4 * warps * steps, scan_wavefronts),
+        Instructions(
+            state + (config.partials - 1) * values + halves, packs + 4 * warps * steps + halves, scan_wavefronts
+        ),
     )
+
+
+def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
+    """Conversions, and as many subtractions, that split operands of scan: the state, x, and an image a warp."""
+    if operands.products == 1:
+        return 0
+    image = 3 * config.C * K + 256 * triangle_blocks(config.C)
+    return float((V * (K + config.C) + V // config.rows * image) / WARP)
 
 
 def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
@@ -92,11 +157,11 @@ def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
     tokens = problem.batch * problem.value_heads * problem.seq_len
     keys = 2 * problem.dtype.itemsize * (1 + problem.use_qk_l2norm_in_kernel)
     row = problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
-    return tokens * row + chunks * int(used_image_bytes(problem.key_dim, config.C))
+    return tokens * row + chunks * int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
 
 
 def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:
     """Images in, once a block; v in, o out; the states."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
-    images = visits * int(used_image_bytes(problem.key_dim, config.C))
+    images = visits * int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
     return images + 2 * tokens * problem.dtype.itemsize * problem.value_dim + state_bytes(problem)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
@@ -14,24 +15,42 @@ MAX_BLOCKS = 65535  # of a grid's second and third dims: heads and sequences
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk more
 
 
+class Precision(Enum):
+    """Of the operands of matrix products, whose sums are fp32."""
+
+    DTYPE = "dtype"  # as the tensors have it: bf16 for 16-bit ones, fp32 for fp32 ones
+    TF32 = "tf32"
+    FP32 = "fp32"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
 
-    The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`. The last extents
-    follow from them: the first dim of a tensor that need not be there, 0 where it is not. Raises UsageError for what no
-    kernel takes.
+    The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`, those of the pool of its
+    `fused_recurrent_kda_fwd`. The last extents follow from them: the first dim of a tensor that need not be there, 0
+    where it is not. Raises UsageError for what no kernel takes.
     """
 
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
     value_dim: int = static("V: elements of v and o, 16 to 256 in steps of 16", default=128, choices=DIMS)
     dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
+    precision: Precision = static(
+        "of the operands of matrix products (dtype: bf16 for 16-bit tensors, fp32 for fp32 ones)",
+        default=Precision.DTYPE,
+        choices=tuple(Precision),
+    )
     gate_dtype: DType = static("of g", default=DType.BF16, choices=DTYPES)
     beta_dtype: DType = static("of beta", default=DType.BF16, choices=DTYPES)
     index_dtype: DType = static("of cu_seqlens", default=DType.INT64, choices=INDEX_DTYPES)
     use_cu_seqlens: bool = static("sequences of any lengths are packed into one", default=False)
     use_initial_state: bool = static("the state starts at initial_state, not at 0", default=False)
     output_final_state: bool = static("the last state is an output", default=False)
+    inplace_final_state: bool = static("the states lie in a pool, where they are updated in place", default=False)
+    use_state_indices: bool = static(
+        "sequences say which entry of the pool is theirs, or that they are none", default=False
+    )
+    state_v_first: bool = static("states are V × K, not K × V", default=False)
     use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
     use_beta_sigmoid_in_kernel: bool = static("beta is given before its sigmoid", default=False)
     allow_neg_eigval: bool = static("the sigmoid of beta counts twice", default=False)
@@ -44,14 +63,20 @@ class Problem:
     heads: int = extent("H: heads of q and k", default=64)
     value_heads: int = extent("HV: heads of v, g, beta and o, a multiple of heads (0: as many)", default=0)
     boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences; 0 without", default=0)
+    pool_states: int = extent("P: entries of the pool of states (0: as many as sequences); 0 without", default=0)
     initial_states: int = extent("follows: sequences with use_initial_state, else 0", default=0)
     final_states: int = extent("follows: sequences with output_final_state, else 0", default=0)
+    state_indices: int = extent("follows: sequences with use_state_indices, else 0", default=0)
     gate_heads: int = extent("follows: value_heads with use_gate_in_kernel, else 0", default=0)
     bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
+        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
+            object.__setattr__(self, "precision", Precision.DTYPE)
         object.__setattr__(self, "value_heads", self.value_heads or self.heads)
         object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
+        object.__setattr__(self, "pool_states", (self.pool_states or self.sequences) * self.inplace_final_state)
+        object.__setattr__(self, "state_indices", self.sequences * self.use_state_indices)
         object.__setattr__(self, "initial_states", self.sequences * self.use_initial_state)
         object.__setattr__(self, "final_states", self.sequences * self.output_final_state)
         object.__setattr__(self, "gate_heads", self.value_heads * self.use_gate_in_kernel)
@@ -63,6 +88,23 @@ class Problem:
     def sequences(self) -> int:
         """N: how many sequences there are, each with a state a head."""
         return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def operands(self) -> str:
+        """What operands of matrix products are rounded to: bf16, tf32 or fp32."""
+        if self.precision is Precision.DTYPE:
+            return "fp32" if self.dtype is DType.FP32 else "bf16"
+        return self.precision.value
+
+    @property
+    def state_rows(self) -> int:
+        """The outer dim of a state as it is stored."""
+        return self.value_dim if self.state_v_first else self.key_dim
+
+    @property
+    def state_columns(self) -> int:
+        """The inner one."""
+        return self.key_dim if self.state_v_first else self.value_dim
 
     @property
     def mean_len(self) -> int:
@@ -78,6 +120,8 @@ def _refusals(problem: Problem) -> Iterator[str]:
         if getattr(problem, name) not in DTYPES:
             found = getattr(getattr(problem, name), "value", getattr(problem, name))
             yield f"{name} {found}: kda takes {', '.join(each.value for each in DTYPES)}"
+    if problem.precision not in tuple(Precision):
+        yield f"precision {problem.precision}: kda takes {', '.join(each.value for each in Precision)}"
     if problem.index_dtype not in INDEX_DTYPES:
         yield f"index_dtype {problem.index_dtype.value}: kda takes {', '.join(each.value for each in INDEX_DTYPES)}"
     if problem.use_cu_seqlens and problem.batch != 1:
@@ -92,7 +136,17 @@ def _refusals(problem: Problem) -> Iterator[str]:
             f"sequences {problem.sequences}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "
             f"sequences and value_heads go up to {MAX_BLOCKS}, seq_len up to {MAX_SEQ}"
         )
+    yield from _pool_refusals(problem)
     if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
         yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"
     if (problem.use_dt_bias or problem.use_lower_bound) and not problem.use_gate_in_kernel:
         yield "dt_bias and lower_bound are of the kernel's gate: set use_gate_in_kernel, or pass g as it decays"
+
+
+def _pool_refusals(problem: Problem) -> Iterator[str]:
+    if problem.use_state_indices and not problem.inplace_final_state:
+        yield "state indices are of a pool of states: set inplace_final_state"
+    if problem.inplace_final_state and (problem.use_initial_state or problem.output_final_state):
+        yield "the pool of inplace_final_state is both states: drop use_initial_state and output_final_state"
+    if problem.inplace_final_state and not problem.use_state_indices and problem.pool_states != problem.sequences:
+        yield f"pool_states {problem.pool_states}: without indices there is one a sequence, {problem.sequences}"

@@ -1,4 +1,5 @@
-// Products of bf16 tiles in shared memory on mma.sync, one warp each.
+// Products of tiles in shared memory on mma.sync, one warp each. What depends on the operands' precision is in a class
+// of static members, Bf16Operands or Tf32Operands; an operand of mma has the same bytes and places in both.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "ldmatrix.cuh"
@@ -21,18 +22,16 @@ __device__ __forceinline__ void clear(float (&r)[kM][kN][4]) {
   for (int i = 0; i < kM * kN * 4; ++i) r[i / (kN * 4)][i / 4 % kN][i % 4] = 0;
 }
 
-// r += A Bᵀ over 16 columns of A [16 kM, ·] and of the tile B [8 kN, ·]; `b`: this lane's address of B by
-// chunks_by_lane, at those columns.
-template <class Layout, int kM, int kN>
-__device__ __forceinline__ void multiply_rows(float (&r)[kM][kN][4], uint32_t const (&r_a)[kM][4], uint32_t b) {
+// r += A Bᵀ over one step of the columns of A [16 kM, ·] and of the tile B [8 kN, ·]; `b`: this lane's address of B by
+// Operands::columns_by_lane, at those columns.
+template <class Layout, class Operands, int kM, int kN>
+__device__ __forceinline__ void multiply_rows(float (&r)[kM][kN][4], typename Operands::A const (&r_a)[kM],
+                                              uint32_t b) {
 #pragma unroll
   for (int n = 0; n < kN; n += 2) {
-    uint32_t r_b[4];
+    typename Operands::B r_b;
     ldmatrix<4>(r_b, b + n * 8 * Layout::kRowBytes);
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      mma_m16n8k16<bf16>(r[m][n], r_a[m], {r_b[0], r_b[1]});
-      mma_m16n8k16<bf16>(r[m][n + 1], r_a[m], {r_b[2], r_b[3]});
-    }
+    for (int m = 0; m < kM; ++m) Operands::multiply(r[m][n], r[m][n + 1], r_a[m], r_b);
   }
 }

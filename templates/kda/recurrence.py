@@ -14,16 +14,59 @@ from .problem import Problem
 L2_EPSILON = 1e-6
 LOWER_BOUND = -5.0  # of the kernel's gate, unless given
 CHUNK = 16
+_SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
 FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """o [B, T, HV, V] and final_state [B or 0, HV, K, V] by the recurrence, one token after the other.
+    """o [B, T, HV, V], final_state [N or 0, HV, K, V] and state_pool [P, HV, K, V] as a call leaves it, in float64, by
+    the recurrence, one token after the other. States are as they are stored: V-first ones are [..., V, K].
 
     S' = diag(e^g) S;  u = beta (v - S'ᵀ k);  S = S' + k uᵀ;  o = scale · Sᵀ q
     """
-    if problem.use_cu_seqlens:
-        return _by_sequence(reference, problem, arrays)
+    return _with_pool(_recurrence, problem, arrays)
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The chunked form with operands rounded as tensor cores take them: to bf16 or tf32.
+
+    Operands in fp32 are not rounded: there the recurrence runs in that precision.
+    """
+    return _with_pool(_recurrence_fp32 if problem.operands == "fp32" else _chunked, problem, arrays)
+
+
+Compute = Callable[[Problem, Arrays], Arrays]
+
+
+def _with_pool(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
+    """`compute` from and to the entries of the pool, where there is one. A sequence without an entry has no effect, and
+    its o is zero."""
+    if not problem.inplace_final_state:
+        return {**_with_lengths(compute, problem, arrays), "state_pool": np.zeros((0, *_stored_shape(problem)))}
+    pool = arrays["state_pool"].astype(np.float64)
+    entries = arrays["ssm_state_indices"] if problem.use_state_indices else np.arange(problem.sequences)
+    apart = replace(
+        problem, inplace_final_state=False, use_state_indices=False, use_initial_state=True, output_final_state=True
+    )
+    found = _with_lengths(compute, apart, {**arrays, "initial_state": pool[entries]})  # -1 reads any, and writes none
+    pool[entries[entries >= 0]] = found["final_state"][entries >= 0]
+    for n in np.flatnonzero(entries < 0).tolist():
+        found["o"][_tokens(problem, arrays, n)] = 0
+    return {"o": found["o"], "final_state": found["final_state"][:0], "state_pool": pool}
+
+
+def _tokens(problem: Problem, arrays: Arrays, n: int) -> tuple[slice, slice]:
+    """Where sequence n lies in tensors [B, T, ...]."""
+    if not problem.use_cu_seqlens:
+        return slice(n, n + 1), slice(None)
+    return slice(None), slice(*arrays["cu_seqlens"][n : n + 2].tolist())
+
+
+def _with_lengths(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
+    return _by_sequence(compute, problem, arrays) if problem.use_cu_seqlens else compute(problem, arrays)
+
+
+def _recurrence(problem: Problem, arrays: Arrays) -> Arrays:
     q, k, v, g, beta, state = _operands(problem, arrays)
     o = np.zeros(v.shape)
     for t in range(problem.seq_len):
@@ -34,25 +77,17 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
     return _outputs(problem, o, state)
 
 
-def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """The chunked form with operands rounded as tensor cores take them: bf16 products for 16-bit tensors.
-
-    fp32 tensors are computed in fp32: there the recurrence runs in that precision.
-    """
-    if problem.use_cu_seqlens:
-        return _by_sequence(rounded, problem, arrays)
-    if problem.dtype is DType.FP32:
-        return _recurrence_fp32(problem, arrays)
+def _chunked(problem: Problem, arrays: Arrays) -> Arrays:
     q, k, v, g, beta, state = _operands(problem, arrays)
     o = np.zeros(v.shape)
     for start in range(0, problem.seq_len, CHUNK):
         part = slice(start, start + CHUNK)
         tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
-        o[:, :, part], state = _chunk(state, *tensors)
+        o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)
 
 
-def _by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, arrays: Arrays) -> Arrays:
+def _by_sequence(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
     """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
     found = []
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
@@ -62,28 +97,28 @@ def _by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem,
         if last > first:
             found.append(compute(alone, {**arrays, **tokens, "initial_state": state}))
         else:  # a sequence without a token keeps its state
-            kept = state if problem.use_initial_state else np.zeros((1, *_state_shape(problem)))
+            kept = state if problem.use_initial_state else np.zeros((1, *_stored_shape(problem)))
             found.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
     states = np.concatenate([each["final_state"] for each in found])
     return {"o": np.concatenate([each["o"] for each in found], axis=1), "final_state": states[: problem.final_states]}
 
 
-def _state_shape(problem: Problem) -> tuple[int, int, int]:
-    return problem.value_heads, problem.key_dim, problem.value_dim
+def _stored_shape(problem: Problem) -> tuple[int, int, int]:
+    return problem.value_heads, problem.state_rows, problem.state_columns
 
 
-def _chunk(state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
-    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]."""
+def _chunk(bits: int, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
+    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: of operands."""
     g = np.maximum(g, FORGOTTEN)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
-    q_in, k_in, k_out = _bf16(q * np.exp(gate)), _bf16(k * np.exp(gate)), _bf16(k * np.exp(total - gate))
-    k_up = _bf16(k * np.exp(-gate))
+    q_in, k_in, k_out = (_keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
+    k_up = _keep(bits, k * np.exp(-gate))
     T = np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(k_in @ _t(k_up), -1)) * beta[:, :, None, :]
-    T = _bf16(T)
-    P = _bf16(np.tril(q_in @ _t(k_up)))
-    x = _bf16(v - k_in @ _bf16(state))
-    o = q_in @ _bf16(state) + _bf16(P @ T) @ x
-    return o, np.exp(_t(total)) * state + _t(_bf16(_t(T) @ k_out)) @ x
+    T = _keep(bits, T)
+    P = _keep(bits, np.tril(q_in @ _t(k_up)))
+    x = _keep(bits, v - k_in @ _keep(bits, state))
+    o = q_in @ _keep(bits, state) + _keep(bits, P @ T) @ x
+    return o, np.exp(_t(total)) * state + _t(_keep(bits, _t(T) @ k_out)) @ x
 
 
 def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
@@ -94,7 +129,7 @@ def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
         u = beta[:, :, t, None] * (v[:, :, t] - _times(k[:, :, t], state))
         state = state + k[:, :, t, :, None] * u[:, :, None, :]
         o[:, :, t] = _times(q[:, :, t], state)
-    return {name: each.astype(np.float64) for name, each in _outputs(problem, o, state).items()}
+    return _outputs(problem, _round(o, problem.dtype), state.astype(np.float64))
 
 
 def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Array, Array, Array]:
@@ -109,10 +144,10 @@ def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Ar
     group = problem.value_heads // problem.heads
     q, k = (np.repeat(x, group, axis=1) for x in (q, k))
     scale = arrays.get("scale", problem.key_dim**-0.5)
-    state = np.zeros((problem.batch, *_state_shape(problem)))
+    state = np.zeros((problem.batch, *_stored_shape(problem)))
     if problem.use_initial_state:
         state = arrays["initial_state"].astype(np.float64)
-    return q * scale, k, v, g, beta, state
+    return q * scale, k, v, g, beta, _t(state) if problem.state_v_first else state
 
 
 def gate(problem: Problem, g: Array, arrays: Arrays) -> Array:
@@ -128,7 +163,8 @@ def gate(problem: Problem, g: Array, arrays: Arrays) -> Array:
 
 
 def _outputs(problem: Problem, o: Array, state: Array) -> Arrays:
-    return {"o": np.moveaxis(o, 1, 2), "final_state": state[: problem.final_states]}
+    stored = _t(state) if problem.state_v_first else state
+    return {"o": np.moveaxis(o, 1, 2), "final_state": stored[: problem.final_states]}
 
 
 def _times(x: Array, state: Array) -> Array:
@@ -141,10 +177,10 @@ def _t(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
-def _bf16(x: Array) -> Array:
-    """x with the 8 significant bits of bf16, in the range of float64."""
+def _keep(bits: int, x: Array) -> Array:
+    """x rounded to `bits` significant bits, in the range of float64."""
     mantissa, exponent = np.frexp(x)
-    result: Array = np.ldexp(np.rint(mantissa * 256), exponent - 8)
+    result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
     return result
 
 

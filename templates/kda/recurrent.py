@@ -71,14 +71,27 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 
+_VALUES = 64  # of the state, a thread
+
+
 def default(problem: Problem, arch: Arch) -> Config:
-    """As many lanes a column as its rows allow up to 16, and enough columns for four warps."""
+    """Columns that fill whole vectors and sectors of stored states, and few enough values a thread that none spills.
+
+    With a pool there are few tokens, which stage no others: more blocks fit, and so do more loads of states.
+    """
     found = space(problem, arch)
-    wanted = [Config(BV, 1, splits, 8) for splits in (16, 8, 4) for BV in (8, 16, 32)]
+    wanted = [
+        Config(BV, columns, splits, BT)
+        for columns in (4, 2, 1)
+        for splits in (8, 16, 4)
+        for BV in (32, 16)
+        for BT in ((2, 4) if problem.inplace_final_state else (4,))
+        if problem.key_dim // splits * columns <= _VALUES
+    ]
     return next(config for config in wanted if found.refusal(config) is None)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Global bytes and barriers are exact unless sequences are packed; instructions are those that the mathematics
     needs."""
     K, warps = problem.key_dim, int(threads(config)) // WARP
@@ -90,7 +103,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     norms = 15 + 15 * problem.use_qk_l2norm_in_kernel  # of a warp's three sums, q·k always
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
     token_bytes = K * (2 * element + gate) + 2 * element * config.BV + problem.beta_dtype.itemsize
-    return Work(
+    launch = Work(
         ctas=ctas,
         warps=warps,
         mma=0,
@@ -105,6 +118,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         chain=problem.mean_len,
         stages=2,
     )
+    return (launch,)
 
 
 IMPLEMENTATION = Implementation(

@@ -1,39 +1,34 @@
 // The chain of chunks: a warp carries 16 kM columns of the state, transposed, as accumulators of mma.
 #pragma once
 #include "kda/image.cuh"
-#include "kda/products.cuh"
-#include "movmatrix.cuh"
 #include "thread.cuh"
-
-// Two accumulator tiles side by side are, rounded, one operand A: no lane gives anything to another.
-__device__ __forceinline__ void pack_operand(uint32_t (&r_a)[4], float const (&left)[4], float const (&right)[4]) {
-  r_a[0] = pack<bf16>(left[0], left[1]);
-  r_a[1] = pack<bf16>(left[2], left[3]);
-  r_a[2] = pack<bf16>(right[0], right[1]);
-  r_a[3] = pack<bf16>(right[2], right[3]);
-}
 
 // T: of v and o. kM: tiles of 16 columns of the state a warp. kPartials: sums that the prediction is split into.
 // kAhead: steps of 16 channels whose keys are loaded ahead.
-template <class T, int K, int C, int BV, int kM, int kPartials, int kAhead>
+template <class T, int K, int C, int BV, int kM, int kPartials, int kAhead, class Operands = Bf16Operands>
 struct Scan {
-  using Image = ::Image<K, C>;
+  using Image = ::Image<K, C, Operands>;
+  using Folds = typename Operands::template Folds<K, C>;
   using Rows = typename Image::Rows;
-  using Values = ::Rows<BV, true>;
+  using Values = typename Operands::template Values<T, BV, C, kM>;
+  using A = typename Operands::A;
+  using B = typename Operands::B;
   static constexpr int kSubs = C / 16;
-  static constexpr int kSteps = K / 16;
+  static constexpr int kSteps = K / Operands::kStep;
+  static constexpr int kSubSteps = 16 / Operands::kStep;
+  static constexpr int kTokenSteps = kSubs * kSubSteps;
   static constexpr int kValues = Image::kBytes;  // where v lies in a stage
   static_assert(kAhead <= kSteps, "no more keys are ahead than there are");
   static constexpr int kStageBytes = kValues + C * Values::kRowBytes;
 
   using State = float[kM][K / 8][4];     // [values, channels]
   using Tokens = float[kM][C / 8][4];    // [values, tokens]
-  using Operand = uint32_t[kSubs][kM][4];  // Tokens as operands A
+  using Operand = A[kTokenSteps][kM];    // Tokens as operands A
 
   // What a chunk starts with, loaded while the one before it is finished: v, and the keys of the first steps.
   struct Ahead {
-    uint32_t v[kM][kSubs][4];
-    uint32_t keys[kAhead > 0 ? kAhead : 1][kSubs][4];
+    typename Values::Registers v;
+    B keys[kAhead > 0 ? kAhead : 1][kSubs];
   };
 
   // Starts copying an image, and the values of a chunk of which `tokens` exist, into a stage: the share of one of
@@ -46,49 +41,41 @@ struct Scan {
   template <int kLoaders>
   static __device__ __forceinline__ void load_v(uint32_t s_stage, T const* g_v, int64_t stride, int tokens,
                                                 int thread) {
+    constexpr int kElements = 16 / sizeof(T), kChunks = BV / kElements;
 #pragma unroll 4
-    for (int i = thread; i < C * Values::kChunks; i += kLoaders) {
-      int const row = i / Values::kChunks, chunk = i % Values::kChunks;
+    for (int i = thread; i < C * kChunks; i += kLoaders) {
+      int const row = i / kChunks, chunk = i % kChunks;
       bool const there = row < tokens;
-      cp_async<16>(s_stage + kValues + Values::offset(row, chunk), g_v + (there ? row * stride : 0) + chunk * 8,
+      cp_async<16>(s_stage + kValues + Values::offset(row, chunk), g_v + (there ? row * stride : 0) + chunk * kElements,
                    there ? 16 : 0);
     }
   }
 
   // `first`: the warp's first value.
-  static __device__ __forceinline__ void load_ahead(Ahead& r, uint32_t s_stage, int first, int lane) {
+  static __device__ __forceinline__ void load_ahead(Ahead& r, unsigned char const* stage, uint32_t s_stage, int first,
+                                                    int lane) {
+    Values::load(r.v, stage + kValues, s_stage + kValues, first, lane);
 #pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int sub = 0; sub < kSubs; ++sub) {
-        int const row = sub * 16 + lane / 16 * 8 + lane % 8, chunk = first / 8 + 2 * m + lane / 8 % 2;
-        ldmatrix_trans<4>(r.v[m][sub], s_stage + kValues + Values::offset(row, chunk));
-      }
-#pragma unroll
-    for (int step = 0; step < kAhead; ++step) load_keys(r.keys[step], s_stage + chunks_by_lane<Rows>(lane), step);
+    for (int step = 0; step < kAhead; ++step) load_keys(r.keys[step], s_stage + keys_by_lane(lane), step);
   }
-  static __device__ __forceinline__ void load_keys(uint32_t (&r_b)[kSubs][4], uint32_t tile, int step) {
+  static __device__ __forceinline__ uint32_t keys_by_lane(int lane) {
+    return Operands::template columns_by_lane<Rows>(lane);
+  }
+  static __device__ __forceinline__ void load_keys(B (&r_b)[kSubs], uint32_t tile, int step) {
 #pragma unroll
     for (int sub = 0; sub < kSubs; ++sub)
       ldmatrix<4>(r_b[sub], Rows::advance(tile, 2 * step) + Image::kKeys + sub * 16 * Rows::kRowBytes);
   }
 
   // r_x = vᵀ: the values that the chunk brings.
-  static __device__ __forceinline__ void unpack_values(Tokens& r_x, Ahead const& r) {
-#pragma unroll
-    for (int i = 0; i < kM * kSubs * 4; ++i) {
-      int const m = i / (kSubs * 4), sub = i / 4 % kSubs, e = i % 4;
-      r_x[m][2 * sub + e / 2][e % 2 * 2] = unpack_lo<T>(r.v[m][sub][e]);
-      r_x[m][2 * sub + e / 2][e % 2 * 2 + 1] = unpack_hi<T>(r.v[m][sub][e]);
-    }
-  }
+  static __device__ __forceinline__ void unpack_values(Tokens& r_x, Ahead const& r) { Values::unpack(r_x, r.v); }
 
-  // r_x += Sᵀ (-k~)ᵀ and r_o = Sᵀ q~ᵀ: what the state recalls for the chunk's keys and queries. `midway` is called
-  // between two steps.
-  template <class Midway>
+  // r_x += Sᵀ (-k~)ᵀ and, with kQueries, r_o = Sᵀ q~ᵀ: what the state recalls for the chunk's keys and queries.
+  // `midway` is called between two steps.
+  template <bool kQueries = true, class Midway>
   static __device__ __forceinline__ void recall(Tokens& r_x, Tokens& r_o, State const& r_s, Ahead const& ahead,
                                                 uint32_t s_stage, int lane, Midway midway) {
-    uint32_t const tile = s_stage + chunks_by_lane<Rows>(lane);
+    uint32_t const tile = s_stage + keys_by_lane(lane);
     Tokens partial[kPartials > 1 ? kPartials - 1 : 1];
     clear(r_o);
 #pragma unroll
@@ -96,9 +83,10 @@ struct Scan {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step == kSteps / 2) midway();
-      uint32_t r_a[kM][4], r_b[kSubs][4];
+      A r_a[kM];
+      B r_b[kSubs];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) pack_operand(r_a[m], r_s[m][2 * step], r_s[m][2 * step + 1]);
+      for (int m = 0; m < kM; ++m) Operands::operand(r_a[m], r_s[m], step);
       Tokens& r_sum = step % kPartials == 0 ? r_x : partial[step % kPartials - (kPartials > 1)];
       if (step < kAhead) {
         multiply(r_sum, r_a, ahead.keys[step]);
@@ -106,20 +94,17 @@ struct Scan {
         load_keys(r_b, tile, step);
         multiply(r_sum, r_a, r_b);
       }
-      multiply_rows<Rows>(r_o, r_a, Rows::advance(tile, 2 * step) + Image::kQueries);
+      if constexpr (kQueries)
+        multiply_rows<Rows, Operands>(r_o, r_a, Rows::advance(tile, 2 * step) + Image::kQueries);
     }
 #pragma unroll
     for (int p = 1; p < kPartials; ++p) add(r_x, partial[p - 1]);
   }
-  static __device__ __forceinline__ void multiply(Tokens& r, uint32_t const (&r_a)[kM][4],
-                                                  uint32_t const (&r_b)[kSubs][4]) {
+  static __device__ __forceinline__ void multiply(Tokens& r, A const (&r_a)[kM], B const (&r_b)[kSubs]) {
 #pragma unroll
     for (int sub = 0; sub < kSubs; ++sub)
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        mma_m16n8k16<bf16>(r[m][2 * sub], r_a[m], {r_b[sub][0], r_b[sub][1]});
-        mma_m16n8k16<bf16>(r[m][2 * sub + 1], r_a[m], {r_b[sub][2], r_b[sub][3]});
-      }
+      for (int m = 0; m < kM; ++m) Operands::multiply(r[m][2 * sub], r[m][2 * sub + 1], r_a[m], r_b[sub]);
   }
   static __device__ __forceinline__ void add(Tokens& r, Tokens const& other) {
 #pragma unroll
@@ -131,33 +116,37 @@ struct Scan {
 
   static __device__ __forceinline__ void pack_tokens(Operand& r_a, Tokens const& r) {
 #pragma unroll
-    for (int sub = 0; sub < kSubs; ++sub)
+    for (int step = 0; step < kTokenSteps; ++step)
 #pragma unroll
-      for (int m = 0; m < kM; ++m) pack_operand(r_a[sub][m], r[m][2 * sub], r[m][2 * sub + 1]);
+      for (int m = 0; m < kM; ++m) Operands::operand(r_a[step][m], r[m], step);
   }
 
-  // Sᵀ = Sᵀ e^G_last + xᵀ updates.
+  // Sᵀ = Sᵀ e^G_last + xᵀ updates. With split operands the sum is apart, and rounded to nearest as it joins the state:
+  // tensor cores truncate, and chunk after chunk that would add up.
   static __device__ __forceinline__ void update(State& r_s, Operand const& r_a, unsigned char const* smem,
                                                 uint32_t s_stage, int lane) {
-    uint32_t const tile = s_stage + Image::kUpdates + rows_by_lane<Rows>(lane);
+    uint32_t const tile = s_stage + Image::kUpdates + Folds::updates_by_lane(lane);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < K / 16; ++step) {
       float4 const decay = *reinterpret_cast<float4 const*>(smem + Image::kDecay + step * 64 + lane % 4 * 16);
+      float const r_decay[4] = {decay.x, decay.y, decay.z, decay.w};
+      float r_sum[kM][2][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        float(&left)[4] = r_s[m][2 * step], (&right)[4] = r_s[m][2 * step + 1];
-        left[0] *= decay.x, left[1] *= decay.y, left[2] *= decay.x, left[3] *= decay.y;
-        right[0] *= decay.z, right[1] *= decay.w, right[2] *= decay.z, right[3] *= decay.w;
+      for (int i = 0; i < kM * 8; ++i) {
+        float const kept = r_s[i / 8][2 * step + i / 4 % 2][i % 4] * r_decay[i / 4 % 2 * 2 + i % 2];
+        r_sum[i / 8][i / 4 % 2][i % 4] = Operands::kSplit ? 0 : kept;
       }
 #pragma unroll
-      for (int sub = 0; sub < kSubs; ++sub) {
-        uint32_t r_b[4];
-        ldmatrix_trans<4>(r_b, Rows::advance(tile, 2 * step) + sub * 16 * Rows::kRowBytes);
+      for (int tokens = 0; tokens < kTokenSteps; ++tokens) {
+        B r_b;
+        Folds::load_updates(r_b, tile, step, tokens);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma_m16n8k16<bf16>(r_s[m][2 * step], r_a[sub][m], {r_b[0], r_b[1]});
-          mma_m16n8k16<bf16>(r_s[m][2 * step + 1], r_a[sub][m], {r_b[2], r_b[3]});
-        }
+        for (int m = 0; m < kM; ++m) Operands::multiply(r_sum[m][0], r_sum[m][1], r_a[tokens][m], r_b);
+      }
+#pragma unroll
+      for (int i = 0; i < kM * 8; ++i) {
+        float &s = r_s[i / 8][2 * step + i / 4 % 2][i % 4], sum = r_sum[i / 8][i / 4 % 2][i % 4];
+        s = Operands::kSplit ? s * r_decay[i / 4 % 2 * 2 + i % 2] + sum : sum;
       }
     }
   }
@@ -167,14 +156,12 @@ struct Scan {
 #pragma unroll
     for (int i = 0; i < kSubs; ++i)
 #pragma unroll
-      for (int j = 0; j <= i; ++j) {
-        uint4 const b =
-            *reinterpret_cast<uint4 const*>(smem + Image::kOutput + 512 * Image::block(i, j) + 16 * lane);
+      for (int step = 0; step < (i + 1) * kSubSteps; ++step) {
+        int const block = Image::block(i, step / kSubSteps) * kSubSteps + step % kSubSteps;
+        uint4 const b = *reinterpret_cast<uint4 const*>(smem + Image::kOutput + 512 * block + 16 * lane);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma_m16n8k16<bf16>(r_o[m][2 * i], r_a[j][m], {b.x, b.y});
-          mma_m16n8k16<bf16>(r_o[m][2 * i + 1], r_a[j][m], {b.z, b.w});
-        }
+        for (int m = 0; m < kM; ++m)
+          Operands::multiply(r_o[m][2 * i], r_o[m][2 * i + 1], r_a[step][m], {b.x, b.y, b.z, b.w});
       }
   }
 
@@ -183,35 +170,28 @@ struct Scan {
 #pragma unroll
     for (int n = 0; n < C / 8; ++n)
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        uint32_t const low = movmatrix_trans(pack<T>(r_o[m][n][0], r_o[m][n][1]));
-        uint32_t const high = movmatrix_trans(pack<T>(r_o[m][n][2], r_o[m][n][3]));
-        int const token = n * 8 + lane / 4;
-        T* g_pair = g_o + token * stride + m * 16 + lane % 4 * 2;
-        if (token < tokens) {
-          *reinterpret_cast<uint32_t*>(g_pair) = low;
-          *reinterpret_cast<uint32_t*>(g_pair + 8) = high;
-        }
-      }
+      for (int m = 0; m < kM; ++m) Values::store(g_o, stride, r_o[m][n], n, m, tokens, lane);
   }
 
-  // Element of the state [K, V] that a lane holds: offset from the warp's first column.
-  static __device__ __forceinline__ int state_offset(int m, int n, int e, int lane, int V) {
-    int const channel = n * 8 + lane % 4 * 2 + e % 2, value = m * 16 + lane / 4 + e / 2 * 8;
-    return channel * V + value;
+  // Element of the stored state that a lane holds: offset from the warp's first column. Channels lie k_step apart.
+  static __device__ __forceinline__ int state_offset(int m, int n, int e, int lane, int k_step, int v_step) {
+    int const channel = n * 8 + Operands::column(lane, e), value = m * 16 + Operands::value(lane, e);
+    return channel * k_step + value * v_step;
   }
-  static __device__ __forceinline__ void load_state(State& r_s, float const* g_state, int V, int lane) {
+  static __device__ __forceinline__ void load_state(State& r_s, float const* g_state, int k_step, int lane,
+                                                    int v_step = 1) {
 #pragma unroll
     for (int i = 0; i < kM * K / 2; ++i) {
       int const m = i / (K / 2), n = i / 4 % (K / 8), e = i % 4;
-      r_s[m][n][e] = g_state ? g_state[state_offset(m, n, e, lane, V)] : 0;
+      r_s[m][n][e] = g_state ? g_state[state_offset(m, n, e, lane, k_step, v_step)] : 0;
     }
   }
-  static __device__ __forceinline__ void store_state(float* g_state, State const& r_s, int V, int lane) {
+  static __device__ __forceinline__ void store_state(float* g_state, State const& r_s, int k_step, int lane,
+                                                     int v_step = 1) {
 #pragma unroll
     for (int i = 0; i < kM * K / 2; ++i) {
       int const m = i / (K / 2), n = i / 4 % (K / 8), e = i % 4;
-      if (g_state) g_state[state_offset(m, n, e, lane, V)] = r_s[m][n][e];
+      if (g_state) g_state[state_offset(m, n, e, lane, k_step, v_step)] = r_s[m][n][e];
     }
   }
 };

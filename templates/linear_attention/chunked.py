@@ -7,9 +7,11 @@ from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
+from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
+    WARP,
     Shape,
     budget_constraints,
     default_budget,
@@ -22,7 +24,17 @@ from .tiles import (
     tile_bytes,
     widths,
 )
-from .work import PAIR, beta_bytes, blocks, row_tiles, state_bytes, tile_beta_bytes, tiled
+from .work import (
+    PAIR,
+    beta_bytes,
+    blocks,
+    initial_bytes,
+    row_tiles,
+    state_bytes,
+    tensor_bytes,
+    tile_beta_bytes,
+    tiled,
+)
 
 SCAN_THREADS = 64  # few, so that the scan's blocks spread over all SMs
 SCAN_AHEAD = 8  # tiles that a thread of the scan loads at once
@@ -83,23 +95,65 @@ def default(problem: Problem, arch: Arch) -> Config:
     return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, 1, False, budget))
 
 
-def work(problem: Problem, config: Config, gpu: GPU) -> Work:
-    """k and v are read twice, and every tile's pair of floats a channel is written and read twice."""
-    pairs = 4 * PAIR * row_tiles(problem, config) * problem.channels
-    beta = 2 * tile_beta_bytes(problem, config) + problem.batch * problem.channels * beta_bytes(problem, 1)
-    scans = -(-problem.batch * problem.channels // SCAN_THREADS)
-    return tiled(
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """k and v are read twice, from DRAM where L2 is too small to keep them; every tile's pair of floats a channel is
+    written and read twice."""
+    ctas, in_shared = blocks(problem, config), bool(staged(problem, config))
+    exchanged = _pair_bytes(problem, config) + tile_beta_bytes(problem, config)
+    fits = tensor_bytes(problem, 2) < gpu.device.l2_bytes / 2
+    first = tensor_bytes(problem, 2) + initial_bytes(problem)
+    sums = tiled(
         problem,
         config,
-        gpu,
-        ctas=2 * blocks(problem, config) + scans,
-        tensors_read=5,
-        exchanged=pairs + beta + state_bytes(problem, 3),
-        state_sweeps=2 if config.keep_weights else 3,
-        folds=2,
-        chain=max(3, row_tiles(problem, config) / problem.batch / SCAN_AHEAD),
-        in_shared=bool(staged(problem, config)),
+        ctas=ctas,
+        tensors_read=2,
+        exchanged=exchanged + initial_bytes(problem),
+        dram_bytes=first,
+        state_sweeps=1,
+        folds=1,
+        chain=1,
+        in_shared=in_shared,
+        writes_o=False,
     )
+    out = tiled(
+        problem,
+        config,
+        ctas=ctas,
+        tensors_read=3,
+        exchanged=exchanged + state_bytes(problem, 2),
+        dram_bytes=cost(problem).bytes - first + (0 if fits else tensor_bytes(problem, 2)),
+        state_sweeps=1 if config.keep_weights else 2,
+        folds=1,
+        chain=1,
+        in_shared=in_shared,
+    )
+    return sums, _scan_work(problem, config), out
+
+
+def _scan_work(problem: Problem, config: Config) -> Work:
+    """The sums of tiles, in L2, become what each tile starts from."""
+    items, tiles = problem.batch * problem.channels, row_tiles(problem, config)
+    pairs = tiles * problem.channels / WARP
+    return Work(
+        ctas=-(-items // SCAN_THREADS),
+        warps=SCAN_THREADS // WARP,
+        mma=0,
+        fma=2 * pairs,
+        mufu=0,
+        alu=8 * pairs,
+        smem_wavefronts=0,
+        l2_bytes=2 * _pair_bytes(problem, config) + items * beta_bytes(problem, 1),
+        dram_bytes=0,
+        barriers=0,
+        longest_cta=1,
+        chain=tiles / problem.batch / SCAN_AHEAD,
+        stages=1,
+    )
+
+
+def _pair_bytes(problem: Problem, config: Config) -> int:
+    """Of what all tiles hand over, once."""
+    return PAIR * row_tiles(problem, config) * problem.channels
 
 
 IMPLEMENTATION = Implementation(

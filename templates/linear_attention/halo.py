@@ -9,6 +9,7 @@ from tuner.arch import GPU, Arch
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Space
 
+from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import Shape, default_tile, register_constraint, shape_constraints, sum_bytes, widths
@@ -79,24 +80,25 @@ def halo_tokens(problem: Problem, config: Config) -> int:
     return int(np.sum(np.minimum(starts, reach(problem))))
 
 
-def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """k and v of the halo come on top, mostly from L2: their own tile has just read them."""
     again = halo_tokens(problem, config)
     share = again / problem.seq_len
-    return tiled(
+    launch = tiled(
         problem,
         config,
-        gpu,
         ctas=blocks(problem, config),
         tensors_read=3,
         exchanged=2 * again * problem.batch * problem.channels * problem.dtype.itemsize
         + tile_beta_bytes(problem, config)
         + state_bytes(problem, 0),
+        dram_bytes=cost(problem).bytes,
         state_sweeps=(1 if config.keep_weights else 2) + share,
         folds=2,
         chain=2 + math.ceil(reach(problem) / config.BT),
         in_shared=False,
     )
+    return (launch,)
 
 
 IMPLEMENTATION = Implementation(

@@ -7,6 +7,7 @@ from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
+from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
@@ -21,7 +22,7 @@ from .tiles import (
     staged,
     widths,
 )
-from .work import PAIR, blocks, row_tiles, state_bytes, tile_beta_bytes, tiled
+from .work import PAIR, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
 
 CLEAR_THREADS = 256
 TICKET = 16  # bytes of shared memory for the block's ticket, which keep what follows it aligned
@@ -95,26 +96,28 @@ def flag_words(problem: Problem, config: Config) -> int:
 def exchanged_bytes(problem: Problem, config: Config) -> int:
     """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
-    first = flags // tiles * problem.batch  # flags of tiles that nothing precedes: they publish once
-    published = PAIR * channels * (2 * tiles - problem.batch) + 4 * (2 * flags - first)
-    found = (PAIR + 4) * channels * (tiles - problem.batch)
-    return published + found + 4 * (flags + 1) + 8 * blocks(problem, config)  # cleared; tickets read and written
+    published = PAIR * channels * tiles + 4 * flags
+    found = PAIR * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
+    return published + found + 8 * blocks(problem, config)  # tickets read and written
 
 
-def work(problem: Problem, config: Config, gpu: GPU) -> Work:
-    """Every tensor once."""
-    return tiled(
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Flags are cleared; then every tensor moves once."""
+    flags = flag_words(problem, config)
+    clear = clearing(-(-flags // CLEAR_THREADS), CLEAR_THREADS, 4 * (flags + 1))  # and the ticket
+    main = tiled(
         problem,
         config,
-        gpu,
         ctas=blocks(problem, config),
         tensors_read=3,
         exchanged=exchanged_bytes(problem, config) + tile_beta_bytes(problem, config) + state_bytes(problem, 2),
+        dram_bytes=cost(problem).bytes,
         state_sweeps=1 if config.keep_weights else 2,
         folds=2,
         chain=3,
         in_shared=bool(staged(problem, config, TICKET)),
     )
+    return clear, main
 
 
 IMPLEMENTATION = Implementation(

@@ -28,9 +28,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0, arguments),), pointers(problem))
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Nothing is read twice; loads wait for each other."""
-    return per_thread(problem, config.threads, width=1, ahead=1)
+    return (per_thread(problem, config.threads, width=1, ahead=1),)
 
 
 IMPLEMENTATION = Implementation(

@@ -41,7 +41,8 @@ def cost(problem: Problem) -> Cost:
     """σ is 3 operations, n 2, s 3 and o 2; every tensor once."""
     states = 2 * (problem.initial_states + problem.final_states) * problem.channels
     floats = problem.beta_heads * problem.beta_channels + states + problem.boundaries
-    return Cost(flops=10 * problem.elements, bytes=4 * problem.elements * problem.dtype.itemsize + 4 * floats)
+    nbytes = 4 * problem.elements * problem.dtype.itemsize + 4 * floats
+    return Cost(flops=10 * problem.elements, bytes=nbytes, items=problem.elements, item="token and channel")
 
 
 def linear_attention(

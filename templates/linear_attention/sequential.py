@@ -54,9 +54,9 @@ def default(problem: Problem, _arch: Arch) -> Config:
     return Config(32, widths(problem)[-1], 4)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Nothing is read twice."""
-    return per_thread(problem, config.threads, config.width, config.ahead)
+    return (per_thread(problem, config.threads, config.width, config.ahead),)
 
 
 IMPLEMENTATION = Implementation(

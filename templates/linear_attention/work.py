@@ -1,10 +1,9 @@
-"""What the implementations do for a problem, counted by formula.
+"""What the launches of the implementations do for a problem, counted by formula.
 
 Bytes are exact, and the emulator's counters agree, but for reads of cu_seqlens; instructions are those that the
 mathematics needs.
 """
 
-from tuner.arch import GPU
 from tuner.operator import Work
 
 from .operator import cost
@@ -30,7 +29,12 @@ def beta_bytes(problem: Problem, channels: int) -> int:
 
 def state_bytes(problem: Problem, initial_reads: int) -> int:
     """Initial states, read so many times, and final states."""
-    return PAIR * problem.channels * (initial_reads * problem.initial_states + problem.final_states)
+    return initial_reads * initial_bytes(problem) + PAIR * problem.channels * problem.final_states
+
+
+def initial_bytes(problem: Problem) -> int:
+    """Initial states, once."""
+    return PAIR * problem.channels * problem.initial_states
 
 
 def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
@@ -56,6 +60,24 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
     )
 
 
+def clearing(ctas: int, threads: int, nbytes: int) -> Work:
+    """A launch that only writes `nbytes` of zeros, which stay in L2."""
+    return Work(
+        ctas=ctas,
+        warps=threads // WARP,
+        mma=0,
+        fma=0,
+        mufu=0,
+        alu=ctas * threads / WARP * 4,
+        smem_wavefronts=0,
+        l2_bytes=nbytes,
+        dram_bytes=0,
+        barriers=0,
+        longest_cta=1,
+        chain=1,
+    )
+
+
 def row_tiles(problem: Problem, config: Shape) -> int:
     """Tiles along the tokens of all rows."""
     return problem.batch * -(-problem.seq_len // config.BT)
@@ -76,40 +98,34 @@ def tile_beta_bytes(problem: Problem, config: Shape) -> int:
 def tiled(
     problem: Problem,
     config: Shape,
-    gpu: GPU,
     *,
     ctas: int,
-    tensors_read: int,  # q once, k and v once or twice
-    exchanged: int,  # all other bytes that SMs read and write
+    tensors_read: int,  # of q, k and v
+    exchanged: int,  # all bytes that SMs read and write besides those and o
+    dram_bytes: float,
     state_sweeps: float,  # times that σ and the state of an element are computed
     folds: int,  # times that a tile's groups are folded
     chain: float,
     in_shared: bool,
+    writes_o: bool = True,
 ) -> Work:
-    """Work of an implementation whose blocks take tiles."""
+    """Work of a launch whose blocks take tiles."""
     lanes = problem.elements / WARP
     tile_sums = sum_bytes(config) / 128
-    moved = tensor_bytes(problem, tensors_read + 1)
+    moved = tensor_bytes(problem, tensors_read + writes_o)
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
         mma=0,
-        fma=lanes * (state_sweeps * _STATE_FMA + _OUT_FMA),
-        mufu=lanes * (state_sweeps * _STATE_MUFU + _OUT_MUFU),
-        alu=lanes * (2 + state_sweeps * 4 + (tensors_read + 1) * 4 / config.width),
+        fma=lanes * (state_sweeps * _STATE_FMA + writes_o * _OUT_FMA),
+        mufu=lanes * (state_sweeps * _STATE_MUFU + writes_o * _OUT_MUFU),
+        alu=lanes * (2 * writes_o + state_sweeps * 4 + (tensors_read + writes_o) * 4 / config.width),
         smem_wavefronts=blocks(problem, config) * folds * 3 * tile_sums
-        + in_shared * (tensor_bytes(problem, tensors_read) + tensor_bytes(problem, 2 * state_sweeps + 1)) / 128,
+        + in_shared * (tensor_bytes(problem, tensors_read) + tensor_bytes(problem, 2 * state_sweeps + writes_o)) / 128,
         l2_bytes=moved + exchanged,
-        dram_bytes=_dram_bytes(problem, tensors_read, gpu),
-        barriers=ctas * 3,
+        dram_bytes=dram_bytes,
+        barriers=ctas * (1 + 2 * writes_o),
         longest_cta=1,
         chain=chain,
         stages=2 if in_shared or tokens_per_thread(config) > 1 else 1,
     )
-
-
-def _dram_bytes(problem: Problem, tensors_read: int, gpu: GPU) -> float:
-    """Every tensor once; k and v once more where they are too large to be still in L2."""
-    fits = tensor_bytes(problem, 2) < gpu.device.l2_bytes / 2
-    again = 2 if tensors_read == 5 and not fits else 0
-    return cost(problem).bytes + tensor_bytes(problem, again)

@@ -11,8 +11,8 @@ from .operator import Problem, cost
 from .visits import Keys, Walks
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
-    return work_of_visits(problem, config, visits(problem, config), cost(problem))
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return (work_of_visits(problem, config, visits(problem, config), cost(problem)),)
 
 
 def visits(problem: Problem, config: Config) -> Visits:

@@ -19,10 +19,10 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((replace(launch, entry=ENTRY),), {})
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     attended = attended_keys(problem)
     of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
-    return replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended)))
+    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
 
 
 IMPLEMENTATION = Implementation(

@@ -140,8 +140,9 @@ def cost(problem: Problem) -> Cost:
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem)))
     keys = min(problem.seq_k, problem.reach)
     elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + keys * problem.kv_heads)
-    lse_bytes = 4 * problem.batch * problem.heads * problem.seq_q
-    return Cost(flops=4 * problem.head_dim * pairs, bytes=2 * problem.dtype.itemsize * elements + lse_bytes)
+    rows = problem.batch * problem.heads * problem.seq_q
+    nbytes = 2 * problem.dtype.itemsize * elements + 4 * rows
+    return Cost(flops=4 * problem.head_dim * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

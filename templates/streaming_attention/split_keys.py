@@ -110,8 +110,16 @@ def default(problem: Problem, arch: Arch) -> Config:
     return replace(config, splits=splits)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes and barriers are exact; the rest is what the mathematics needs."""
+    split = config.splits > 1
+    parts = _parts(problem, config) * (4 * problem.head_dim + 8) if split else 0
+    launch = _attend_work(problem, config, parts)
+    return (launch, _merge_work(problem, config)) if split else (launch,)
+
+
+def _attend_work(problem: Problem, config: Config, parts: int) -> Work:
+    """The tiles of keys; `parts` bytes go to the merge in the place of the outputs."""
     D, group = problem.head_dim, problem.heads // problem.kv_heads
     walks = Walks(Keys.of(problem, config.BM, _row_tiles(problem, config), group), config.BN)
     heads, items = problem.batch * problem.kv_heads, problem.batch * problem.heads * problem.seq_q
@@ -120,8 +128,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
     merged = 2 * (blocks * config.warps * config.BM * D / WARP)  # elements in and out, by warps
     read = ELEMENT * D * (2 * heads * int(np.sum(walks.keys_read)) + items * config.warps * config.splits)
-    written = items * (ELEMENT * D + 4)
-    parts = _part_bytes(problem, config)
+    outputs = items * (ELEMENT * D + 4)
+    written = parts or outputs
     return Work(
         ctas=blocks,
         warps=config.warps,
@@ -130,8 +138,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
         mufu=tiles * scores,
         alu=tiles * (scores + 10 * config.BN * D / 8 / WARP),
         smem_wavefronts=tiles * (config.BN * D / 16 + config.BN * D / 32 + config.BM * D / 32) + merged,
-        l2_bytes=float(read + written + parts),
-        dram_bytes=float(cost(problem).bytes + parts),
+        l2_bytes=float(read + written),
+        dram_bytes=float(cost(problem).bytes - outputs + written),
         barriers=float(blocks),
         longest_cta=1.0,
         chain=float(-(-int(np.max(walks.tiles)) // (config.warps * config.splits))),
@@ -139,11 +147,30 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> Work:
     )
 
 
-def _part_bytes(problem: Problem, config: Config) -> int:
-    """What blocks write for the merge and it reads: O and two floats a row, which each thread for 4 elements reads."""
-    rows = problem.batch * problem.heads * problem.seq_q * config.splits
-    written, read = 4 * problem.head_dim + 8, 4 * problem.head_dim + 8 * (problem.head_dim // 4)
-    return rows * (written + read) if config.splits > 1 else 0
+def _merge_work(problem: Problem, config: Config) -> Work:
+    """A thread takes four elements of a row through its parts, and reads the two floats of each for itself."""
+    rows, D = _parts(problem, config), problem.head_dim
+    elements = rows * D / WARP
+    outputs = problem.batch * problem.heads * problem.seq_q * (ELEMENT * D + 4)
+    return Work(
+        ctas=_merge_blocks(problem, config),
+        warps=config.warps,
+        mma=0.0,
+        fma=elements * 2,
+        mufu=elements / 2,
+        alu=elements,
+        smem_wavefronts=0.0,
+        l2_bytes=float(rows * (4 * D + 8 * (D // 4)) + outputs),
+        dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
+        barriers=0.0,
+        longest_cta=1.0,
+        chain=1.0,
+    )
+
+
+def _parts(problem: Problem, config: Config) -> int:
+    """Rows of O that blocks hand to the merge."""
+    return problem.batch * problem.heads * problem.seq_q * config.splits
 
 
 IMPLEMENTATION = Implementation(

@@ -152,3 +152,24 @@ def test_a_counter_in_a_workspace_that_nobody_zeroed_is_found() -> None:
     with Buffer("ticket", 4, writable=True, initialized=False) as ticket:
         run = snippet(text, "draw", checked=True).launch("draw", (1, 1, 1), 32, 0, [ticket], CHECKED[0])
     assert {finding.kind for finding in run.findings} == {"uninitialized_read"}
+
+
+def test_under_a_random_schedule_a_block_pauses_between_two_things_that_others_see() -> None:
+    text = """
+#include "atomic.cuh"
+extern "C" __global__ void between(uint32_t* tickets, int* y) {
+  if (threadIdx.x) return;
+  uint32_t const first = atomic_add_relaxed(tickets, 1);
+  y[blockIdx.x] = int(atomic_add_relaxed(tickets + 1, 1)) - int(first);
+}
+"""
+    overtaken = []
+    for mode in (Mode(), *(Mode(schedule="random", seed=seed) for seed in range(3))):
+        with (
+            Buffer.of("tickets", np.zeros(2, np.uint32), writable=True) as tickets,
+            Buffer("y", 80, writable=True, initialized=False) as y,
+        ):
+            run = snippet(text, "between").launch("between", (20, 1, 1), 32, 0, [tickets, y], mode)
+            assert (run.findings, tickets.view(np.uint32, (2,)).tolist()) == ((), [20, 20])
+            overtaken.append(bool(y.view(np.int32, (20,)).any()))
+    assert overtaken == [False, True, True, True]

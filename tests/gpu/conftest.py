@@ -1,6 +1,7 @@
-"""Makes the emulator's micro kernels importable: the device runs the same calls."""
+"""Makes the emulator's micro kernels and the tests beside this folder importable: the device runs the same calls."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "emulator"))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / "emulator"), str(TESTS)]

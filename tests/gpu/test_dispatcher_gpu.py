@@ -13,7 +13,7 @@ from tuner import gpu, operators
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.dtype import DType
 from tuner.records import Snapshot
-from tuner.verify import errors
+from tuner.verify import errors, trespass
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
 
@@ -148,3 +148,19 @@ def test_a_captured_call_replays_on_new_contents(at: Dispatcher) -> None:
     q.copy_(torch.randn_like(q))
     graph.replay()
     assert torch.equal(o, at.call("flash_attention", q, k, v, layout="bhtd")[0])
+
+
+def test_decoding_updates_the_pool_on_the_device_and_no_other_entry_of_it(at: Dispatcher) -> None:
+    import cupy
+
+    half = dict.fromkeys(("dtype", "gate_dtype", "beta_dtype"), DType.FP16)
+    sizes = {"batch": 3, "seq_len": 1, "heads": 2, "pool_states": 5}
+    operator = operators.load("kda")
+    problem = operator.problem(64, 64, inplace_final_state=True, use_state_indices=True, **half, **sizes)
+    arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
+    given = {name: cupy.asarray(arrays[name]) for name in ("q", "k", "v", "g", "beta", "ssm_state_indices")}
+    pool = cupy.asarray(arrays["state_pool"])
+    o, final_state = at.call("kda", **given, initial_state=pool, inplace_final_state=True)
+    outputs = {"o": o.get(), "final_state": final_state.get(), "state_pool": pool.get()}
+    assert all(error.ok for error in errors(operator, problem, arrays, outputs))
+    assert not trespass(operator, arrays, operator.reference(problem, arrays), outputs)

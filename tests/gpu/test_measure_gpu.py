@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from tuner import gpu, operators
+from tuner import bench, gpu, operators
 from tuner.device import Code, Fault
 from tuner.gpu_device import Physical
 from tuner.nvrtc import Options, compile
@@ -56,6 +57,42 @@ def test_a_warm_cache_is_no_slower_than_a_cold_one(worker: Worker) -> None:
         raced = worker.race(Heat((code(), code()), MeasurementPolicy(l2=l2), rounds=10, seed=0))
         times[l2] = min(min(row) for row in raced.times_us)
     assert times["warm"] <= 1.1 * times["cold"]
+
+
+def test_a_kernel_in_a_graph_takes_about_as_long_as_alone(worker: Worker) -> None:
+    times = {}
+    for launch in ("eager", "graph"):
+        policy = MeasurementPolicy(launch=launch)
+        assert policy.on(worker.look().facts) == policy
+        raced = worker.race(Heat((code(),), policy, rounds=10, seed=0))
+        assert raced.fell is None, raced.fell
+        times[launch] = float(np.median(raced.times_us))
+    assert times["graph"] == pytest.approx(times["eager"], abs=20)  # microseconds
+
+
+def test_ours_is_compared_with_a_copy_and_the_peers_that_are_installed() -> None:
+    compared = bench.compare(code(), Physical(), POLICY)
+    states = {row.name: row.state for row in compared.rows}
+    assert (states["tuner"], states["plain copy"]) == ("ok", "roof")
+    assert "wrong" not in states.values(), compared.table()
+
+
+def test_a_plan_of_several_launches_is_right_and_timed_in_a_graph(worker: Worker) -> None:
+    kda, prep_scan = operators.load("kda"), operators.implementation("kda", "prep_scan")
+    problem = kda.problem(seq_len=256, heads=2)
+    config = prep_scan.default(problem, gpu.current_gpu().arch)
+    cubin = compile(render(kda, prep_scan, problem, config), Options(gpu.current_gpu().arch.name))
+    several = Code("kda", "prep_scan", to_fields(problem), to_fields(config), cubin.image)
+    found = worker.time(Task(several, MeasurementPolicy(launch="graph")))
+    assert found.fell is None, found.fell
+    assert found.samples
+
+
+def test_a_copy_that_is_timed_is_no_faster_than_the_ceiling(worker: Worker) -> None:
+    device = Physical().open()
+    nbytes = 1 << 30
+    time_us = float(np.median(device.times_us(device.ready_copy(nbytes), 5, MeasurementPolicy())))
+    assert 1e-3 * nbytes / time_us < 1.3 * float(worker.look(ceilings=True).facts["copy_gb_s"])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def main() -> None:
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from tuner.cli import bench, doctor, inspect, replay, search, show
+    from tuner.cli import bench, doctor, export, inspect, replay, search, show
     from tuner.cli.options import per_operator
     from tuner.cli.output import guarded
 
@@ -42,6 +42,7 @@ def build() -> typer.Typer:
     per_operator(app, "verify", inspect.verify_command, help="Check a config on the CPU emulator.")
     per_operator(app, "bench", bench.bench_command, help="Race our best against peers, on this machine's GPU.")
     per_operator(app, "report", show.report, help="Write the report of what is stored.")
+    per_operator(app, "export", export.export_command, help="Write the attempts at a problem as T4.")
     app.command("show")(guarded(show.show))
     app.command("operators")(guarded(show.list_operators))
     app.command("replay")(guarded(replay.replay_command))

@@ -1,34 +1,95 @@
-"""`tuner bench`: our best against the peers that are installed, on the GPU of this machine."""
+"""`tuner bench`: our best against peers on this machine's GPU; where there is none, what can be predicted."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from tuner import bench, gpu
+import typer
+
+from tuner import arch, bench, gpu
+from tuner.arch import GPU
+from tuner.bench import Comparison, Forecast
 from tuner.cli.inspect import snapshot
-from tuner.cli.output import DbOption, JsonOption, emit_json, table
+from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
+from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.operator import Operator, to_fields
+from tuner.policy import MeasurementPolicy
+from tuner.report import write
 
-_COLUMNS = ("contender", "state", "time", "interval", "ratio", "interval ", "note")
+_ASSUMED = "H200"  # where no GPU is here or named
+_FORECAST = "predicted for {}, nothing was timed"
+_PAGES = Path("reports") / "out"
 
 
 def bench_command(
     operator: Operator[Any],
     problems: Sequence[Any],
     *,
+    gpu_name: Annotated[
+        str | None, typer.Option("--gpu", help="predict for this one where it is not here", rich_help_panel="Target")
+    ] = None,
+    inputs: Annotated[str | None, typer.Option(help="kind of inputs [default: the operator's first]")] = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="replay our plans from CUDA graphs, in the ratios too")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="where the page goes [default: reports/out/bench-….html]")] = None,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Race what the dispatcher serves against every peer, interleaved, outputs checked."""
-    target = gpu.current_gpu()
-    found = [
-        (problem, bench.compare(bench.contender(operator, problem, target, snapshot(db)), Physical()))
-        for problem in problems
-    ]
+    """Race what the dispatcher serves against every peer, interleaved, outputs checked.
+
+    Several problems, as with --seq-len 128..131072, are drawn as lines over what varies.
+    """
+    target, here = _target(gpu_name)
+    kind = bench.inputs_kind(operator, inputs)
+    if here:
+        policy = MeasurementPolicy(launch="graph" if graph else "eager")
+        found: list[Any] = [_compared(operator, problem, target, policy, kind, db) for problem in problems]
+    else:
+        found = [bench.forecast(operator, problem, target, snapshot(db)) for problem in problems]
+    path = html or _PAGES / f"bench-{operator.name}-{target.name.replace(' ', '-')}.html"
+    write(bench.page(found), path)
     if as_json:
-        emit_json([comparison.data() for _, comparison in found])
+        emit_json([each.data() for each in found])
+    else:
+        _print(operator.name, found)
+        typer.echo(f"page: {path}")
+    if not here:
+        _nothing_timed(target, asked=gpu_name is not None)
+
+
+def _target(name: str | None) -> tuple[GPU, bool]:
+    """(GPU, whether it is here)."""
+    here = gpu.current_gpu() if gpu.available() else None
+    wanted = arch.gpu(name) if name else here or arch.gpu(_ASSUMED)
+    return wanted, here is not None and wanted.name == here.name
+
+
+def _compared(
+    operator: Operator[Any], problem: Any, target: GPU, policy: MeasurementPolicy, kind: str, db: str | None
+) -> Comparison:
+    records = snapshot(db)
+    related = bench.context(operator, problem)
+    context = (bench.contender(*related, target, records),) if related else ()
+    ours = bench.contender(operator, problem, target, records)
+    say(f"racing {operator.name} {bench.spelled(to_fields(problem))}")
+    return bench.compare(ours, Physical(), policy, context=context, kind=kind)
+
+
+def _print(operator: str, found: Sequence[Comparison | Forecast]) -> None:
+    first = found[0]
+    how = f"on {first.device['gpu']}, {first.policy}" if isinstance(first, Comparison) else _FORECAST.format(first.gpu)
+    for each in bench.tables(found):
+        words = {"contender", "launch", "state", "note", "config of", "bound by"}
+        right = [column for column in each.columns if column not in words]
+        table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=right)
+
+
+def _nothing_timed(target: GPU, *, asked: bool) -> None:
+    """A forecast that was asked for is an answer; one in the place of times is not. Raises MachineError."""
+    said = f"nothing was timed: the tables are predictions for {target.name}"
+    if asked:
+        say(said)
         return
-    for problem, comparison in found:
-        spelled = " ".join(f"{name}={value}" for name, value in to_fields(problem).items())
-        title = f"{operator.name} {spelled} on {target.name} ({comparison.implementation}, {comparison.policy})"
-        table(title, _COLUMNS, comparison.table(), right=_COLUMNS[2:6])
+    raise MachineError(f"this machine has no GPU, and {said}. Ask for them with --gpu {target.name}")

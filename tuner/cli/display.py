@@ -11,7 +11,12 @@ from tuner.tune import Progress as Step
 from tuner.tune import Tried
 
 _EVERY_S = 5.0  # between lines when stderr is no terminal
-_PHASES = {"explore": "searching", "check": "checking finalists"}
+_PHASES = {
+    "explore": "searching",
+    "sweep": "sweeping around the best",
+    "share": "trying configs of the other problems",
+    "check": "checking finalists",
+}
 
 
 class Display:

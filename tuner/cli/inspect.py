@@ -1,23 +1,25 @@
 """`tuner render`, `inspect`, `verify`: look at one config: its source, what it compiles to, whether it is right."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
 
-from tuner import arch, check, choice
+from tuner import arch, check, choice, floor
 from tuner.arch import GPU
 from tuner.cache import Cache
 from tuner.cli.options import parse_config
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders, steady_mix
+from tuner.floor import Standing
+from tuner.lint import lint_all
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
-from tuner.result import Failed, Verdict
+from tuner.result import Failed, Lint, Verdict
 from tuner.toolkit import Options
 from tuner.usage import occupancy
 
@@ -116,14 +118,34 @@ def inspect_command(
         usage = cubin.entries[launch.entry]
         fit = occupancy(usage, launch.threads, launch.smem_bytes, chosen.gpu.arch)
         rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
-    mix = {name: round(count, 2) for name, count in steady_mix(cubin).items()}
+    mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
+    found = lint_all(cubin)
     if as_json:
-        emit_json({**_about(chosen), "kernels": rows, "main_loop": mix, "sass_digest": cubin.sass_digest})
+        compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
+        emit_json({**_about(chosen), "kernels": rows, **compiled, **_declared(chosen)})
         return
     _describe(chosen)
+    _print_kernels(f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}", rows)
+    _print_mixes(mixes)
+    _print_work(floor.standings(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu), chosen)
+    _print_lint(found)
+    if log:
+        typer.echo(cubin.log)
+    for entry in cubin.entries if show_sass else ():
+        typer.echo(cubin.disassemble(entry))
+
+
+def _declared(chosen: Chosen) -> dict[str, Any]:
+    """What each launch declares to do, then all together, and the floor."""
+    launches = floor.standings(chosen.operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    work = [asdict(each) for each in (*launches, floor.together(launches))]
+    return {"work": work, "floor": asdict(chosen.operator.cost(chosen.problem))}
+
+
+def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     names = ("kernel", "threads", "registers", "spill stores", "spill loads", "shared", "CTAs/SM", "limited by", "grid")
     table(
-        f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}",
+        title,
         names,
         [
             (
@@ -141,11 +163,51 @@ def inspect_command(
         ],
         right=names[1:7],
     )
-    table("instructions a warp in the main loop", ("class", "count"), list(mix.items()), right=("count",))
-    if log:
-        typer.echo(cubin.log)
-    for entry in cubin.entries if show_sass else ():
-        typer.echo(cubin.disassemble(entry))
+
+
+def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
+    classes = tuple(dict.fromkeys(name for mix in mixes.values() for name in mix))
+    counts = [(entry, *(mix.get(name, 0) for name in classes)) for entry, mix in mixes.items()]
+    table(
+        "instructions a warp in the main loop; in the whole kernel where no loop multiplies matrices",
+        ("kernel", *classes),
+        counts,
+        right=classes,
+    )
+
+
+def _print_work(launches: Sequence[Standing], chosen: Chosen) -> None:
+    """What each launch declares to do, by items of the problem, and how that compares with the least."""
+    least = chosen.operator.cost(chosen.problem)
+    names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
+    whole = (floor.together(launches),) if len(launches) > 1 else ()
+    table(
+        f"declared work a {least.item}; least: {least.bytes / least.items:.6g} bytes, "
+        f"{least.flops / floor.MMA_FLOPS / least.items:.4g} mma",
+        names,
+        [
+            (
+                each.kernel,
+                f"{each.dram_bytes / least.items:.6g}",
+                f"{each.bytes_ratio:.3f}",
+                f"{each.l2_bytes / least.items:.6g}",
+                f"{each.mma / least.items:.4g}",
+                f"{each.mma_ratio:.3f}",
+                f"{each.steps:g} steps",
+                f"{each.step_mma:g} mma, {each.step_other:g} others" if each.step_mma + each.step_other else "",
+            )
+            for each in (*launches, *whole)
+        ],
+        right=names[1:7],
+    )
+
+
+def _print_lint(found: Lint) -> None:
+    typer.echo("machine code: " + ("no rule is broken" if found.ok else "ranks behind what keeps the rules"))
+    for each in found.failures:
+        typer.echo(f"  BROKEN {each}")
+    for each in found.unchecked:
+        typer.echo(f"  {each}")
 
 
 def verify_command(
@@ -191,6 +253,10 @@ def _print_verdict(verdict: Verdict) -> None:
     for finding in verdict.findings:
         typer.echo(f"  FOUND {finding}")
     typer.echo("ok" if verdict.ok else "WRONG")
+
+
+def _rounded(mix: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(count, 2) for name, count in mix.items()}
 
 
 def _refuse(chosen: Chosen) -> None:

@@ -1,21 +1,24 @@
 """Commands whose options are the fields of an operator's Problem: built from the dataclass, once an operator."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from tuner import operators
+from tuner.cli import problems
 from tuner.cli.output import guarded
 from tuner.errors import TunerError, UsageError
 from tuner.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
+_FILE = "problems_file"
 
 
 class OperatorGroup(TyperGroup):
@@ -54,39 +57,54 @@ def _command(name: str, body: Body) -> Callable[..., None]:
     def run(**given: Any) -> None:
         operator = operators.load(name)
         chosen = {each.name: given.pop(each.name) for each in problem_fields}
-        body(operator, list(_problems(operator, chosen)), **given)
+        file = given.pop(_FILE)
+        lines = problems.read(file) if file else [{}]
+        body(operator, list(_problems(operator, chosen, lines, str(file))), **given)
 
     own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    parameters = [*map(_parameter, problem_fields), *own]
+    parameters = [*map(_parameter, problem_fields), _file_parameter(), *own]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
 
 
 def _parameter(each: Field[Any]) -> inspect.Parameter:
-    flag = each.name.replace("_", "-")
-    required = each.default is MISSING
-    note = each.metadata["help"]
-    if each.type is bool:
-        option = typer.Option(f"--{flag}/--no-{flag}", help=note, rich_help_panel=_panel(each))
-        annotation: Any = Annotated[bool, option]
-        default: Any = bool(each.default)
-    else:
-        shown = inspect.Parameter.empty if required else str(_plain(each.default))
-        option = typer.Option(
-            f"--{flag}", help=f"{note}{_choices(each)}", metavar=_metavar(each), rich_help_panel=_panel(each)
-        )
-        annotation, default = Annotated[list[str], option], shown if required else [shown]
-    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+    """An option whose value is None where it is not given, so that a file of problems may name the field."""
+    flag, kind = _flag(each), bool if each.type is bool else list[str]
+    note = f"{each.metadata['help']}{'' if kind is bool else _choices(each)}"
+    option = typer.Option(
+        f"{flag}/--no-{flag.removeprefix('--')}" if kind is bool else flag,
+        help=f"{note} [required]" if each.default is MISSING else note,
+        metavar=None if kind is bool else _metavar(each),
+        rich_help_panel=_panel(each),
+        show_default=False if each.default is MISSING else str(_plain(each.default)),
+    )
+    annotation: Any = Annotated[kind | None, option]
+    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
+
+
+def _file_parameter() -> inspect.Parameter:
+    option = typer.Option(
+        "--problems",
+        help="a file of problems, JSON (lines) or CSV: each line names fields, options give the others",
+        metavar="FILE",
+        rich_help_panel="Several problems",
+    )
+    annotation: Any = Annotated[Path | None, option]
+    return inspect.Parameter(_FILE, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
+
+
+def _flag(each: Field[Any]) -> str:
+    return f"--{each.name.replace('_', '-')}"
 
 
 def _panel(each: Field[Any]) -> str:
     kinds = {"static": "Problem: what selects code", "extent": "Problem: sizes at run time"}
-    return f"{kinds[each.metadata['kind']]} (several values: several problems)"
+    return f"{kinds[each.metadata['kind']]} (several values, or LO..HI by doubling: several problems)"
 
 
 def _metavar(each: Field[Any]) -> str:
-    return "INT[,INT…]" if each.type is int else "NAME[,NAME…]"
+    return "INT[,INT…]|LO..HI" if each.type is int else "NAME[,NAME…]"
 
 
 def _choices(each: Field[Any]) -> str:
@@ -98,22 +116,54 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _problems(operator: Operator[Any], chosen: dict[str, Any]) -> Iterator[Any]:
-    """One problem for every combination of the values given."""
-    axes = {each.name: _values(each, chosen[each.name]) for each in fields(operator.problem)}
-    for values in product(*axes.values()):
-        yield operator.problem(**dict(zip(axes, values, strict=True)))
+def _problems(
+    operator: Operator[Any], given: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], file: str
+) -> Iterator[Any]:
+    """One problem for every line of a file and combination of the values given; each problem once."""
+    known = {each.name: each for each in fields(operator.problem)}
+    found: dict[Any, None] = {}
+    for line in lines:
+        if strangers := [name for name in line if name not in known]:
+            raise UsageError(f"{file}: {operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
+        if twice := [name for name in line if given[name] is not None]:
+            raise UsageError(f"{_flag(known[twice[0]])} is named in {file} too: give it in one place")
+        axes = {name: _values(each, line.get(name, given[name])) for name, each in known.items()}
+        found |= {operator.problem(**dict(zip(axes, values, strict=True))): None for values in product(*axes.values())}
+    yield from found
 
 
 def _values(each: Field[Any], given: Any) -> list[Any]:
+    if given is None:
+        if each.default is MISSING:
+            raise UsageError(f"{_flag(each)} is missing: give it, or name {each.name} in every line of --problems FILE")
+        return [each.default]
     if each.type is bool:
-        return [given]
-    words = [word.strip() for text in given for word in str(text).split(",") if word.strip()]
+        return [_switch(each, given)]
+    listed = given if isinstance(given, list) else [given]
+    words = [word for text in listed for part in str(text).split(",") for word in _spread(each, part.strip())]
     return [_value(each, word) for word in dict.fromkeys(words)]
 
 
+def _spread(each: Field[Any], part: str) -> list[str]:
+    """`128..1024` as 128, 256, 512, 1024: each twice the one before, and none beyond the end."""
+    first, dots, last = part.partition("..")
+    if each.type is not int or not dots:
+        return [part] if part else []
+    begin, end = _value(each, first), _value(each, last)
+    if not 0 < begin <= end:
+        raise UsageError(f"{_flag(each)} {part}: give LO..HI with 0 < LO <= HI")
+    return [str(begin << n) for n in range((end // begin).bit_length())]
+
+
+def _switch(each: Field[Any], given: Any) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    found = words.get(str(given).lower())
+    if found is None:
+        raise UsageError(f"{each.name} {given!r}: give true or false")
+    return found
+
+
 def _value(each: Field[Any], word: str) -> Any:
-    flag = each.name.replace("_", "-")
     kind: Any = each.type
     try:
         return kind(word)
@@ -121,7 +171,7 @@ def _value(each: Field[Any], word: str) -> Any:
         known = [item.value for item in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
         allowed = [_plain(choice) for choice in each.metadata["choices"]] or known
         accepted = f"known: {', '.join(map(str, allowed))}" if allowed else "give a whole number"
-        raise UsageError(f"--{flag} {word!r}: {accepted}") from None
+        raise UsageError(f"{_flag(each)} {word!r}: {accepted}") from None
 
 
 def parse_config(config: type[Any], base: Any, settings: list[str]) -> Any:

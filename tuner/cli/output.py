@@ -72,9 +72,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         stdout.print(shown)
         return
     wide = Console(width=_width(columns, rows), highlight=False, color_system=None)
+    shown.title = None  # it would be broken at the table's width
     with wide.capture() as captured:
         wide.print(shown)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    typer.echo("\n".join([title, *lines] if title else lines))
 
 
 def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -6,21 +6,26 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tuner import arch, summary, tune
+from tuner.campaign import campaign
 from tuner.check import Checker
 from tuner.cli.display import Display
-from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, listing, say
+from tuner.cli.found import show, title
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, say
 from tuner.errors import NoValidConfigError, UsageError
+from tuner.evaluate import contenders
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator, statics, to_fields
+from tuner.operator import Operator
+from tuner.portfolio import Terms
 from tuner.result import Evidence
 from tuner.sampler import METHODS
-from tuner.session import evidence_for, session
+from tuner.session import Observe, evidence_for, session
 from tuner.store import Store
 
 
@@ -38,6 +43,15 @@ def search(
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="go on from what earlier searches stored")
     ] = True,
+    history: Annotated[
+        bool, typer.Option("--history/--no-history", help="learn from other GPUs, other sizes and earlier code")
+    ] = True,
+    portfolio: Annotated[
+        int, typer.Option(min=1, help="most configs that are to serve problems which differ in sizes only")
+    ] = Terms.most,
+    regret: Annotated[
+        float, typer.Option(min=0, help="how far a problem's config of the portfolio may be behind its best")
+    ] = Terms.within,
     workers: Annotated[int | None, typer.Option(min=1, help="processes [default: one a core]")] = None,
     report: Annotated[Path | None, typer.Option(help="where the report goes [default: reports/out/…]")] = None,
     db: DbOption = None,
@@ -48,37 +62,46 @@ def search(
     target = arch.gpu(gpu)
     if sampler not in METHODS:
         raise UsageError(f"unknown sampler {sampler!r} (known: {', '.join(METHODS)})")
-    outcomes = []
+    requests = [
+        tune.Request(
+            operator,
+            problem,
+            target,
+            effort=effort,
+            budget=budget,
+            seconds=seconds,
+            seed=seed,
+            method=sampler,
+            resume=resume,
+            implementation=implementation,
+            command=_command_line(),
+            history=history,
+        )
+        for problem in problems
+    ]
+    for request in requests:
+        contenders(operator, request.problem, target, implementation)  # all are refused before any is searched
     evidence = evidence_for(target)
     with (
         Store.open(db) as store,
         Compiler(workers) as compiler,
         Checker(workers) as checker,
-        session(target, store, compiler, checker) as find,
+        session(target, store, compiler, checker) as opened,
         _interruptible() as stop,
     ):
-        for problem in problems:
-            request = tune.Request(
-                operator,
-                problem,
-                target,
-                effort=effort,
-                budget=budget,
-                seconds=seconds,
-                seed=seed,
-                method=sampler,
-                resume=resume,
-                implementation=implementation,
-                command=_command_line(),
-            )
-            with Display(_title(request), evidence, quiet) as display:
-                outcomes.append(find(request, display.step, stop.is_set))
-            if stop.is_set():
-                break
-        path = summary.write(outcomes, report)
-    _print(outcomes, path, as_json)
-    if not any(outcome.record for outcome in outcomes):
-        raise NoValidConfigError(f"no config passed its checks; the report says where each failed: {path}")
+        watch = partial(_shown, evidence, quiet)
+        found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
+        path = summary.write(found.outcomes, report, found.families)
+    show(found, path, as_json=as_json)
+    if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
+        which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
+        raise NoValidConfigError(f"no config passed its checks{which}; the report says where each failed: {path}")
+
+
+@contextmanager
+def _shown(evidence: Evidence, quiet: bool, request: tune.Request) -> Iterator[Observe]:
+    with Display(title(request), evidence, quiet) as display:
+        yield display.step
 
 
 @contextmanager
@@ -100,36 +123,5 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, action)
 
 
-def _title(request: tune.Request) -> str:
-    gpu, device = request.gpu, request.gpu.device.name
-    assumed = "" if gpu.name == device else f" (predictions assume {device})"
-    return f"{request.operator.name} {_spell(request.problem)} on {gpu.name}{assumed}"
-
-
-def _spell(problem: Any) -> str:
-    data = to_fields(problem)
-    return " ".join(f"{name}={data[name]}" for name in statics(problem))
-
-
 def _command_line() -> str:
     return shlex.join(["tuner", *sys.argv[1:]])
-
-
-def _print(outcomes: Sequence[tune.Outcome], path: Path, as_json: bool) -> None:
-    if as_json:
-        emit_json({"searches": [summary.data(outcome) for outcome in outcomes], "report": str(path)})
-        return
-    for outcome in outcomes:
-        _print_winner(outcome)
-    typer.echo(f"report: {path}")
-
-
-def _print_winner(outcome: tune.Outcome) -> None:
-    record, request = outcome.record, outcome.request
-    tried = f"{len(outcome.tried)} tried" + (f", {outcome.reused} of them earlier" if outcome.reused else "")
-    if record is None:
-        typer.echo(f"{_title(request)}: nothing valid found ({tried}; {outcome.why_stopped})")
-        return
-    measured = record.evidence is Evidence.MEASURED
-    standing = "measured" if measured else f"predicted, not validated on {request.gpu.name}"
-    listing(f"{_title(request)}: winner ({standing})", summary.winner_rows(outcome))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, choice, operators, summary, tune
+from tuner import arch, campaign, choice, operators, summary, tune
 from tuner.check import Checker
 from tuner.cli.inspect import Chosen, choose, snapshot
 from tuner.cli.output import (
@@ -24,6 +24,7 @@ from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, canonical, to_fields
+from tuner.portfolio import Terms
 from tuner.result import Evidence, TuningRecord, to_data
 from tuner.store import Store
 
@@ -48,6 +49,10 @@ def show(
         say(f"no records in {place}: find some with `tuner search`")
     names = ("operator", "problem", "GPU", "winner", "config", "evidence", "margin", "tried", "made")
     table(f"records in {place}", names, [_row(record) for record in records], right=("margin", "tried"))
+    for record in records:
+        if flaws := record.resources.flaws:
+            identity = record.identity
+            say(f"{identity.operator} on {identity.gpu}, {_spell(summary.parse(identity.problem))}: {'; '.join(flaws)}")
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:
@@ -109,7 +114,8 @@ def _explain_config(chosen: Chosen, as_json: bool) -> None:
     typer.echo(f"{chosen.implementation.name} {_spell(to_fields(chosen.config))}")
     typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
     removed = [(reason, f"{count:,}") for reason, count in space.counts()]
-    title = f"the space: {len(space):,} of {space.raw_size:,} combinations are valid"
+    about = "" if space.enumerated else "about "
+    title = f"the space: {about}{len(space):,} of {space.raw_size:,} combinations are valid"
     table(title, ("constraint", "removes"), removed, right=("removes",))
 
 
@@ -134,10 +140,11 @@ def report(
             if not outcome.tried:
                 raise NoValidConfigError(f"nothing is stored about {canonical(problem)} on {target.name}: search first")
             outcomes.append(outcome)
+    families = campaign.known(outcomes, Terms())
     if form == "html":
-        typer.echo(f"report: {summary.write(outcomes, out)}")
+        typer.echo(f"report: {summary.write(outcomes, out, families)}")
     else:
-        typer.echo(summary.text(outcomes, form))
+        typer.echo(summary.text(outcomes, form, families))
 
 
 def list_operators(as_json: JsonOption = False) -> None:

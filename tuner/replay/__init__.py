@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tuner.replay.history import prior
 from tuner.replay.recording import Recording
 from tuner.sampler import Sampler
 from tuner.space import Array
@@ -55,16 +56,26 @@ class Replay:
 
 
 def replay(
-    recording: Recording, method: str, budget: int, seeds: Sequence[int], *, batch: int = 1, noise: bool = True
+    recording: Recording,
+    method: str,
+    budget: int,
+    seeds: Sequence[int],
+    *,
+    batch: int = 1,
+    noise: bool = True,
+    past: Recording | None = None,
+    past_tries: int = 200,
 ) -> Replay:
     """Search a recording with a method of the sampler, once a seed; a failure costs a try as any other.
 
     With `noise`, each try sees one recorded sample instead of the value behind all of them; what was found is judged
-    by that value. Batches of `batch` are asked for before their results are told.
+    by that value. Batches of `batch` are asked for before their results are told. With `past`, a recording of the same
+    kernel elsewhere, each run begins with the prior that a search of `past_tries` there gives.
     """
 
     def search(seed: int, evaluate: Callable[[int], float | None]) -> None:
-        sampler = Sampler(recording.space, method=method, seed=seed)
+        learnt = None if past is None else prior(recording, past, past_tries, seed + 1000)  # not the seed of this run
+        sampler = Sampler(recording.space, method=method, seed=seed, prior=learnt)
         for start in range(0, budget, batch):
             asked = sampler.ask(min(batch, budget - start))
             for index, value in [(index, evaluate(index)) for index in asked]:

@@ -11,42 +11,48 @@ from typing import Any
 
 from tuner.errors import UsageError
 from tuner.replay.recording import Recording, Row, recording
+from tuner.space import Space
 
 _FAILED_VALUE = 1e19  # Kernel Tuner once wrote the largest float for a failure
 _REFUSED = ("InvalidConfig", "constraints")  # outside the space: nothing that a search would try
 _STAGES = {"CompilationFailedConfig": "compile", "RuntimeFailedConfig": "runtime"}
 
 
-def read(path: Path) -> Recording:
-    """The recording in a file, by the objective "time"; raises UsageError when it is none."""
-    data = _parse(path)
+def read(path: Path, space: Space[Any] | None = None) -> Recording:
+    """The recording in a file, by the first objective of a T4 file or "time"; raises UsageError when it is none.
+
+    With a `space` (of a T1 file), its configs that the file lacks have failed.
+    """
+    data = parse(path)
     if "cache" in data:
         rows = [_row_of_cache(data["tune_params"], entry) for entry in data["cache"].values()]
     elif "results" in data:
         rows = [_row_of_t4(entry) for entry in data["results"]]
     else:
         raise UsageError(f"{path} is no recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
-    return recording(path.name.split(".")[0], [row for row in rows if row.failure not in _REFUSED])
+    return recording(path.name.split(".")[0], [row for row in rows if row.failure not in _REFUSED], space)
 
 
-def t4(rows: Sequence[Row], unit: str) -> dict[str, Any]:
+def t4(rows: Sequence[Row], unit: str, objective: str = "time") -> dict[str, Any]:
     """Rows as a T4 document, ready for JSON; values and samples are in `unit`."""
-    return {"schema_version": "1.0.0", "metadata": {"timeunit": unit}, "results": [_entry(row, unit) for row in rows]}
+    results = [_entry(row, unit, objective) for row in rows]
+    return {"schema_version": "1.0.0", "metadata": {"timeunit": unit}, "results": results}
 
 
-def _entry(row: Row, unit: str) -> dict[str, Any]:
+def _entry(row: Row, unit: str, objective: str) -> dict[str, Any]:
     worked = row.value is not None
     return {
         "configuration": dict(row.config),
-        "objectives": ["time"],
-        "measurements": [{"name": "time", "value": row.value, "unit": unit}] if worked else [],
+        "objectives": [objective],
+        "measurements": [{"name": objective, "value": row.value, "unit": unit}] if worked else [],
         "invalidity": "correct" if worked else row.failure,
         "correctness": float(worked),
         "times": {"runtimes": list(row.samples)},
     }
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def parse(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, plain or gzipped; raises UsageError when there is none."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -72,7 +78,8 @@ def _row_of_cache(parameters: Mapping[str, Any], entry: Mapping[str, Any]) -> Ro
 
 
 def _row_of_t4(entry: Mapping[str, Any]) -> Row:
-    values = [each["value"] for each in entry["measurements"] if each["name"] == "time"]
+    objective = (entry.get("objectives") or ["time"])[0]
+    values = [each["value"] for each in entry["measurements"] if each["name"] == objective]
     if entry["invalidity"] == "correct" and values and isinstance(values[0], int | float):
         return Row(entry["configuration"], float(values[0]), tuple(entry["times"].get("runtimes") or ()))
     return Row(entry["configuration"], None, failure=entry["invalidity"])

@@ -49,22 +49,49 @@ class Recording:
         return evaluate
 
 
-def recording(name: str, rows: Sequence[Row]) -> Recording:
+def recording(name: str, rows: Sequence[Row], space: Space[Any] | None = None) -> Recording:
     """The recording of some rows; of several with one config the last counts.
 
-    The parameters are those that vary, and the space holds exactly the recorded configs.
+    Without a `space`, the parameters are those that vary, and the space holds exactly the recorded configs. With one,
+    its configs that no row is about have failed, and rows outside it are left out.
     Raises UsageError when no row has a value.
     """
     if all(row.value is None for row in rows):
         raise UsageError(f"{name} holds no config with a value: nothing to search for")
+    if space is not None:
+        return _within(name, rows, space)
     names = [key for key in rows[0].config if len({row.config[key] for row in rows}) > 1]
     rows = list({tuple(row.config[key] for key in names): row for row in rows}.values())
     choices = {key: sorted({row.config[key] for row in rows}) for key in names}
     codes = np.array([[choices[key].index(row.config[key]) for key in names] for row in rows])
     order = np.lexsort(codes.T[::-1])
     values = [np.nan if rows[i].value is None else rows[i].value for i in order]
-    space: Space[Any] = Space(make_dataclass("Recorded", names, frozen=True), choices, _recorded(choices, codes))
-    return Recording(name, space, np.array(values, dtype=float), tuple(rows[i].samples for i in order))
+    exactly: Space[Any] = Space(make_dataclass("Recorded", names, frozen=True), choices, _recorded(choices, codes))
+    return Recording(name, exactly, np.array(values, dtype=float), tuple(rows[i].samples for i in order))
+
+
+def _within(name: str, rows: Sequence[Row], space: Space[Any]) -> Recording:
+    placed = places([row.config for row in rows], space)
+    values = np.full(len(space.codes), np.nan)
+    samples: list[tuple[float, ...]] = [()] * len(space)
+    for index, row in zip(placed, rows, strict=True):
+        if index is not None:
+            values[index], samples[index] = (np.nan if row.value is None else row.value), row.samples
+    if np.all(np.isnan(values)):
+        raise UsageError(f"{name} holds no config with a value in the space of {', '.join(space.names)}")
+    return Recording(name, space, values, tuple(samples))
+
+
+def places(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> list[int | None]:
+    """The index of each config in a space that has the same parameters, some of them fixed; None outside the space.
+
+    Raises UsageError when a config lacks a parameter of the space.
+    """
+    lacking = sorted({name for config in configs for name in space.names if name not in config})
+    if lacking:
+        raise UsageError(f"the configs have no {', '.join(lacking)}: another kernel, or parameters that were fixed")
+    found = [space.config_type(**{name: config[name] for name in space.names}) for config in configs]
+    return [space.index(config) if space.refusal(config) is None else None for config in found]
 
 
 def _recorded(choices: Mapping[str, Sequence[Value]], codes: Array) -> tuple[Constraint, ...]:

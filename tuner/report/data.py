@@ -27,6 +27,16 @@ class SpaceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BeliefFacts:
+    """An order of an implementation's configs from before the search, and whether the results bore it out."""
+
+    implementation: str
+    source: str  # "prediction", "history of H100", "history of seq_q=2048 for 4096"
+    correlation: float | None  # Spearman's, with the first results; None: too few to judge
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SearchFacts:
     """How the search went."""
 
@@ -38,6 +48,7 @@ class SearchFacts:
     seconds: float
     resumed: int = 0  # attempts that earlier sessions had made
     prior_correlation: float | None = None  # Spearman's, of the ranks before compiling with the results
+    beliefs: tuple[BeliefFacts, ...] = ()  # where there are several
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tuner.portfolio import Family
 from tuner.report.data import ReportData
 from tuner.report.standing import judged, parameters
 from tuner.result import Attempt, to_data
@@ -12,15 +13,17 @@ from tuner.result import Attempt, to_data
 SCHEMA = "tuner-report/1"
 
 
-def data_json(data: Sequence[ReportData]) -> str:
+def data_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
     """One JSON object. Attempts are a table without its empty columns; logs stay in the database."""
     problems = [_problem(each) for each in data]
-    return json.dumps(_finite({"schema": SCHEMA, "problems": problems}), ensure_ascii=False, separators=(",", ":"))
+    portfolios = {"portfolios": [to_data(each) for each in families]} if families else {}
+    found = _finite({"schema": SCHEMA, "problems": problems, **portfolios})
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def script_json(data: Sequence[ReportData]) -> str:
+def script_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
     """`data_json` for a script element: it holds no `<`, so that no text in it can end the element."""
-    return data_json(data).replace("<", "\\u003c")
+    return data_json(data, families).replace("<", "\\u003c")
 
 
 def _problem(data: ReportData) -> dict[str, Any]:
@@ -48,7 +51,9 @@ def _table(attempts: Sequence[Attempt]) -> dict[str, Any]:
     names = parameters(attempt.config for attempt in attempts)
     terms = parameters(attempt.prediction.terms for attempt in attempts if attempt.prediction)
     columns = ["implementation", *(f"config.{name}" for name in names), "stage", "reason", "cost", "time_us", "low_us"]
-    columns += ["high_us", "samples", "registers", "spill_bytes", "smem_bytes", "threads", "ctas_per_sm", "sass_digest"]
+    columns += ["high_us", "samples", "duplicate_of"]
+    columns += ["registers", "spill_bytes", "smem_bytes", "threads", "ctas_per_sm", "sass_digest"]
+    columns.append("flaws")
     columns += [f"term.{name}" for name in terms]
     rows = [_row(attempt, names, terms) for attempt in attempts]
     used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
@@ -60,12 +65,12 @@ def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[A
     row: list[Any] = [attempt.identity.implementation, *(attempt.config.get(name) for name in names)]
     row += [failure.stage.value, failure.reason] if failure else [None, None]
     row.append(prediction.cost if prediction else None)
-    row += [time.time_us, time.low_us, time.high_us, time.samples] if time else [None] * 4
+    row += [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None] if time else [None] * 5
     if resources:
         row += [resources.registers, resources.spill_bytes, resources.smem_bytes, resources.threads]
-        row += [resources.ctas_per_sm, resources.sass_digest]
+        row += [resources.ctas_per_sm, resources.sass_digest, "; ".join(resources.flaws) or None]
     else:
-        row += [None] * 6
+        row += [None] * 7
     return row + [prediction.terms.get(name) if prediction else None for name in terms]
 
 

@@ -11,6 +11,7 @@ import jinja2
 
 from tuner.assets import REPORTS
 from tuner.errors import MachineError
+from tuner.portfolio import Family
 from tuner.report import charts, highlight, notation
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
@@ -19,19 +20,21 @@ from tuner.report.section import sections
 _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
 
 
-def render(data: Sequence[ReportData]) -> str:
-    """The page: the same data give the same bytes."""
+def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
+    """The page of one or more problems, and the portfolios for them: the same data give the same bytes."""
+    return document("report.html.jinja", sections=sections(data), families=families, json=script_json(data, families))
+
+
+def document(template: str, **values: object) -> str:
+    """A page of its own, of any template in reports/: style and script are inlined, and nothing can be loaded."""
     style, script = _asset("style.css"), _asset("script.js")
-    return (
-        _environment(escape=True)
-        .get_template("report.html.jinja")
-        .render(sections=sections(data), style=style, script=script, csp=_policy(style, script), json=script_json(data))
-    )
+    page = _environment(escape=True).get_template(template)
+    return page.render(style=style, script=script, csp=_policy(style, script), **values)
 
 
-def markdown(data: Sequence[ReportData]) -> str:
+def markdown(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
     """The short version: winner, margin, verdict, runner-ups, failures, how to repeat it."""
-    return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data))
+    return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data), families=families)
 
 
 def write(html: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tuner.report import charts, notation
 from tuner.report.data import ReportData
+from tuner.report.rivals import Rival, rivals
 from tuner.report.standing import (
     Delta,
     Entry,
@@ -60,6 +61,7 @@ class Section:
     attempts: tuple[Attempt, ...]  # a bad verdict is a failure here
     entries: tuple[Entry, ...]  # best first
     finalists: tuple[Finalist, ...]
+    rivals: tuple[Rival, ...]  # the best of the other implementations
     shared: Fields  # fields that all finalists have in common
     varying: tuple[str, ...]  # the other parameters of the finalists
     parameters: tuple[str, ...]  # of all attempts
@@ -88,8 +90,8 @@ class Section:
 
     @property
     def n_passed_over(self) -> int:
-        """Configs with a better value than the winner's that rank behind it because they spill."""
-        return sum(entry.relative < 1 and entry.spills for entry in self.entries)
+        """Configs with a better value than the winner's that rank behind it for their flaws."""
+        return sum(entry.relative < 1 and bool(entry.flaws) for entry in self.entries)
 
     @property
     def commonest_failure(self) -> FailureGroup | None:
@@ -158,6 +160,11 @@ def _section(data: ReportData, id: str, title: str) -> Section:
         attempts=attempts,
         entries=entries,
         finalists=finalists,
+        rivals=rivals(
+            attempts,
+            entries,
+            dict.fromkeys(data.implementations, "") | {s.implementation: s.closed for s in data.spaces},
+        ),
         shared=shared,
         varying=tuple(name for name in parameters(configs) if name not in shared),
         parameters=parameters(attempt.config for attempt in attempts),
@@ -220,8 +227,8 @@ def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
     if entry is winner:
         return ()
     found = []
-    if entry.spills and not winner.spills:
-        found.append("spills registers: ranked behind all that do not")
+    if entry.flaws and not winner.flaws:
+        found.append(f"{'; '.join(entry.flaws)}: ranked behind all that is clean")
     if machine_code(entry) == machine_code(winner):
         found.append("same machine code as the winner")
     elif overlap(entry.attempt, winner.attempt):

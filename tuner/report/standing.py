@@ -20,11 +20,11 @@ class Entry:
     attempt: Attempt  # the last one, which decides
     rank: int  # 1 won
     value: float  # µs where the evidence is measured, the model's cost otherwise
-    relative: float  # value over the winner's; under 1 for a config that is ranked behind because it spills
+    relative: float  # value over the winner's; under 1 for a config that is ranked behind for its flaws
 
     @property
-    def spills(self) -> bool:
-        return _spills(self.attempt)
+    def flaws(self) -> tuple[str, ...]:
+        return self.attempt.resources.flaws if self.attempt.resources else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def value_of(attempt: Attempt, evidence: Evidence) -> float | None:
 
 
 def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningRecord | None) -> tuple[Entry, ...]:
-    """The configs that came through, best first: the record's, then those that do not spill, then by value.
+    """The configs that came through, best first: the record's, then those without flaws, then by value.
 
     Of several attempts at one config the last decides: a config that failed its check later has no rank.
     """
@@ -91,10 +91,6 @@ def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningReco
     ranked.sort(key=lambda item: (item[0] != winner, order(item[1], item[2])))
     base = ranked[0][2] if ranked else 1.0
     return tuple(Entry(first[k], a, rank, v, v / base if base else 1.0) for rank, (k, a, v) in enumerate(ranked, 1))
-
-
-def _spills(attempt: Attempt) -> bool:
-    return attempt.resources is not None and attempt.resources.spill_bytes > 0
 
 
 def machine_code(entry: Entry) -> object:

@@ -20,13 +20,13 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     """A prior for a Sampler from results on another device or problem: a cost of every config, only good to compare.
 
     `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). None when fewer
-    than eight of them work.
+    than eight of them work, or when the space is too large to be enumerated.
     """
     from tuner.sampler.history import History
     from tuner.sampler.improvement import predicted_scores
 
     values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
-    if np.count_nonzero(np.isfinite(values)) < LEARNABLE:
+    if np.count_nonzero(np.isfinite(values)) < LEARNABLE or not space.enumerated:
         return None
     return predicted_scores(space, History(np.array(list(results)), values, np.zeros(0, dtype=int)))
 
@@ -34,10 +34,11 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
 class Sampler:
     """Proposes configs of `space` by their index, and learns from what it is told.
 
-    `method` is one of METHODS. `starts` are tried first. `prior` is a predicted cost of every valid config (lower is
-    better, any unit): its best are starts as well, and its ranks a feature of the Gaussian process, until the first
-    results disagree with it. The same calls with the same `seed` give the same configs.
-    Raises UsageError for an unknown method, ValueError for a prior of the wrong length.
+    `method` is one of METHODS; the Gaussian process ("gp") hands over to "categorical" beyond a thousand results.
+    `starts` are tried first. `prior` is a predicted cost of every valid config (lower is better, any unit): its best
+    are starts as well, unless the first results disagree with it. The same calls with the same `seed` give the same
+    configs. Raises UsageError for an unknown method and for "exhaustive" where the space is not enumerated, ValueError
+    for a prior of the wrong length.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Sampler:
             raise UsageError(f"unknown sampler {method!r} (known: {', '.join(METHODS)})")
         if prior is not None and len(prior) != len(space):
             raise ValueError(f"the prior has {len(prior)} costs, the space {len(space)} configs")
-        self._prior = None if prior is None else Prior(prior)
+        self._prior = None if prior is None else Prior(np.where(np.isnan(prior), np.inf, prior))
         self._trials, self._strategy = build(space, method, seed, starts, self._prior)
         self._left = len(space)
         self._values: dict[int, float | None] = {}

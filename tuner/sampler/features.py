@@ -1,11 +1,10 @@
-"""Coordinates of configs for a model: axes of sizes, alignments, products and categories, looked up by code."""
+"""Coordinates of configs for a model: axes of sizes, alignments and categories, looked up by code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,16 @@ from tuner.space import Array, Space, Value
 
 _NUMERIC_SCALE = 0.8  # typical length scales on axes of length 1 …
 _CATEGORY_SCALE = 2.0  # … and between categories, which differ by 1
-_PRIOR_SCALE = 0.5
-_MOST_PRODUCTS = 45  # pairs of ten parameters; more would slow the fit down
 _KEPT = 20_000  # coordinates of a space of at most so many configs are computed once
 _MOST_ALIGNED = 8  # 2^8: no instruction or cache line asks for more
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What shares one length scale: the sum of tables [choices, width], each looked up by one parameter's code."""
+    """What shares one length scale: a table looked up by one parameter's code."""
 
-    tables: tuple[tuple[int, Array], ...]  # (position of the parameter, its table)
+    parameter: int
+    table: Array  # [choices, width]
     typical_scale: float
 
 
@@ -32,52 +30,46 @@ class Axis:
 class Coordinates:
     """Configs as points whose squared distance along an axis is what a stationary kernel wants.
 
-    Two categories are at distance 1, so that "another value" costs the same whatever the values are. `prior`, one
-    number in [0, 1] a config, is a last axis of its own.
+    Two categories are at distance 1, so that "another value" costs the same whatever the values are.
     """
 
-    codes: Array  # [configs, parameters]
+    space: Space[Any]
     axes: tuple[Axis, ...]
-    prior: Array | None = None  # [configs]
 
     def of(self, indices: Array) -> Array:
         """Coordinates of configs: float32 [len(indices), width]."""
-        return self._compute(indices) if len(self.codes) > _KEPT else self._all[indices]
+        return self._compute(indices) if len(self.space) > _KEPT else self._all[indices]
 
     @cached_property
     def axis_of_column(self) -> Array:
         """The axis that each of the `width` columns belongs to, ascending."""
-        widths = [axis.tables[0][1].shape[1] for axis in self.axes] + [1] * (self.prior is not None)
-        return np.repeat(np.arange(len(widths)), widths)
+        return np.repeat(np.arange(len(self.axes)), [axis.table.shape[1] for axis in self.axes])
 
     @cached_property
     def typical_scales(self) -> Array:
         """The length scale expected of each axis before any result."""
-        return np.array([axis.typical_scale for axis in self.axes] + [_PRIOR_SCALE] * (self.prior is not None))
+        return np.array([axis.typical_scale for axis in self.axes])
 
     @cached_property
     def _all(self) -> Array:
-        return self._compute(np.arange(len(self.codes)))
+        return self._compute(np.arange(len(self.space)))
 
     def _compute(self, indices: Array) -> Array:
-        codes = self.codes[indices]
-        blocks = [sum(table[codes[:, j]] for j, table in axis.tables) for axis in self.axes]
-        if self.prior is not None:
-            blocks.append(self.prior[indices][:, None])
+        codes = self.space.codes_of(indices)
+        blocks = [axis.table[codes[:, axis.parameter]] for axis in self.axes]
         return np.concatenate(blocks, axis=1, dtype=np.float32)
 
 
-def coordinates(space: Space[Any], prior: Array | None = None) -> Coordinates:
-    """The coordinates of a space's valid configs; `prior` as ranks in [0, 1], best 0."""
+def coordinates(space: Space[Any]) -> Coordinates:
+    """The coordinates of a space's valid configs."""
     choices = [list(values) for values in space.choices.values()]
     numbers = [j for j, values in enumerate(choices) if len(values) > 1 and not isinstance(values[0], str)]
     axes = [
-        *(Axis(((j, _unit(_sizes(choices[j]))),), _NUMERIC_SCALE) for j in numbers),
-        *(Axis(((j, _unit(_alignments(choices[j]))),), _NUMERIC_SCALE) for j in numbers if _varies_apart(choices[j])),
-        *_products(choices, [j for j in numbers if len(choices[j]) >= 3 and min(choices[j]) > 0]),  # type: ignore[operator]
-        *(Axis(((j, _categories(len(choices[j]))),), _CATEGORY_SCALE) for j in _unordered(choices)),
+        *(Axis(j, _unit(_sizes(choices[j])), _NUMERIC_SCALE) for j in numbers),
+        *(Axis(j, _unit(_alignments(choices[j])), _NUMERIC_SCALE) for j in numbers if _varies_apart(choices[j])),
+        *(Axis(j, _categories(len(choices[j])), _CATEGORY_SCALE) for j in _unordered(choices)),
     ]
-    return Coordinates(space.codes, tuple(axes), prior)
+    return Coordinates(space, tuple(axes))
 
 
 def _unordered(choices: Sequence[Sequence[Value]]) -> list[int]:
@@ -102,19 +94,6 @@ def _varies_apart(values: Sequence[Value]) -> bool:
         return False
     steps = np.diff(_alignments(sorted(values, key=int)))
     return bool(np.any(steps != 0) and not np.all(steps > 0))
-
-
-def _products(choices: Sequence[Sequence[Value]], positive: Sequence[int]) -> list[Axis]:
-    """Axes for the products of two parameters: threads, tile areas and bytes are such products."""
-    pairs = list(combinations(positive, 2))
-    logs = {j: np.log2(np.array(choices[j], dtype=float)) for j in positive}
-    return [_product(a, logs[a], b, logs[b]) for a, b in pairs] if len(pairs) <= _MOST_PRODUCTS else []
-
-
-def _product(a: int, log_a: Array, b: int, log_b: Array) -> Axis:
-    span = np.ptp(log_a) + np.ptp(log_b)
-    tables = tuple((j, ((log - log.min()) / span)[:, None]) for j, log in ((a, log_a), (b, log_b)))
-    return Axis(tables, _NUMERIC_SCALE)
 
 
 def _categories(count: int) -> Array:

@@ -44,12 +44,12 @@ def fit(
     typical = np.append(np.log(typical_scales), np.log(_TYPICAL_NOISE))
     first = typical if start is None else np.append(start.log_scales, start.log_noise)
     rows, columns = np.triu_indices(len(points), 1)
-    squares = (points[rows].astype(float) - points[columns]) ** 2  # [pairs, width]
-    squares = np.add.reduceat(squares, np.searchsorted(axis_of_column, np.arange(len(typical_scales))), axis=1)
+    along = [points[:, axis_of_column == axis].astype(float) for axis in range(len(typical_scales))]
+    squares = np.stack([((each[rows] - each[columns]) ** 2).sum(axis=1) for each in along])
     found = minimize(
         _loss,
         first,
-        args=(typical, np.ascontiguousarray(squares.T), rows, columns, scores),
+        args=(typical, squares, rows, columns, scores),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": iterations},

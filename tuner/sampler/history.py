@@ -1,4 +1,4 @@
-"""What a strategy knows when it proposes: results so far, configs being tried, and a prior belief about all of them."""
+"""What a strategy knows when it proposes: results so far, configs being tried, and a belief about all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import spearmanr
 
 from tuner.space import Array
 
@@ -41,19 +41,12 @@ class History:
 class Prior:
     """A predicted order of all configs, believed until the first results speak against it."""
 
-    cost: Array  # [configs], lower is better, any unit
-
-    @cached_property
-    def ranks(self) -> Array:
-        """Ranks in [0, 1] on a logarithmic axis, so that the first hundredth of the configs spans half of it."""
-        ranks = rankdata(np.nan_to_num(self.cost, nan=np.inf)) - 1
-        on_axis: Array = np.log1p(ranks) / np.log(max(2, len(ranks)))
-        return on_axis
+    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected
 
     def best(self, count: int, codes: Array) -> list[int]:
         """Indices of configs that are predicted best, each different from the others in over one parameter."""
         chosen: list[int] = []
-        for index in np.argsort(self.ranks, kind="stable"):
+        for index in np.argsort(self.cost, kind="stable"):
             if np.all(np.count_nonzero(codes[chosen] != codes[index], axis=1) > 1):
                 chosen.append(int(index))
             if len(chosen) == count:
@@ -63,8 +56,8 @@ class Prior:
     def correlation(self, history: History) -> float | None:
         """Spearman's rank correlation with the first valid results; None before there are eight."""
         first = np.flatnonzero(history.worked)[:_JUDGED_TO]
-        predicted, found = self.ranks[history.tried[first]], history.values[first]
-        if len(first) < _JUDGED_FROM or np.ptp(predicted) == 0 or np.ptp(found) == 0:
+        predicted, found = self.cost[history.tried[first]], history.values[first]
+        if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
         return float(spearmanr(predicted, found).statistic)
 

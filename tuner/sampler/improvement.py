@@ -12,15 +12,16 @@ from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.features import Coordinates, coordinates
 from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement
-from tuner.sampler.history import History, Prior
+from tuner.sampler.history import History
 from tuner.sampler.starts import Starts
-from tuner.sampler.strategies import POOL, candidates
+from tuner.sampler.strategies import POOL, Categorical, candidates
 from tuner.space import Array, Space
 
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
 _SURE_FAILURE = 0.9  # highest believed probability that a config fails
 _HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
 _ROOM = 64  # rows that a model can grow by before it is fitted again
+_MOST_RESULTS = 1000  # a fit compares each pair of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +54,14 @@ class Gaussian:
 
     The model sees scores, not values: the mean of normal scores (ranks, deaf to outliers) and of logarithms
     (which keep the gaps among the good), with failures as bad as the worst fifth. The improvement is weighed by the
-    probability that a config works, which the same kernel interpolates.
+    probability that a config works, which the same kernel interpolates. Beyond a thousand results the categorical
+    strategy goes on.
     """
 
-    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts, prior: Prior | None = None) -> None:
-        self._space, self._rng, self._starts, self._prior = space, rng, starts, prior
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
+        self._space, self._rng, self._starts = space, rng, starts
+        self._axes = coordinates(space)
+        self._beyond = Categorical(space, rng, starts)
         self._model: Model | None = None
         # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
         self._threads = ThreadpoolController()
@@ -67,6 +71,9 @@ class Gaussian:
         start = self._starts.next(history)
         if start is not None:
             return start
+        if len(history.tried) > _MOST_RESULTS:
+            self.expected_improvement = None
+            return self._beyond.propose(history)
         with self._threads.limit(limits=1):
             return self._most_promising(history)
 
@@ -90,21 +97,13 @@ class Gaussian:
         return self._model
 
     def _fit(self, history: History) -> Model:
-        axes = self._coordinates_for(history)
-        last = self._model.hyperparameters if self._model is not None and self._model.coordinates is axes else None
+        axes, last = self._axes, self._model.hyperparameters if self._model is not None else None
         points, scores = axes.of(history.tried), standard_scores(history.values)
         iterations = 30 if last is None else 12
         fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, last, iterations)
         pool = candidates(self._space, history, self._rng)
         posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
         return Model(axes, fitted, pool, posterior, len(history.tried), [])
-
-    def _coordinates_for(self, history: History) -> Coordinates:
-        """The last coordinates, or new ones when the prior was dropped or taken up again."""
-        trusted = self._prior is not None and self._prior.holds(history)
-        if self._model is not None and trusted == (self._model.coordinates.prior is not None):
-            return self._model.coordinates
-        return coordinates(self._space, self._prior.ranks if trusted and self._prior is not None else None)
 
 
 def predicted_scores(space: Space[Any], history: History) -> Array:

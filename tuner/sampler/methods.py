@@ -14,21 +14,17 @@ from tuner.sampler.strategies import Categorical, Exhaustive, Genetic, Random, S
 from tuner.sampler.trials import RepairedTPE, Trials, ValidSampler
 from tuner.space import Space
 
-_OF_PRIOR = 10  # configs that a prior ranks best, among the starts
-_BALANCED = 4  # configs beside them, so that the judgement of the prior sees more than its best
-
 
 def build(
     space: Space[Any], method: str, seed: int, starts: Sequence[int], prior: Prior | None
 ) -> tuple[Trials, Strategy | None]:
     """Empty trials over `space` and the strategy behind them (None: Optuna's own)."""
     rng = np.random.default_rng(seed)
-    given = [*starts, *(prior.best(_OF_PRIOR, space.codes) if prior is not None else ())]
-    design = Starts(space, rng, given, _BALANCED if prior is not None else 0)
+    design = Starts(space, rng, tuple(dict.fromkeys(starts)), prior)
     if method == "tpe":
         return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None
     strategies: dict[str, Callable[[], Strategy]] = {
-        "gp": lambda: Gaussian(space, rng, design, prior),
+        "gp": lambda: Gaussian(space, rng, design),
         "categorical": lambda: Categorical(space, rng, design),
         "genetic": lambda: Genetic(space, rng, design),
         "random": lambda: Random(space, rng, starts),

@@ -1,4 +1,4 @@
-"""What is tried before a model is asked: given configs, the best of a prior, then a balanced design."""
+"""What is tried before a model is asked: given configs, the best of a prior, a balanced design."""
 
 from __future__ import annotations
 
@@ -7,35 +7,45 @@ from typing import Any
 
 import numpy as np
 
-from tuner.sampler.history import History
+from tuner.sampler.history import History, Prior
 from tuner.space import Array, Space
 
 _FIRST = 6  # results before a model is asked
 _WORKING = 3  # of which at least so many are valid
 _DRAWN = 30  # configs that compete for a place in the design
+_OF_PRIOR = 10  # configs that a prior ranks best, among the starts
+_THIRD = 3  # of them one in so many is of the design, so that the judgement of the prior sees more than its best
 
 
 class Starts:
-    """The given configs in order, then configs whose values were tried least."""
+    """The given configs in order, those that a prior ranks best, and configs whose values were tried least.
 
-    def __init__(self, space: Space[Any], rng: np.random.Generator, given: Sequence[int], balanced: int = 0) -> None:
-        self._space, self._rng = space, rng
-        self._given = tuple(dict.fromkeys(given))
-        self._count = max(_FIRST, len(self._given) + balanced)
+    A prior that the results contradict has no further say.
+    """
+
+    def __init__(
+        self, space: Space[Any], rng: np.random.Generator, given: Sequence[int], prior: Prior | None = None
+    ) -> None:
+        self._space, self._rng, self._given, self._prior = space, rng, given, prior
+        self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
 
     def next(self, history: History) -> int | None:
         """The next start; None once a model can be asked."""
         given = first_free(self._given, history)
         if given is not None:
             return given
-        if len(history.known) < self._count or np.count_nonzero(history.worked) < _WORKING:
+        known = len(history.known)
+        believed = first_free(self._believed, history)
+        if believed is not None and self._prior is not None and self._prior.holds(history):
+            return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(history)
+        if known < _FIRST or np.count_nonzero(history.worked) < _WORKING:
             return self._least_tried(history)
         return None
 
     def _least_tried(self, history: History) -> int:
         """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
-        drawn = free(len(self._space), history.known, _DRAWN, self._rng)
-        codes, known = self._space.codes[drawn], self._space.codes[history.known]
+        drawn = free(self._space, history.known, _DRAWN, self._rng)
+        codes, known = self._space.codes_of(drawn), self._space.codes_of(history.known)
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
         return int(drawn[np.argmin(seen)])
@@ -47,8 +57,7 @@ def first_free(given: Sequence[int], history: History) -> int | None:
     return next((index for index in given if index not in known), None)
 
 
-def free(configs: int, known: Array, count: int, rng: np.random.Generator) -> Array:
-    """Up to `count` distinct indices below `configs` that are not `known`, in random order."""
-    wanted = min(configs, count + len(known))
-    drawn = rng.choice(configs, size=wanted, replace=False)
+def free(space: Space[Any], known: Array, count: int, rng: np.random.Generator) -> Array:
+    """Up to `count` distinct indices of a space that are not `known`, in random order."""
+    drawn = space.draw(count + len(known), rng)
     return drawn[~np.isin(drawn, known)][:count]

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tuner.errors import UsageError
 from tuner.sampler.history import History
 from tuner.sampler.starts import Starts, first_free, free
 from tuner.space import Array, Space
 
 POOL = 20_000  # candidates scored at once; from a larger space a sample is scored, and the neighbours of the best
+_SMALL_POOL = 2_000  # … by a strategy that is to take less than a millisecond
 _ELITE = 5  # results whose neighbours are always candidates
 
 
@@ -29,6 +31,8 @@ class Exhaustive:
     expected_improvement: float | None = None
 
     def __init__(self, space: Space[Any]) -> None:
+        if not space.enumerated:
+            raise UsageError(f"about {len(space):,} configs cannot all be tried: take another sampler")
         self._count = len(space)
         self._next = 0
 
@@ -48,7 +52,7 @@ class Random:
 
     def propose(self, history: History) -> int:
         given = first_free(self._given, history)
-        return int(free(len(self._space), history.known, 1, self._rng)[0]) if given is None else given
+        return int(free(self._space, history.known, 1, self._rng)[0]) if given is None else given
 
 
 class Categorical:
@@ -64,13 +68,13 @@ class Categorical:
         start = self._starts.next(history)
         if start is not None:
             return start
-        pool = candidates(self._space, history, self._rng)
+        pool = candidates(self._space, history, self._rng, _SMALL_POOL)
         count = min(25, -(-len(history.tried) // 10))
-        ranked = self._space.codes[history.best(len(history.tried))]
+        ranked, codes = self._space.codes_of(history.best(len(history.tried))), self._space.codes_of(pool)
         good, bad = ranked[:count], ranked[count:]
         score = np.zeros(len(pool))
         for j, size in enumerate(self._sizes):
-            score += (_log_shares(good[:, j], size) - _log_shares(bad[:, j], size))[self._space.codes[pool, j]]
+            score += (_log_shares(good[:, j], size) - _log_shares(bad[:, j], size))[codes[:, j]]
         return int(pool[np.argmax(score + 1e-9 * self._rng.random(len(pool)))])
 
 
@@ -101,25 +105,26 @@ class Genetic:
 
     def _cross(self, mother: int, father: int, history: History) -> int:
         """The free config nearest to a uniform crossover."""
-        codes = self._space.codes
-        child = np.where(self._rng.random(codes.shape[1]) < 0.5, codes[mother], codes[father])
+        codes = self._space.codes_of(np.array([mother, father]))
+        child = np.where(self._rng.random(codes.shape[1]) < 0.5, codes[0], codes[1])
         return nearest(self._space, child, history, self._rng)
 
 
-def candidates(space: Space[Any], history: History, rng: np.random.Generator) -> Array:
-    """Free configs worth scoring: all of them, or a sample and the neighbours of the best results."""
-    if len(space) <= max(POOL, 2 * len(history.known)):
+def candidates(space: Space[Any], history: History, rng: np.random.Generator, sample: int = POOL) -> Array:
+    """Free configs worth scoring: all of them, or `sample` of more than POOL and the neighbours of the best results."""
+    if space.enumerated and len(space) <= max(POOL, 2 * len(history.known)):
         mask = np.ones(len(space), dtype=bool)
         mask[history.known] = False
         return np.flatnonzero(mask)
     near = [space.neighbours(int(index)) for index in history.best(_ELITE)]
-    return np.setdiff1d(np.concatenate([rng.integers(len(space), size=POOL), *near]), history.known)
+    pool = np.concatenate([space.draw(sample, rng), *near])
+    return pool[~np.isin(pool, history.known)]
 
 
 def nearest(space: Space[Any], codes: Array, history: History, rng: np.random.Generator) -> int:
     """The free config with the fewest other values than `codes` [parameters], ties drawn at random."""
     pool = candidates(space, history, rng)
-    distance = np.count_nonzero(space.codes[pool] != codes, axis=1)
+    distance = np.count_nonzero(space.codes_of(pool) != codes, axis=1)
     return int(pool[np.argmin(distance + 0.5 * rng.random(len(pool)))])
 
 

@@ -51,7 +51,7 @@ class ValidSampler(BaseSampler):
 
     def params(self, index: int) -> dict[str, Any]:
         """The config at `index` as Optuna's parameters."""
-        codes = self._space.codes[index].tolist()
+        codes = self._space.codes_of(np.array(index)).tolist()
         return {name: values[code] for (name, values), code in zip(self._space.choices.items(), codes, strict=True)}
 
     def index(self, trial: FrozenTrial) -> int:

@@ -23,9 +23,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(Config, choices={"threads": (32, 64)}, constraints=())
 
 
-def work(problem: Problem, config: Config, gpu: GPU) -> Work:
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     elements = problem.rows * problem.width
-    return Work(
+    launch = Work(
         ctas=-(-problem.rows // config.threads),
         warps=config.threads // 32,
         mma=0,
@@ -39,6 +39,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> Work:
         longest_cta=1.0,
         chain=problem.width / 1,
     )
+    return (launch,)
 
 
 IMPLEMENTATION = Implementation(

@@ -75,6 +75,7 @@ void modify_end(void const* p, bool changed, Order, Site site) {
   if (changed) {
     grid.progress++;
     self()->polled = nullptr;
+    maybe_pause_block();
   } else if (polls(p, 0)) {
     spin("an atomic", site);
   }
@@ -97,6 +98,7 @@ void atomic_store(void* p, uint64_t value, int bytes, Order order, Site site) {
   }
   std::memcpy(p, &value, size_t(bytes));
   grid.progress++;
+  maybe_pause_block();
 }
 
 void threadfence() {

@@ -21,6 +21,7 @@ Index block_index, block_dim, grid_dim;
 namespace {
 
 constexpr size_t kResidentThreads = 16384;  // their stacks are 2 mappings each, of 65530 that a process may have
+constexpr size_t kMixedBlocks = 8;          // resident at most, before one has to wait
 constexpr int kVainRounds = 100;            // of all blocks polling, after which nobody is believed to come
 
 std::vector<Counters>* block_counters;
@@ -120,6 +121,7 @@ void start_block(uint32_t linear) {
   grid.resident.push_back(starting);
   grid.started++;
   starting->progress_seen = grid.progress;
+  starting->paused = false;
   if (checked()) start_shadow(*starting);
   RowRef const row = checked() ? empty_row() : RowRef();
   for (int i = 0; i < starting->thread_count; i++) start_thread(*starting, i, row);
@@ -138,10 +140,17 @@ void retire(Block* done) {
 
 bool may_start() { return grid.started < grid.blocks && (grid.resident.size() + 1) * grid.threads <= kResidentThreads; }
 
-// A resident block that polls, and whose waiting may be over; null: start another one.
+bool runnable(Block const* candidate) { return candidate->paused || candidate->progress_seen != grid.progress; }
+
+// A resident block that paused, or whose polling may be over; null: start another one.
 Block* waiting_block() {
+  if (grid.options.schedule == Schedule::random && !grid.resident.empty()) {
+    if (may_start() && grid.resident.size() < kMixedBlocks && random_below(2)) return nullptr;
+    Block* any = grid.resident[random_below(uint32_t(grid.resident.size()))];
+    if (runnable(any)) return any;
+  }
   for (Block* candidate : grid.resident)
-    if (candidate->progress_seen != grid.progress) return candidate;
+    if (runnable(candidate)) return candidate;
   if (may_start()) return nullptr;
   return grid.resident.empty() ? nullptr : grid.resident.front();
 }
@@ -153,6 +162,7 @@ void give_up(char const* kind, char const* message) {
 
 void run_block(Block* running) {
   running->progress_seen = grid.progress;
+  running->paused = false;
   wake_spinning(*running);
   Counters const before = counters;
   run(running);
@@ -163,7 +173,7 @@ void run_block(Block* running) {
   if (grid.stopped) return;
   if (running->alive == 0)
     retire(running);
-  else if (!spins(*running))
+  else if (!running->paused && !spins(*running))
     give_up("deadlock", "nobody can end this wait");
 }
 
@@ -179,7 +189,7 @@ void run_grid() {
     }
     run_block(running);
     if (running->alive) std::rotate(grid.resident.begin(), grid.resident.begin() + 1, grid.resident.end());
-    vain = grid.progress == progress && !may_start() ? vain + 1 : 0;
+    vain = grid.progress == progress && !running->paused && !may_start() ? vain + 1 : 0;
     progress = grid.progress;
     if (vain > kVainRounds * int(grid.resident.size()) && !grid.stopped)
       give_up("livelock", grid.started < grid.blocks ? "the resident blocks poll for one that cannot start"

@@ -95,6 +95,14 @@ void spin(char const* what, Site site) {
   wait_for(what, site);
 }
 
+void maybe_pause_block() {
+  if (grid.options.schedule != Schedule::random || grid.blocks == 1 || random_below(2)) return;
+  Thread* thread = self();
+  make_ready(warp_of(thread), 1u << thread->lane);
+  block->paused = true;
+  leave_fiber_resumably();
+}
+
 void exit_thread() {
   Thread* thread = self();
   thread->exited = true;

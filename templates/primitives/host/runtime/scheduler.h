@@ -10,6 +10,8 @@ void make_ready(Warp& warp, uint32_t lanes);
 void wait_for(char const* what, Site site, uint32_t id = 0);
 // The running thread polls memory in vain: it runs again when the rest of its block has run.
 void spin(char const* what, Site site);
+// Random schedule: now and then the running block pauses, where others could see what it just did.
+void maybe_pause_block();
 // The running thread is done.
 [[noreturn]] void exit_thread();
 

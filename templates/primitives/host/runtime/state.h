@@ -111,6 +111,7 @@ struct Block {
   std::vector<Transfer> transfers;  // in flight, of the copy engine
   std::vector<WgmmaQueue> wgmma;    // by warp
   uint64_t progress_seen;
+  bool paused;  // in favour of other blocks, though its threads could go on
 };
 
 struct Grid {

@@ -1,0 +1,91 @@
+"""A run of `gpu.py`: where it writes, how long it may take, what it measures with, and steps that are done once."""
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tuner import arch, tune
+from tuner.check import Checker
+from tuner.gpu_device import Physical
+from tuner.ledger import Ledger
+from tuner.measure import Bench
+from tuner.nvrtc import Compiler
+from tuner.policy import MeasurementPolicy
+from tuner.simulated import Simulation
+from tuner.store import Store
+from tuner.worker import Worker
+
+
+class Results:
+    """results.json: steps by name, each written when it is done, whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.steps: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def put(self, step: str, data: Any) -> None:
+        self.steps[step] = data
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(self.steps, indent=1, default=str))
+        partial.replace(self._path)
+
+
+class Run:
+    """One call of the program."""
+
+    def __init__(self, out: Path, minutes: float, simulate: bool, stack: ExitStack) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out, self.simulate, self.seconds = out, simulate, 60 * minutes
+        self._started = time.monotonic()
+        self.results = Results(out / "results.json")
+        self.place = Simulation() if simulate else Physical()
+        self.policy = MeasurementPolicy()
+        self.store = stack.enter_context(Store.open(out / "tuner.db"))
+        self.compiler, self.checker = stack.enter_context(Compiler()), stack.enter_context(Checker(1))
+        self.worker = stack.enter_context(Worker(self.place))
+        self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
+        self.gpu = arch.gpu(str(self.worker.look().facts["gpu"]))
+        self.outcomes: list[tune.Outcome] = []
+
+    @property
+    def left_s(self) -> float:
+        return self.until(1.0)
+
+    def until(self, share: float) -> float:
+        """Seconds until this share of the run's time is over; negative afterwards."""
+        return self._started + share * self.seconds - time.monotonic()
+
+    def say(self, text: str) -> None:
+        line = f"[{self.left_s:5.0f} s left] {text}"
+        print(line, file=sys.stderr, flush=True)
+        with (self.out / "log.txt").open("a") as log:
+            log.write(line + "\n")
+
+    def step(self, name: str, work: Callable[[], Any]) -> bool:
+        """Do and write one step, unless it is done or the time is up; whether it was done now.
+
+        What failed, or was not finished in its time, is taken up again by the next call.
+        """
+        known = self.results.steps.get(name)
+        if self.left_s <= 0 or (known is not None and "error" not in known and known.get("finished", True)):
+            return False
+        started = time.monotonic()
+        try:
+            data = work()
+        except Exception as error:  # the next step may still tell something
+            data = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+        self.results.put(name, data | {"seconds": round(time.monotonic() - started, 2)})
+        self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}")
+        return True
+
+    def show(self, name: str, work: Callable[[], object]) -> None:
+        """Write what only shows what is known: a failure is told, and costs nothing else."""
+        try:
+            work()
+        except Exception as error:
+            self.say(f"{name}: {type(error).__name__}: {error}")

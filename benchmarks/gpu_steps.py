@@ -1,0 +1,174 @@
+"""What `gpu.py` does, a function a step: each returns what results.json keeps, with a `summary` for the log."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_run import Run
+
+from tuner import bench, operators, peers, summary, tune
+from tuner.cubin import Cubin
+from tuner.device import Code
+from tuner.measure import Measurer
+from tuner.nvrtc import Options
+from tuner.operator import to_fields
+from tuner.pool import Limits, Lost, Pool
+from tuner.records import Snapshot
+from tuner.render import render
+from tuner.report import write
+from tuner.settle import settle
+from tuner.trial import Task
+
+ROOT = Path(__file__).parents[1]
+_CONFORMANCE = "conformance.txt"
+_TRIES, _REHEARSED_TRIES = 160, 6
+
+
+def device(run: Run) -> dict[str, Any]:
+    facts = dict(run.worker.look(ceilings=True).facts)
+    run.store.add_device(run.gpu.name, facts)
+    graphs = f"no CUDA graphs ({facts['no_graph']})" if facts.get("no_graph") else "CUDA graphs"
+    return facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
+
+
+def matmul() -> dict[str, Any]:
+    """In a process of its own: a framework keeps GPU memory as long as it lives."""
+    memory = resource.getrlimit(resource.RLIMIT_AS)[1]
+    with Pool(peers.matmul_tflop_s, workers=1, limits=Limits(120.0, memory)) as pool:
+        try:
+            ((_, answer),) = pool.run([8192])
+        except peers.AbsentError as error:
+            return {"summary": f"absent: {error}"}
+    if isinstance(answer, Lost):
+        return {"error": answer.reason}
+    return {"tflop_s": answer, "summary": f"bf16 matmul {answer:.0f} TFLOP/s"}
+
+
+@contextmanager
+def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
+    """The tests that need a device, in the background: most of their time goes into compiling."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", str(ROOT / "tests" / "gpu")]
+    with (run.out / _CONFORMANCE).open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) -> dict[str, Any]:
+    """What the tests come to; what they said so far where the time does not suffice."""
+    log = run.out / _CONFORMANCE
+    try:
+        code = started.wait(max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        return {"finished": False, "summary": f"not through in its time, see {log.name}"}
+    last = log.read_text().strip().rpartition("\n")[2]
+    return {"exit": code, "summary": last} | ({"error": last} if code else {})
+
+
+def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """Every default of every implementation, side by side, so that later steps find them in the cache."""
+    jobs = [_job(run, *each) for operator, problem in problems for each in _served(run, operator, problem)]
+    failed = [str(found.reason) for _, found in run.compiler.compile_many(jobs) if not isinstance(found, Cubin)]
+    return {"failed": failed, "summary": f"{len(jobs) - len(failed)} of {len(jobs)} defaults compile"}
+
+
+def _served(run: Run, operator: Any, problem: Any) -> list[tuple[Any, Any, Any]]:
+    """(operator, implementation, problem) of those that serve a problem here, or else their own example."""
+    found = []
+    for each in operators.implementations(operator.name):
+        chosen = next((p for p in (problem, each.example) if p and each.refusal(p, run.gpu.arch) is None), None)
+        if chosen is not None:
+            found.append((operator, each, chosen))
+    return found
+
+
+def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
+    """The default config of every implementation, on every edge case of a problem's static fields.
+
+    One that does not serve these is verified on its own example.
+    """
+    found = {}
+    for _, each, chosen in _served(run, operator, problem):
+        small = operator.tails(chosen)[-1]  # a naive kernel takes long for a large one
+        about = "" if chosen is problem else " (its example)"
+        found[each.name + about] = _verified(run, operator, each, small)
+    wrong = [f"{name}: {text}" for name, text in found.items() if text != "right"]
+    counted = f"{len(found) - len(wrong)} of {len(found)} implementations right"
+    return {"found": found, "summary": "; ".join([counted, *wrong])}
+
+
+def _job(run: Run, operator: Any, implementation: Any, problem: Any) -> Any:
+    config = implementation.default(problem, run.gpu.arch)
+    return render(operator, implementation, problem, config), Options(run.gpu.arch.name)
+
+
+def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str:
+    ((_, cubin),) = run.compiler.compile_many([_job(run, operator, implementation, problem)])
+    if not isinstance(cubin, Cubin):
+        return f"does not compile: {cubin.reason}"
+    config = to_fields(implementation.default(problem, run.gpu.arch))
+    code = Code(operator.name, implementation.name, to_fields(problem), config, cubin.image)
+    timed = run.worker.time(Task(code, run.policy, timed=False))
+    return timed.fell.reason if timed.fell else "right"
+
+
+def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
+    """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
+    tries, deadline = _REHEARSED_TRIES if run.simulate else _TRIES, time.monotonic() + seconds
+    request = tune.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
+    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
+    restarts = run.worker.restarts
+    outcome = tune.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
+    outcome, standing = settle(outcome, run.store, measurer)
+    run.outcomes.append(outcome)
+    run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
+    record = outcome.record
+    time_us = record.measurement.time_us if record and record.measurement else None
+    return {
+        "record": asdict(record) if record else None,
+        "standing": asdict(standing) if standing else None,
+        "tried": len(outcome.tried),
+        "failed": [each.attempt.failure.reason for each in outcome.tried if each.attempt.failure],
+        "canary_us": measurer.canary.times_us,
+        "voided": measurer.canary.voided,
+        "restarts": run.worker.restarts - restarts,
+        "why_stopped": outcome.why_stopped,
+        "finished": record is not None and (outcome.seconds < seconds or len(outcome.tried) >= tries),
+        "summary": f"{time_us:.1f} us after {len(outcome.tried)} tries" if time_us else "nothing right was found",
+    }
+
+
+def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: float) -> dict[str, Any]:
+    """The comparison, in the log as a table."""
+    run.worker.rest()  # its tensors would stand in the way of the peers'
+    snapshot = Snapshot.load([run.out / "tuner.db"])
+    related = bench.context(operator, problem)
+    context = (bench.contender(*related, run.gpu, snapshot),) if related else ()
+    ours = bench.contender(operator, problem, run.gpu, snapshot)
+    found = bench.compare(ours, run.place, run.policy, context=context, kind=kind, patience_s=seconds)
+    lines = [" | ".join(row) for row in found.table()]
+    finished = all(row.state != "lost" for row in found.rows)  # with more time it may come through
+    return found.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}
+
+
+def report(run: Run) -> None:
+    summary.write(run.outcomes, run.out / "report.html")
+
+
+def page(run: Run, group: str) -> None:
+    """All comparisons of a group of steps so far, of earlier calls too, as one page."""
+    steps = [data for name, data in run.results.steps.items() if name.startswith(f"{group} ") and "rows" in data]
+    if steps:
+        found = [bench.Comparison.of(data) for data in steps]
+        write(bench.page(found), run.out / "peers" / f"{group.replace(' ', '-')}.html")

@@ -1,0 +1,155 @@
+"""flash_attention_backward on mma.sync (sm_80 and up): dK and dV by blocks of keys, dQ by blocks of queries."""
+
+from typing import Any
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+
+from ..flash_attention.mma_sync import refusal
+from ..flash_attention.operator import Problem
+from .mma_sync_config import (
+    WARP,
+    Config,
+    kv_columns,
+    kv_register_estimate,
+    kv_smem_bytes,
+    q_register_estimate,
+    q_smem_bytes,
+    register_limit,
+)
+from .mma_sync_work import row_lanes, work
+
+ROW_THREADS = 256
+_INPUTS = ("dout", "q", "k", "v")
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={
+            "BN_kv": (32, 64, 96, 128),
+            "BM_kv": (16, 32, 48, 64),
+            "kv_warps": (2, 4, 6, 8),
+            "kv_stages": (2, 3),
+            "kv_slices": (1, 2, 3, 4),
+            "kv_min_ctas": (1, 2),
+            "BM_q": (32, 64, 96, 128),
+            "BN_q": (16, 32, 48, 64),
+            "q_warps": (2, 4, 6, 8),
+            "q_stages": (2, 3),
+            "q_min_ctas": (1, 2),
+        },
+        constraints=(
+            _whole_rows("keys", lambda c: c.BN_kv, lambda c: c.kv_warps),
+            _whole_rows("queries", lambda c: c.BM_q, lambda c: c.q_warps),
+            Constraint("a thread loads the values of a query", lambda c: c.BM_kv <= WARP * c.kv_warps),
+            Constraint("only D > 96 is worth being cut into slices", lambda c: (c.kv_slices == 1) | (D > 96)),
+            Constraint("every slice holds columns", lambda c: kv_columns(D, c) * (c.kv_slices - 1) < D // 8),
+            _fits(arch, "dK and dV", lambda c: kv_smem_bytes(D, c), lambda c: c.kv_min_ctas),
+            _fits(arch, "dQ", lambda c: q_smem_bytes(D, c), lambda c: c.q_min_ctas),
+            Constraint(
+                "sums, scores and products of dK and dV fit the registers",
+                lambda c: kv_register_estimate(D, c) <= register_limit(c.kv_warps, c.kv_min_ctas, arch),
+            ),
+            Constraint(
+                "sums, scores and products of dQ fit the registers",
+                lambda c: q_register_estimate(D, c) <= register_limit(c.q_warps, c.q_min_ctas, arch),
+            ),
+        ),
+    )
+
+
+def _whole_rows(of: str, rows: Any, warps: Any) -> Constraint:
+    return Constraint(f"a warp owns 16 or 32 {of}", lambda c: (rows(c) == 16 * warps(c)) | (rows(c) == 32 * warps(c)))
+
+
+def _fits(arch: Arch, of: str, smem: Any, min_ctas: Any) -> Constraint:
+    return Constraint(
+        f"the blocks of {of} asked for fit the shared memory of an SM",
+        lambda c: (smem(c) <= arch.smem_per_block) & (min_ctas(c) * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
+    kv_smem, q_smem, lanes = int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)), row_lanes(D)
+    kv_grid = (-(-problem.seq_k // config.BN_kv) * config.kv_slices, HK, B)
+    q_grid = (-(-T // config.BM_q), H, B)
+    common = (*_INPUTS, "row_values")
+    return Plan(
+        launches=(
+            Launch(
+                "flash_attention_backward_rows",
+                (-(-B * H * T * lanes // ROW_THREADS), 1, 1),
+                ROW_THREADS,
+                0,
+                ("dout", "o", "lse", "row_values", "batch", "heads", "seq_q"),
+            ),
+            Launch(
+                "flash_attention_backward_dkv",
+                kv_grid,
+                WARP * config.kv_warps,
+                kv_smem,
+                (*common, "dk", "dv", "softmax_scale", *_SIZES),
+            ),
+            Launch(
+                "flash_attention_backward_dq",
+                q_grid,
+                WARP * config.q_warps,
+                q_smem,
+                (*common, "dq", "softmax_scale", *_SIZES),
+            ),
+        ),
+        constants={
+            "row_threads": ROW_THREADS,
+            "row_lanes": lanes,
+            "kv_columns": int(kv_columns(D, config)),
+            "kv_smem_bytes": kv_smem,
+            "q_smem_bytes": q_smem,
+        },
+        workspaces=(Workspace("row_values", DType.FP32, (B, H, T, 2)),),
+    )
+
+
+# Rows and warps of a block, a step: the first that fits is the default.
+_KEYS = (
+    (128, 32, 8, 1),
+    (64, 32, 4, 1),
+    (64, 16, 4, 1),
+    (64, 32, 4, 2),
+    (64, 16, 4, 2),
+    (32, 16, 2, 2),
+    (32, 16, 2, 4),
+)
+_QUERIES = ((128, 32, 8), (64, 32, 4), (64, 16, 4), (32, 16, 2))
+_REGISTERS = 216  # an estimate up to here compiles without spills on every arch
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The largest tiles that neither spill nor exceed an arch's shared memory."""
+    D = problem.head_dim
+    for BN_kv, BM_kv, kv_warps, kv_slices in _KEYS:
+        for BM_q, BN_q, q_warps in _QUERIES:
+            config = Config(BN_kv, BM_kv, kv_warps, 2, kv_slices, 1, BM_q, BN_q, q_warps, 2, 1)
+            smem = max(int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)))
+            registers = max(float(kv_register_estimate(D, config)), float(q_register_estimate(D, config)))
+            if smem <= arch.smem_per_block and registers <= _REGISTERS:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+
+
+IMPLEMENTATION = Implementation(
+    name="mma_sync",
+    summary="tensor cores through mma.sync; scores are computed once for dK and dV and once for dQ, without atomics",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,75 @@
+"""flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.operator import Implementation, Launch, Plan, Work
+
+from ..flash_attention.naive import WARP, Config, default, space
+from ..flash_attention.operator import Problem, visible_keys
+
+_ENTRY = "flash_attention_backward_naive"
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    def launch(entry: str, rows: int) -> Launch:
+        return Launch(f"{_ENTRY}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0)
+
+    return Plan((launch("dq", query_rows(problem)), launch("dkv", key_rows(problem))), {})
+
+
+def query_rows(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.seq_q
+
+
+def key_rows(problem: Problem) -> int:
+    return problem.batch * problem.kv_heads * problem.seq_k
+
+
+def _blocks(rows: int, problem: Problem, config: Config) -> int:
+    return -(-rows * (problem.head_dim // config.columns) // config.threads)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself."""
+    D, columns, element = problem.head_dim, config.columns, problem.dtype.itemsize
+    attended = problem.batch * problem.heads * int(np.sum(visible_keys(problem)))
+    pairs = attended * (D // columns) / WARP
+
+    def tensors(of_queries: int, of_keys: int) -> float:
+        rows = of_queries * query_rows(problem) + of_keys * key_rows(problem)
+        return float(element * D * rows + 4 * query_rows(problem))
+
+    def launch(rows: int, products: int, recomputed: int, chain: float, dram_bytes: float) -> Work:
+        return Work(
+            ctas=_blocks(rows, problem, config),
+            warps=config.threads // WARP,
+            mma=0,
+            fma=pairs * ((2 + recomputed) * D + products * columns + 4),
+            mufu=pairs,
+            alu=pairs * (4 * D + columns),
+            smem_wavefronts=0,
+            l2_bytes=pairs * element * ((4 + recomputed) * D + products * columns),
+            dram_bytes=dram_bytes,
+            barriers=0,
+            longest_cta=1,
+            chain=chain,
+        )
+
+    group = problem.heads // problem.kv_heads
+    return (
+        launch(query_rows(problem), 1, 0, problem.seq_k, tensors(4, 2)),
+        launch(key_rows(problem), 2, 1, problem.seq_q * group, tensors(3, 4)),
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

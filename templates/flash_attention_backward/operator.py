@@ -1,0 +1,175 @@
+"""flash_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Role, Tolerance
+
+from ..flash_attention import operator as forward
+from ..flash_attention.operator import LAYOUTS, Problem, visible_keys
+
+_QUERIES = ("batch", "seq_q", "heads", "head_dim")
+_KEYS = ("batch", "seq_k", "kv_heads", "head_dim")
+
+
+def _tensor(name: str, dims: tuple[str, ...], role: Role = Role.INPUT, doc: str = "") -> Argument:
+    return Argument(name, "dtype", dims, role, strided=True, doc=f"{doc}; rows 16-byte aligned".removeprefix("; "))
+
+
+ARGUMENTS = (
+    _tensor("dout", _QUERIES, doc="gradient of o"),
+    _tensor("q", _QUERIES),
+    _tensor("k", _KEYS),
+    _tensor("v", _KEYS),
+    _tensor("o", _QUERIES, doc="what flash_attention returned"),
+    Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
+    _tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"),
+    _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
+    _tensor("dv", _KEYS, Role.OUTPUT, "gradient of v, likewise"),
+    Argument(
+        "softmax_scale",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda problem: float(problem.head_dim**-0.5),
+        doc="positive; default head_dim ** -0.5",
+    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k")),
+)
+
+
+INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """q, k, v of a kind of flash_attention, with its o and lse, and dout from N(0, 1).
+
+    peaked: scores of standard deviation 4, so that few keys take most; where one takes all, dq and dk are zero.
+    two_keys: keys are one of two in turn, so that the gradients give away a mask that is off by one; with all keys
+    equal dq would be zero.
+    """
+    if kind not in INPUT_KINDS:
+        raise UsageError(f"inputs {kind!r}: flash_attention_backward has {', '.join(INPUT_KINDS)}")
+    arrays = forward.inputs(problem, rng, "one_hot" if kind == "one_hot" else "normal")
+    if kind == "peaked":
+        arrays["q"] *= 4
+    elif kind == "two_keys":
+        arrays["k"][:] = arrays["k"][:, np.arange(problem.seq_k) % 2]
+    results = forward.rounded(problem, arrays)
+    dtype = problem.dtype.numpy
+    dout = rng.standard_normal(results["o"].shape).astype(dtype)
+    return arrays | {"dout": dout, "o": results["o"].astype(dtype), "lse": results["lse"].astype(np.float32)}
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """dq, dk and dv in float64, from q, k, v and dout alone."""
+    return gradients(problem, arrays, rounded=False)
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """From the given o and lse, with P, dS and the results rounded to the dtype, as the kernels round them."""
+    return gradients(problem, arrays, rounded=True)
+
+
+def gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    """With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
+
+    dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D)      dQ = scale · dS K      dK = scale · dSᵀ Q
+    """
+    q, k, v, dout = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout"))
+    known = arrays if rounded else forward.reference(problem, arrays)
+    o, lse = known["o"].astype(np.float64), known["lse"].astype(np.float64)
+    scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
+    visible = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+    for b, h in np.ndindex(problem.batch, problem.heads):
+        shared = h // (problem.heads // problem.kv_heads)
+        keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
+        p = _probabilities(scale * q[b, :, h] @ keys.T, lse[b, h], visible)
+        ds = p * (upstream @ values.T - np.sum(upstream * o[b, :, h], axis=1, keepdims=True))
+        if rounded:
+            p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
+        found["dv"][b, :, shared] += p.T @ upstream
+        found["dq"][b, :, h] = scale * ds @ keys
+        found["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
+    return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
+
+
+def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:
+    """P [T, S]; 0 in a row that attends no key, whose lse is -inf."""
+    exponents = np.where(visible, scores - np.where(np.isfinite(lse), lse, 0)[:, None], -np.inf)
+    found: Array = np.exp(exponents)
+    return found
+
+
+def _round(x: Array, dtype: DType) -> Array:
+    return x.astype(dtype.numpy).astype(np.float64)
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    """To the rounding of P, dS and the results to the dtype."""
+    limit = Tolerance(5e-3 if problem.dtype is DType.BF16 else 7e-4)
+    return dict.fromkeys(("dq", "dk", "dv"), limit)
+
+
+def cost(problem: Problem) -> Cost:
+    """Five products of a multiply-add an element of D and an attended pair; every tensor once."""
+    pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem)))
+    elements = problem.head_dim * problem.batch * 4 * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
+    lse_bytes = 4 * problem.batch * problem.heads * problem.seq_q
+    return Cost(flops=10 * problem.head_dim * pairs, bytes=problem.dtype.itemsize * elements + lse_bytes)
+
+
+def flash_attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    layout: str = "bthd",
+) -> Request:
+    """The gradients of flash_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
+
+    dout: the gradient of o; o and lse: what flash_attention returned for the same q, k, v and options, which mean what
+    they mean there. dout, q, o: [B, T, H, D]; k, v: [B, S, HK, D], or with layout="bhtd" [B, H, T, D] and
+    [B, HK, S, D]; lse: fp32 [B, H, T]. fp16 or bf16, all alike. Views are taken as they are: the last dim is contiguous
+    and every row starts at a multiple of 16 bytes.
+
+    dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
+    0. The same inputs give the same bits. There is no gradient through lse.
+
+    Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
+    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
+        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
+    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
+    axes = dict.fromkeys(("dout", "q", "k", "v", "o", "dq", "dk", "dv"), LAYOUTS[layout])
+    arrays = {"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}
+    return Request(arrays, {"causal": causal}, scalars, axes)
+
+
+OPERATOR = Operator(
+    name="flash_attention_backward",
+    summary="gradients of flash_attention, with exact tiles for every head_dim and the same bits every time",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=INPUT_KINDS,
+    reference=reference,
+    rounded=rounded,
+    tolerance=tolerance,
+    cost=cost,
+    tails=forward.tails,
+    call=flash_attention_backward,
+    folder=Path(__file__).parent,
+)

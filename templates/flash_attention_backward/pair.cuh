@@ -1,0 +1,27 @@
+// One query and one key, by one thread in fp32.
+#pragma once
+#include "flash_attention_backward/row.cuh"
+
+struct Pair {
+  float p, ds;  // a probability, and the gradient of its score
+};
+
+template <class T, int D>
+struct QueryRow {
+  T const *q, *dout;
+  float shift, delta;
+
+  __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse)
+      : q(q), dout(dout), shift(shift_of(lse)), delta(dot(dout, o)) {}
+
+  __device__ __forceinline__ Pair with(T const* k, T const* v, float scale) const {
+    float const p = exp2_approx(dot(q, k) * scale * kLog2e - shift);
+    return {p, p * (dot(dout, v) - delta)};
+  }
+  static __device__ __forceinline__ float dot(T const* a, T const* b) {
+    float sum = 0;
+#pragma unroll 8
+    for (int d = 0; d < D; ++d) sum += to_float(a[d]) * to_float(b[d]);
+    return sum;
+  }
+};

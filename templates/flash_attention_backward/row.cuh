@@ -1,0 +1,25 @@
+// What every pair of a row shares: the exponent that P is taken relative to, and D, the sum of dO ∘ O over the row.
+#pragma once
+#include "math.cuh"
+#include "types.cuh"
+
+// P = 2^(scale · log₂ e · S - shift). A row that attended no key has an lse of -inf; its shift makes P zero.
+__device__ __forceinline__ float shift_of(float lse) { return lse == -kInfinity ? kInfinity : lse * kLog2e; }
+
+// One row by the D / 8 first of kLanes neighbouring lanes, 8 elements each; all lanes get the sum.
+template <class T, int D, int kLanes>
+__device__ __forceinline__ float row_product(T const* g_dout, T const* g_o, int lane) {
+  float sum = 0;
+  if (lane < D / 8) {
+    uint4 const a = reinterpret_cast<uint4 const*>(g_dout)[lane], b = reinterpret_cast<uint4 const*>(g_o)[lane];
+    uint32_t const left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum += unpack_lo<T>(left[i]) * unpack_lo<T>(right[i]);
+      sum += unpack_hi<T>(left[i]) * unpack_hi<T>(right[i]);
+    }
+  }
+#pragma unroll
+  for (int step = kLanes / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  return sum;
+}

@@ -1,0 +1,28 @@
+"""The precision of matrix products: the templates' class of operands, and what sizes and counts follow from it."""
+
+from dataclasses import dataclass
+
+from .problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    cuda: str  # the class of the templates
+    nbytes: int  # an element in shared memory and in images
+    step: int  # of the contraction, one mma
+    products: int  # of two tiles, that are summed
+    registers: int  # of one operand A
+
+
+BF16 = Operands("Bf16Operands", 2, 16, 1, 4)
+TF32 = Operands("Tf32Operands<false>", 4, 8, 1, 4)
+FP32 = Operands("Tf32Operands<true>", 4, 8, 3, 8)
+
+
+def operands_of(problem: Problem) -> Operands:
+    return {"bf16": BF16, "tf32": TF32, "fp32": FP32}[problem.operands]
+
+
+def column_stride(nbytes: int) -> int:
+    """Bytes of a row of `nbytes` that warps read down columns of: an odd number of 32 bytes."""
+    return 32 * (nbytes // 32 | 1)

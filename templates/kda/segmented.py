@@ -1,0 +1,119 @@
+"""kda for few heads and long sequences on mma.sync (sm_80 and up): each sequence is cut into segments, exactly."""
+
+from dataclasses import replace
+from itertools import product
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+
+from .operands import operands_of
+from .optional import taken
+from .prep_scan import plan as scan_plan
+from .prep_scan import refusal as refused_by_chunks
+from .prep_scan import space as scan_space
+from .prep_scan_config import register_estimate, scan_threads
+from .prep_scan_work import images
+from .problem import MAX_BLOCKS, Problem
+from .segmented_config import MERGE_STAGES, Config, merge_smem_bytes, merge_threads
+from .segmented_work import work
+
+SEGMENTS = (4, 8, 16, 32, 64)
+BLOCKS = 256  # a default does not cut further once a scan has so many
+CHUNKS = 16  # nor below so many chunks a segment
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.use_cu_seqlens:
+        return "packed sequences are not cut into segments: use prep_scan"
+    if problem.batch * SEGMENTS[0] > MAX_BLOCKS:
+        return f"batch {problem.batch}: so many sequences need no segments, and exceed the grid"
+    return refused_by_chunks(problem, arch)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, operands = problem.key_dim, operands_of(problem)
+    scan, registers = scan_space(problem, arch), arch.registers_per_sm
+    return Space(
+        Config,
+        choices={**scan.choices, "segments": SEGMENTS, "scan_min_ctas": (1, 2, 3), "merge_columns": (4, 8)},
+        constraints=(
+            *scan.constraints,
+            Constraint("a block has columns of the state or of its map, not both", lambda c: K % c.BV == 0),
+            Constraint(
+                "the blocks of a scan asked for fit the registers of an SM",
+                lambda c: c.scan_min_ctas * scan_threads(c) * register_estimate(K, c, operands) <= registers,
+            ),
+            Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
+            Constraint("segments fit the grid", lambda c: problem.batch * c.segments <= MAX_BLOCKS),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """prep as prep_scan launches it; then maps, their merge, and the scan."""
+    K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
+    chunks, smem = scan_plan(problem, config), int(merge_smem_bytes(K, config))
+    prep, scan = chunks.launches
+    grid = (V // (2 * config.merge_columns), heads, problem.batch)
+    return Plan(
+        launches=(
+            prep,
+            _scan_launch(problem, scan, "kda_map", (V + K) // config.BV, S - 1, "maps"),
+            Launch("kda_merge", grid, merge_threads(K), smem, ("seq_len", "value_heads", "maps", "states")),
+            _scan_launch(problem, scan, "kda_scan", V // config.BV, S, "o", "final_state"),
+        ),
+        constants={**chunks.constants, "merge_stages": MERGE_STAGES, "merge_smem_bytes": smem},
+        workspaces=(
+            *chunks.workspaces,
+            Workspace("maps", DType.FP32, (problem.batch, heads, S - 2, K, K)),
+            Workspace("states", DType.FP32, (problem.batch, heads, S - 1, K, V)),
+        ),
+    )
+
+
+def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segments: int, *written: str) -> Launch:
+    """`blocks` as `scan` has them share the columns of what is carried through each of `segments` segments."""
+    return replace(
+        scan,
+        entry=entry,
+        grid=(blocks, problem.value_heads, problem.batch * segments),
+        arguments=taken(problem, "v", "initial_state", *written, "seq_len", "value_heads", "chunks", "states"),
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Blocks as prep_scan's, two on an SM unless operands are split, and segments until there are enough of them."""
+    found, whole = space(problem, arch), operands_of(problem).products == 1
+    choices = product((64, 48, 32, 16), (4, 3, 2), (2, 4, 8, 1), (2, 1) if whole else (1,))
+    for BV, stages, groups, scans in choices:
+        segments, columns = _segments(problem, BV), _merge_columns(problem)
+        config = Config(16, BV, 16, stages, True, 2, 0, groups, 1, segments, scans, columns)
+        if found.refusal(config) is None:
+            return config
+    raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+
+
+def _segments(problem: Problem, BV: int) -> int:
+    blocks = -(-problem.value_dim // BV) * problem.value_heads * problem.batch
+    chunks = images(problem, 16)
+    return max(n for n in SEGMENTS if n == SEGMENTS[0] or (n * CHUNKS <= chunks and n * blocks <= BLOCKS))
+
+
+def _merge_columns(problem: Problem) -> int:
+    """As many as leave a block for half of a large device's SMs."""
+    return 8 if problem.batch * problem.value_heads * problem.value_dim // 16 >= 64 else 4
+
+
+IMPLEMENTATION = Implementation(
+    name="segmented",
+    summary="sequences cut into segments that are scanned side by side, joined by their affine maps in fp32",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

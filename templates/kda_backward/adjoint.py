@@ -1,0 +1,171 @@
+"""kda's backward by the recurrence: the adjoint of each token's step, from the last token to the first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.operator import Array, Arrays
+
+from ..kda.recurrence import L2_EPSILON
+from .problem import Problem
+
+
+def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, arrays: Arrays) -> Arrays:
+    """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
+    found = []
+    for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
+        if last == first:  # a sequence without a token hands the gradient of its state on
+            shape = (1, problem.value_heads, problem.key_dim, problem.value_dim)
+            kept = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
+            found.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
+            continue
+        alone = replace(problem, use_cu_seqlens=False, seq_len=last - first)
+        tokens = {name: arrays[name][:, first:last] for name in _TOKENS}
+        states = {name: arrays[name][n : n + 1] for name in ("initial_state", "dht")}
+        found.append(compute(alone, {**arrays, **tokens, **states}))
+    gradients = {name: [each[name] for each in found if name in each] for name in ("dq", "dk", "dv", "dg", "dbeta")}
+    joined = {name: np.concatenate(parts, axis=1) for name, parts in gradients.items()}
+    return {**joined, "dh0": np.concatenate([each["dh0"] for each in found])}
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """q (scaled), k, g [B, HV, T, K], v, do [B, HV, T, V], beta [B, HV, T]; the states before and their gradients
+    after the sequence [B, HV, K, V]. Of one precision, which is that of the results."""
+
+    q: Array
+    k: Array
+    v: Array
+    g: Array
+    beta: Array
+    d_o: Array
+    state: Array
+    d_state: Array
+    scale: float
+
+
+_TOKENS = ("q", "k", "v", "g", "beta", "d_o")
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """dq, dk, dv, dg, dbeta and dh0 in float64, one token after the other."""
+    if problem.use_cu_seqlens:
+        return by_sequence(reference, problem, arrays)
+    return outputs(problem, arrays, adjoint(operands(problem, arrays, np.float64)))
+
+
+def adjoint(x: Operands) -> Arrays:
+    """Gradients a value head. With S' = diag(e^g) S, r = v - S'ᵀ k, u = beta r, S = S' + k uᵀ and o = Sᵀ q:
+
+    dS += q doᵀ;  dq = S do;  dbeta = rᵀ dSᵀ k;  dv = beta dSᵀ k;  dk = dS u - S' dv;  dS' = dS - k dvᵀ;
+    dg = the sums of S' dS' over values;  the dS of the token before = diag(e^g) dS'.
+    """
+    decayed = _states(x)
+    found = {name: np.zeros_like(like) for name, like in _shapes(x).items()}
+    d_state = x.d_state
+    for t in reversed(range(x.q.shape[2])):
+        q, k, g, beta, d_o = x.q[:, :, t], x.k[:, :, t], x.g[:, :, t], x.beta[:, :, t, None], x.d_o[:, :, t]
+        r = x.v[:, :, t] - _times(k, decayed[t])
+        u = beta * r
+        d_state = d_state + _outer(q, d_o)
+        d_u = _times(k, d_state)
+        d_v = beta * d_u
+        found["dq"][:, :, t] = _along(decayed[t] + _outer(k, u), d_o) * x.scale
+        found["dk"][:, :, t] = _along(d_state, u) - _along(decayed[t], d_v)
+        found["dv"][:, :, t] = d_v
+        found["dbeta"][:, :, t] = np.sum(r * d_u, axis=-1)
+        d_state = d_state - _outer(k, d_v)
+        found["dg"][:, :, t] = np.sum(decayed[t] * d_state, axis=-1)
+        d_state = np.exp(g)[..., None] * d_state
+    return {**found, "dh0": d_state}
+
+
+def _shapes(x: Operands) -> Arrays:
+    return {"dq": x.q, "dk": x.k, "dv": x.v, "dg": x.g, "dbeta": x.beta}
+
+
+def _states(x: Operands) -> list[Array]:
+    """S' of every token."""
+    found, state = [], x.state
+    for t in range(x.q.shape[2]):
+        state = np.exp(x.g[:, :, t])[..., None] * state
+        found.append(state)
+        u = x.beta[:, :, t, None] * (x.v[:, :, t] - _times(x.k[:, :, t], state))
+        state = state + _outer(x.k[:, :, t], u)
+    return found
+
+
+def operands(problem: Problem, arrays: Arrays, precision: type) -> Operands:
+    """The inputs by value heads, in `precision`."""
+    named = {name: np.moveaxis(arrays[name].astype(precision), 2, 1) for name in _TOKENS}
+    if problem.use_qk_l2norm_in_kernel:
+        named |= {name: named[name] / lengths(named[name]) for name in ("q", "k")}
+    q, k = (np.repeat(named.pop(name), problem.group, axis=1) for name in ("q", "k"))
+    if problem.use_beta_sigmoid_in_kernel:
+        named["beta"] = sigmoid(problem, named["beta"])
+    scale = float(arrays.get("scale", problem.key_dim**-0.5))
+    zeros: Array = np.zeros((problem.batch, problem.value_heads, problem.key_dim, problem.value_dim), precision)
+    state = arrays["initial_state"].astype(precision) if problem.use_initial_state else zeros
+    d_state = arrays["dht"].astype(precision) if problem.use_final_gradient else zeros
+    return Operands(q=q * precision(scale), k=k, **named, state=state, d_state=d_state, scale=scale)
+
+
+def outputs(problem: Problem, arrays: Arrays, found: Arrays) -> Arrays:
+    """Gradients a value head as the operator returns them: tokens first, dq and dk summed over each group, and carried
+    through the normalisation of q and k, and the sigmoid of beta, where there are such."""
+    result = {name: np.moveaxis(found[name], 1, 2).astype(np.float64) for name in ("dq", "dk", "dv", "dg", "dbeta")}
+    for name in ("dq", "dk"):
+        by_group = (problem.batch, problem.seq_len, problem.heads, problem.group, problem.key_dim)
+        result[name] = result[name].reshape(by_group).sum(axis=3)
+        if problem.use_qk_l2norm_in_kernel:
+            result[name] = _before_normalising(arrays[name[1:]].astype(np.float64), result[name])
+    if problem.use_beta_sigmoid_in_kernel:
+        beta = sigmoid(problem, arrays["beta"].astype(np.float64))
+        result["dbeta"] = result["dbeta"] * beta * (1 - beta / (1 + problem.allow_neg_eigval))
+    return {**result, "dh0": found["dh0"][: problem.initial_states].astype(np.float64)}
+
+
+def sigmoid(problem: Problem, x: Array) -> Array:
+    """beta, from what is given before its sigmoid."""
+    found: Array = (1 + problem.allow_neg_eigval) / (1 + np.exp(-x))
+    return found
+
+
+def lengths(x: Array) -> Array:
+    """Of the rows of x, as kda divides by them."""
+    found: Array = np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPSILON)
+    return found
+
+
+def _before_normalising(x: Array, gradient: Array) -> Array:
+    """The gradient of x, from that of n = x / length: (dn - n (n · dn)) / length."""
+    length = lengths(x)
+    n = x / length
+    result: Array = (gradient - n * np.sum(n * gradient, axis=-1, keepdims=True)) / length
+    return result
+
+
+def to_dtypes(problem: Problem, found: Arrays) -> Arrays:
+    """Outputs with the rounding of their dtypes."""
+    dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype, "dh0": DType.FP32}
+    return {name: each.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, each in found.items()}
+
+
+def _times(x: Array, state: Array) -> Array:
+    """x [B, HV, K] times state [B, HV, K, V]."""
+    product: Array = (x[:, :, None, :] @ state)[:, :, 0]
+    return product
+
+
+def _along(state: Array, x: Array) -> Array:
+    """state [B, HV, K, V] times x [B, HV, V]."""
+    product: Array = (state @ x[..., None])[..., 0]
+    return product
+
+
+def _outer(x: Array, y: Array) -> Array:
+    product: Array = x[..., :, None] * y[..., None, :]
+    return product

@@ -1,0 +1,34 @@
+"""Inputs of kda_backward that kernels find hard, and the small problems that hit every edge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.operator import Arrays
+
+from ..kda import cases as forward
+from .problem import Problem
+
+INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes")
+_FORWARD = ("q", "k", "v", "g", "beta", "cu_seqlens", "initial_state")
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """kda's inputs of that kind, and gradients of its outputs that are drawn like them."""
+    drawn = forward.inputs(problem.forward(), rng, kind)
+    d_o = rng.standard_normal((problem.batch, problem.seq_len, problem.value_heads, problem.value_dim))
+    dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.key_dim, problem.value_dim))
+    return {
+        **{name: drawn[name] for name in _FORWARD},
+        "d_o": d_o.astype(problem.dtype.numpy),
+        "dht": dht.astype(np.float32),
+    }
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
+    if problem.use_cu_seqlens:
+        packed = ((1, 1, 1, 2), (45, 1, 1, 3), (61, 1, 2, 5), (70, 2, 2, 7))
+        return tuple(replace(problem, seq_len=T, heads=H, value_heads=HV, boundaries=N) for T, H, HV, N in packed)
+    shapes = ((1, 1, 1, 1), (1, 45, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 61, 1, 1), (1, 40, 2, 4))
+    return tuple(replace(problem, batch=B, seq_len=T, heads=H, value_heads=HV) for B, T, H, HV in shapes)

@@ -1,0 +1,172 @@
+"""kda_backward in four launches on mma.sync (sm_80 and up): two scans between what chunks do in parallel."""
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+
+from .chunked_config import (
+    CHUNK,
+    WARP,
+    Config,
+    forward_bytes,
+    gradient_registers,
+    gradient_smem_bytes,
+    gradient_threads,
+    image_bytes,
+    prepare_registers,
+    prepare_smem_bytes,
+    register_limit,
+    reverse_bytes,
+    scan_registers,
+    scan_smem_bytes,
+    scan_threads,
+)
+from .chunked_work import chunks, work
+from .optional import pointers, taken
+from .problem import Problem
+
+_SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans leave for the gradients
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "chunked rounds operands to bf16, which fp32 tensors are too exact for: use naive"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, V = problem.key_dim, problem.value_dim
+    return Space(
+        Config,
+        choices={
+            "BV": (16, 32, 48, 64, 96, 128),
+            "rows": (16, 32),
+            "stages": (2, 3, 4),
+            "channels": (16, 32, 64),
+            "prepare_warps": (1, 2, 4, 8),
+            "prepare_ctas": (1, 2, 4),
+            "gradient_chunks": (1, 2, 4, 8),
+            "gradient_ctas": (1, 2, 3, 4),
+            "gradient_steps": (1, 2),
+        },
+        constraints=(
+            Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
+            Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
+            Constraint("warps share the channels of a chunk evenly", lambda c: K % c.channels == 0),
+            Constraint(
+                "the stages of reverse fit the shared memory",
+                lambda c: scan_smem_bytes(reverse_bytes(K), c) <= arch.smem_per_block,
+            ),
+            Constraint(
+                "the chunks of prepare fit the shared memory", lambda c: prepare_smem_bytes(K, c) <= arch.smem_per_block
+            ),
+            Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(K, c) <= 512),
+            Constraint(
+                "the chunks of prepare fit the registers",
+                lambda c: prepare_registers() <= register_limit(WARP * c.prepare_warps * c.prepare_ctas, arch),
+            ),
+            Constraint(
+                "the state fits the registers",
+                lambda c: scan_registers(K, c) <= register_limit(scan_threads(c), arch),
+            ),
+            Constraint(
+                "the sums of gradients fit the registers",
+                lambda c: gradient_registers(c) <= register_limit(gradient_threads(K, c) * c.gradient_ctas, arch),
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    K, V, B, HV, NT = problem.key_dim, problem.value_dim, problem.batch, problem.value_heads, chunks(problem)
+    sizes = {
+        "image_bytes": image_bytes(K),
+        "prepare_smem_bytes": int(prepare_smem_bytes(K, config)),
+        "gradient_smem_bytes": int(gradient_smem_bytes(K, config, normalized=problem.use_qk_l2norm_in_kernel)),
+        "forward_smem_bytes": int(scan_smem_bytes(forward_bytes(K), config)),
+        "reverse_smem_bytes": int(scan_smem_bytes(reverse_bytes(K), config)),
+    }
+    spaces = (
+        Workspace("images", DType.INT32, (B, HV, NT, image_bytes(K) // 4)),
+        *(Workspace(name, DType.BF16, (B, HV, NT, K, V)) for name in _SCANNED[:2]),
+        *(Workspace(name, DType.BF16, (B, HV, NT, CHUNK, V)) for name in _SCANNED[2:]),
+    )
+    return Plan(_launches(problem, config, sizes), {**sizes, **pointers(problem)}, spaces)
+
+
+def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[Launch, ...]:
+    B, HV, NT = problem.batch, problem.value_heads, chunks(problem)
+    heads = ("seq_len", "heads", "value_heads", "boundaries")
+    outputs = ("dq", "dk", "dg", "dbeta")
+    columns = (problem.value_dim // config.BV, HV, problem.sequences)
+    return (
+        Launch(
+            "kda_backward_prepare",
+            (-(-NT // config.prepare_warps), HV, B),
+            WARP * config.prepare_warps,
+            smem["prepare_smem_bytes"],
+            taken(problem, "q", "k", "g", "beta", "cu_seqlens", "scale", *heads, "images"),
+        ),
+        Launch(
+            "kda_backward_forward",
+            columns,
+            int(scan_threads(config)),
+            smem["forward_smem_bytes"],
+            taken(problem, "v", "cu_seqlens", "initial_state", "seq_len", "value_heads", "images", "states", "errors"),
+        ),
+        Launch(
+            "kda_backward_reverse",
+            columns,
+            int(scan_threads(config)),
+            smem["reverse_smem_bytes"],
+            taken(
+                problem,
+                "d_o",
+                "cu_seqlens",
+                "dht",
+                "dv",
+                "dh0",
+                "seq_len",
+                "value_heads",
+                "images",
+                "state_gradients",
+                "solved",
+            ),
+        ),
+        Launch(
+            "kda_backward_gradients",
+            (-(-NT // config.gradient_chunks), problem.heads, B),
+            int(gradient_threads(problem.key_dim, config)),
+            smem["gradient_smem_bytes"],
+            taken(
+                problem, *("q", "k", "g", "beta", "d_o", "cu_seqlens"), *outputs, "scale", *heads, "images", *_SCANNED
+            ),
+        ),
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Narrow blocks, and few channels a warp: what fits every arch and never spills at K = 64 and 128."""
+    found, K = space(problem, arch), problem.key_dim
+    # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
+    for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
+        for stages in (4, 3, 2):
+            for channels, ctas in ((32, 2), (32, 1), (16, 1)):
+                config = Config(BV, 16, stages, channels, 4, 2, max(1, 4 * channels // K), ctas, 1)
+                if found.refusal(config) is None:
+                    return config
+    raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
+
+
+IMPLEMENTATION = Implementation(
+    name="chunked",
+    summary="chunks on tensor cores: prepared in parallel, scanned forward and in reverse, differentiated in parallel",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,132 @@
+"""What chunked does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from tuner.arch import GPU
+from tuner.operator import Work
+
+from .chunked_config import (
+    CHUNK,
+    WARP,
+    Config,
+    forward_bytes,
+    image_bytes,
+    reverse_bytes,
+    scan_threads,
+)
+from .problem import Problem
+
+_BLOCK = 512  # bytes of a 16 × 16 operand
+_BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
+_LENGTHS = 4 * 4 * WARP  # the same of inverse lengths
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """mma, bytes and barriers are exact where exponents are small; other instructions are those that the mathematics
+    needs. With packed sequences, counts are bounds from above."""
+    return (
+        _prepare(problem, config),
+        _scan(problem, config, forward_bytes(problem.key_dim), products=4, blocks=0, states=problem.initial_states),
+        _scan(
+            problem,
+            config,
+            reverse_bytes(problem.key_dim),
+            products=6,
+            blocks=2,
+            states=problem.initial_states + problem.final_states,
+        ),
+        _gradients(problem, config),
+    )
+
+
+def chunks(problem: Problem) -> int:
+    """NT: chunks of a batch's head."""
+    return problem.pieces(CHUNK)
+
+
+def _all_chunks(problem: Problem) -> int:
+    return problem.batch * problem.value_heads * chunks(problem)
+
+
+def _tokens(problem: Problem, heads: int) -> int:
+    return problem.batch * problem.seq_len * heads
+
+
+def _prepare(problem: Problem, config: Config) -> Work:
+    K, count, steps = problem.key_dim, _all_chunks(problem), problem.key_dim // 16
+    elements = CHUNK * K / WARP  # a lane
+    keys = 2 * problem.dtype.itemsize * K
+    gates = problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize
+    norms = problem.use_qk_l2norm_in_kernel
+    written = count * (image_bytes(K) - 8 * CHUNK * (not norms))
+    read = _tokens(problem, problem.value_heads) * (keys * (1 + norms) + gates)
+    once = _tokens(problem, problem.heads) * keys + _tokens(problem, problem.value_heads) * gates
+    return Work(
+        ctas=problem.batch * problem.value_heads * -(-chunks(problem) // config.prepare_warps),
+        warps=config.prepare_warps,
+        mma=count * (6 * steps + 2),
+        fma=count * (12 * elements + CHUNK * CHUNK / 2),
+        mufu=count * (3 * elements + K / 8),
+        alu=count * 8 * elements,
+        smem_wavefronts=count * (8 * steps + 100),
+        l2_bytes=read + written,
+        dram_bytes=once + written,
+        barriers=0,
+        longest_cta=1,
+        chain=1,
+    )
+
+
+def _scan(problem: Problem, config: Config, part: int, products: int, blocks: int, states: int) -> Work:
+    """One of the scans: it copies `part` bytes of an image, has so many `products` of 16 × 16 channels and values, and
+    `blocks` mma more; `states` of fp32 are read or written."""
+    K, V, count, element = problem.key_dim, problem.value_dim, _all_chunks(problem), problem.dtype.itemsize
+    columns, steps, warps = V // config.BV, K // 16, V // config.rows
+    rows = _tokens(problem, problem.value_heads) * V * element * (2 if blocks else 1)  # v, or do and dv
+    left = count * 2 * V * (K + CHUNK)
+    ends = 4 * states * problem.value_heads * K * V
+    tiles = steps * V // 16
+    operands = warps * (4 * steps * (products // 2) + 3 * steps + 8)
+    return Work(
+        ctas=columns * problem.value_heads * problem.sequences,
+        warps=int(scan_threads(config)) // WARP,
+        mma=count * (products * tiles + blocks * V // 16),
+        fma=count * (8 * tiles + V / 2),
+        mufu=0,
+        alu=count * (8 * tiles + V),
+        smem_wavefronts=count * (operands + (columns * part + 2 * CHUNK * V) / 128),
+        l2_bytes=float(count * columns * part + rows + left + ends),
+        dram_bytes=float(count * part + rows + left + ends),
+        barriers=count * columns,
+        longest_cta=1,
+        chain=-(-problem.mean_len // CHUNK),
+        stages=config.stages,
+    )
+
+
+def _gradients(problem: Problem, config: Config) -> Work:
+    K, V, count, element = problem.key_dim, problem.value_dim, _all_chunks(problem), problem.dtype.itemsize
+    slabs, pairs, steps = K // config.channels, config.channels // 16, V // 16
+    tokens = _tokens(problem, problem.value_heads)
+    elements = CHUNK * K / WARP
+    states = count * 2 * 2 * K * V
+    values = count * 2 * 2 * CHUNK * V + tokens * element * V  # errors and solved, and do: once a warp
+    keys = K * (2 * element + 2 * problem.gate_dtype.itemsize)
+    outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
+    norms = problem.use_qk_l2norm_in_kernel
+    small = count * slabs * (_BLOCK + _BETAS + _LENGTHS * norms)
+    again = _tokens(problem, problem.heads) * 2 * K * element * norms
+    again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
+    return Work(
+        ctas=problem.batch * problem.heads * -(-chunks(problem) // config.gradient_chunks),
+        warps=config.gradient_chunks * slabs,
+        mma=count * slabs * (steps * (6 + 8 * pairs) + 8 * pairs),
+        fma=count * 24 * elements,
+        mufu=count * 6 * elements,
+        alu=count * (24 * elements + slabs * 8 * steps),
+        smem_wavefronts=count * 4 * elements if problem.group > 1 or norms else 0,
+        l2_bytes=states + slabs * values + tokens * keys + outputs + small + again,
+        dram_bytes=states + values + tokens * keys + outputs + count * (_BLOCK + 4 * CHUNK),
+        barriers=problem.batch * problem.heads * chunks(problem) * norms,
+        longest_cta=1,
+        chain=problem.group * steps,
+        stages=config.gradient_steps,
+    )

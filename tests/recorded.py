@@ -1,0 +1,62 @@
+"""An Evaluator over a known cost of every config: the seam that replays use too."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from zlib import crc32
+
+from tuner import operators
+from tuner.arch import GPU, gpu
+from tuner.evaluate import Candidate
+from tuner.operator import canonical, to_fields
+from tuner.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
+
+OPERATOR = operators.load("flash_attention")
+PROBLEM = OPERATOR.problem(head_dim=64)
+SM_80 = gpu("sm_80")
+RIGHT = Verdict((OutputError("o", 0.0, 0.0, 1e-3, 1e-3),), (), ("recorded",))
+WRONG = Verdict((OutputError("o", 1.0, 1.0, 1e-3, 1e-3),), (), ("recorded",))
+
+
+class Recorded:
+    """What it is told, instead of what a compiler says. `tried` and `judged` are configs, in the order asked for."""
+
+    evidence = Evidence.PREDICTED
+    policy = "recorded/1"
+
+    def __init__(
+        self,
+        cost: Callable[[Any], float | None] = lambda c: c.BM + c.BN,
+        right: Callable[[Any], bool] = lambda _: True,
+        version: str = "1",
+        problem: Any = PROBLEM,
+        target: GPU = SM_80,
+    ) -> None:
+        self.cost, self.right, self.version = cost, right, version
+        self.problem, self.target = problem, target
+        self.tried: list[str] = []
+        self.judged: list[str] = []
+
+    def identity(self, candidate: Candidate) -> Identity:
+        name, text, problem = candidate.implementation.name, canonical(candidate.config), canonical(self.problem)
+        return Identity(OPERATOR.name, name, problem, self.target.name, self.version + text, "", "none", self.policy)
+
+    def prior(self, candidate: Candidate) -> float:
+        return float(crc32(canonical(candidate.config).encode()) % 997)
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        for position, candidate in enumerate(batch):
+            self.tried.append(canonical(candidate.config))
+            yield position, self.attempt(candidate)
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        for position, candidate in enumerate(batch):
+            self.judged.append(canonical(candidate.config))
+            yield position, RIGHT if self.right(candidate.config) else WRONG
+
+    def attempt(self, candidate: Candidate) -> Attempt:
+        identity, config = self.identity(candidate), to_fields(candidate.config)
+        cost = self.cost(candidate.config)
+        if cost is None:
+            return Attempt(identity, config, failure=Failed(Stage.COMPILE, "recorded failure"))
+        resources = Resources(128, 0, 1024, 128, 2, "registers", canonical(candidate.config))
+        return Attempt(identity, config, None, resources, Prediction(cost, {}, "tensor", self.policy))

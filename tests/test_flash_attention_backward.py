@@ -1,0 +1,133 @@
+"""flash_attention_backward: its mathematics, its kernels on the emulator, what they do, and how it is called."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import dispatcher, emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import Job, check
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.errors import UsageError
+from tuner.nvrtc import compile as compile_source
+from tuner.operator import Arrays, scalars, to_fields
+from tuner.operators.flash_attention import operator as forward
+from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention_backward import mma_sync
+from tuner.operators.flash_attention_backward.mma_sync_config import Config
+from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+
+HOPPER = ARCHES["sm_90a"]
+SMALL = Problem(head_dim=16, dtype=DType.FP16, batch=1, heads=4, kv_heads=2, seq_q=5, seq_k=7)
+
+
+def draw(problem: Problem, kind: str = "normal") -> Arrays:
+    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+
+
+# ---- the mathematics
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool) -> None:
+    problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5)  # causal: two queries attend no key
+    arrays: Arrays = {name: np.asarray(x, np.float64) for name, x in draw(problem).items()}
+    rng, step = np.random.default_rng(1), 1e-5
+    found = OPERATOR.reference(problem, arrays)
+    for name in "qkv":
+        direction = rng.standard_normal(arrays[name].shape)
+        moved = [
+            forward.reference(problem, arrays | {name: arrays[name] + sign * step * direction})["o"] for sign in (1, -1)
+        ]
+        numeric = np.sum(arrays["dout"] * (moved[0] - moved[1])) / (2 * step)
+        assert np.sum(found[f"d{name}"] * direction) == pytest.approx(numeric, rel=1e-7)
+
+
+def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
+    problem = replace(SMALL, causal=True, seq_q=7, seq_k=5)
+    found = OPERATOR.reference(problem, arrays := draw(problem))
+    assert not found["dq"][:, :2].any()
+    arrays["dout"][:, :2] = 1000
+    np.testing.assert_array_equal(OPERATOR.reference(problem, arrays)["dv"], found["dv"])
+
+
+# ---- kernels
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "config"),
+    [
+        (8, Config(32, 16, 2, 2, 1, 1, 32, 16, 2, 2, 1)),
+        (72, Config(64, 16, 2, 3, 1, 1, 64, 48, 2, 3, 1)),  # 32 rows a warp, three slots
+        (104, Config(32, 16, 2, 2, 3, 1, 32, 16, 2, 2, 1)),  # 13 column tiles in slices of 6
+        (160, Config(64, 32, 4, 2, 2, 1, 64, 64, 4, 2, 1)),  # a swizzle over four chunks, slices of ten
+        (248, Config(32, 16, 2, 2, 2, 1, 32, 16, 2, 2, 1)),
+    ],
+)
+def test_gradients_are_right_for_every_make_of_tiles(head_dim: int, config: Config) -> None:
+    problem = Problem(head_dim=head_dim, causal=True)
+    assert mma_sync.IMPLEMENTATION.space(problem, HOPPER).refusal(config) is None
+    verdict = check(Job(OPERATOR.name, "mma_sync", to_fields(problem), to_fields(config)))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("head_dim", [40, 64, 80, 96, 128, 192, 256])
+def test_no_default_spills_on_any_arch(head_dim: int) -> None:
+    problem = Problem(head_dim=head_dim, causal=True)
+    for arch in ARCHES.values():
+        config = mma_sync.default(problem, arch)
+        source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)
+        cubin = compile_source(source, Options(arch=arch.name))
+        assert not isinstance(cubin, Failed), cubin.log
+        assert not any(entry.spills for entry in cubin.entries.values()), arch.name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_declared_work_is_what_the_emulator_counts(causal: bool) -> None:
+    problem = Problem(head_dim=64, causal=causal, batch=2, heads=2, kv_heads=1, seq_q=200, seq_k=150)
+    config = Config(64, 32, 4, 2, 1, 1, 64, 32, 4, 2, 1)
+    _, run = emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, config, draw(problem), Mode(checked=True))
+    works = mma_sync.IMPLEMENTATION.work(problem, config, gpu("sm_90a"))
+    assert sum(work.mma for work in works) == run.counters.mma_m16n8k16
+    assert sum(work.barriers for work in works) == run.counters.barriers
+    moved = run.counters.global_read_bytes + run.counters.global_write_bytes
+    assert sum(work.l2_bytes for work in works) == pytest.approx(moved, rel=0.002)
+    assert run.counters.bank_conflicts == 0
+
+
+def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five() -> None:
+    problem = Problem(head_dim=128, batch=1, heads=1, seq_q=1024)
+    config = mma_sync.default(problem, HOPPER)
+    executed = sum(work.mma for work in mma_sync.IMPLEMENTATION.work(problem, config, gpu("sm_90a"))) * 16 * 8 * 16 * 2
+    assert executed / OPERATOR.cost(problem).flops == pytest.approx(7 / 5)
+
+
+# ---- the call
+
+
+def test_an_application_gets_gradients_in_its_own_layout() -> None:
+    problem = replace(SMALL, causal=True)
+    arrays = draw(problem)
+    swapped: dict[str, Any] = {
+        name: np.ascontiguousarray(arrays[name].swapaxes(1, 2)) for name in ("dout", "q", "k", "v", "o")
+    }
+    found = dispatcher.flash_attention_backward(**swapped, lse=arrays["lse"], causal=True, layout="bhtd")
+    right = OPERATOR.reference(problem, arrays)
+    for name, gradient in zip(("dq", "dk", "dv"), found, strict=True):
+        np.testing.assert_allclose(gradient.swapaxes(1, 2), right[name], atol=4e-3)
+
+
+def test_a_scale_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"softmax_scale -1.*must be positive"):
+        flash_attention_backward(*(None,) * 6, softmax_scale=-1)
+
+
+def test_the_operator_is_found() -> None:
+    assert [each.name for each in operators.implementations("flash_attention_backward")] == ["mma_sync", "naive"]

@@ -1,0 +1,68 @@
+"""Work against the floor, and what `tuner inspect` prints of it."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+from typer.testing import CliRunner
+
+from tuner import emulator, floor, operators
+from tuner.arch import gpu
+from tuner.cli import build
+from tuner.emulator import Mode
+
+KDA = operators.load("kda")
+H200 = gpu("H200")
+
+
+def inspected(*arguments: str) -> Any:
+    done = CliRunner().invoke(build(), ["inspect", *arguments, "--gpu", "H200", "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["prep_scan", "fused"])
+def test_what_inspect_prints_is_what_the_emulator_counts(name: str) -> None:
+    sizes = {"key_dim": 32, "value_dim": 32, "seq_len": 45, "heads": 1}
+    options = [f"--{field.replace('_', '-')}={size}" for field, size in sizes.items()]
+    *launches, together = inspected("kda", "--implementation", name, *options)["work"]
+    implementation, problem = operators.implementation("kda", name), KDA.problem(**sizes)
+    config = implementation.default(problem, H200.arch)
+    arrays = KDA.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, run = emulator.run(KDA, implementation, problem, config, arrays, Mode(checked=True))
+    for shown, counted in zip(launches, by_launch(run, implementation.plan(problem, config)), strict=True):
+        assert shown["mma"] == counted.mma
+        assert shown["l2_bytes"] == global_bytes(counted)
+    assert together["mma"] == run.counters.mma
+
+
+@pytest.mark.parametrize(("name", "most"), [("fused", 1.1), ("prep_scan", 2.5)])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_kda_stays_near_the_floor_without_a_workspace_and_below_two_and_a_half_with_one(
+    name: str, most: float, dim: int
+) -> None:
+    problem = KDA.problem(key_dim=dim, value_dim=dim)
+    implementation = operators.implementation("kda", name)
+    config = implementation.default(problem, H200.arch)
+    whole = floor.together(floor.standings(KDA, implementation, problem, config, H200))
+    assert 1 <= whole.bytes_ratio <= most
+    assert whole.bytes_ratio == whole.dram_bytes / KDA.cost(problem).bytes
+
+
+def test_the_floor_of_kda_is_1282_bytes_a_token_and_head() -> None:
+    least = KDA.cost(KDA.problem(key_dim=128, value_dim=128))
+    assert least.bytes / least.items == 1282
+    assert least.item == "token and head"
+
+
+def test_the_serial_part_of_a_step_is_told_where_it_was_counted() -> None:
+    prep, scan, _ = inspected("kda", "--implementation", "prep_scan", "--config", "partials=2,C=16")["work"]
+    assert (scan["steps"], scan["step_mma"], scan["step_other"]) == (512, 128 / 16 / 2 + 1, 3)
+    assert (prep["steps"], prep["step_mma"]) == (1, 0)
+
+
+def test_every_operator_is_held_against_its_floor() -> None:
+    done = CliRunner().invoke(build(), ["inspect", "flash_attention", "--gpu", "sm_80"])
+    assert "declared work a query and head" in done.stdout

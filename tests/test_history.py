@@ -1,0 +1,159 @@
+"""What earlier searches tell a new one: other GPUs, other sizes and earlier code, as starts and as beliefs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from recorded import OPERATOR, PROBLEM, Recorded
+
+from tuner import operators, tune
+from tuner.arch import gpu
+from tuner.belief import Belief, together
+from tuner.canonical import encode
+from tuner.history import Past
+from tuner.operator import canonical, to_fields
+from tuner.store import Store
+
+MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
+SM_80, SM_86 = gpu("sm_80"), gpu("sm_86")
+
+
+def cost(config: Any) -> float:
+    return 1000.0 - config.BM - config.BN / 2 + 3 * config.warps + 10 * config.swizzle
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open(":memory:") as opened:
+        yield opened
+
+
+def searched(store: Store, how: Callable[[Any], float | None] = cost, **options: Any) -> tuple[tune.Outcome, Recorded]:
+    problem, target = options.pop("problem", PROBLEM), options.pop("target", SM_80)
+    evaluator = Recorded(how, version=options.pop("version", "1"), problem=problem, target=target)
+    known = {"implementation": "mma_sync", "budget": 40, **options}
+    return tune.search(tune.Request(OPERATOR, problem, target, **known), store, evaluator), evaluator
+
+
+def beliefs(outcome: tune.Outcome) -> dict[str, float | None]:
+    lane = outcome.race.lanes["mma_sync"]
+    return {each.source: each.correlation(lane.results) for each in lane.beliefs}
+
+
+def kept(outcome: tune.Outcome) -> list[str]:
+    return [each.source for each in outcome.race.lanes["mma_sync"].kept]
+
+
+def test_the_best_of_another_gpu_are_tried_right_after_the_default(store: Store) -> None:
+    first, _ = searched(store, target=SM_86)
+    least = min(each.attempt.value or 0.0 for each in first.tried)
+    outcome, evaluator = searched(store)
+    assert evaluator.tried[0] == canonical(MMA_SYNC.default(PROBLEM, SM_80.arch))
+    assert any(each.attempt.value == least for each in outcome.tried[1:4])
+
+
+def test_history_that_agrees_with_the_results_is_kept_and_its_correlation_known(store: Store) -> None:
+    searched(store, target=SM_86)
+    outcome, _ = searched(store)
+    correlation = beliefs(outcome)["history of sm_86"]
+    assert correlation is not None
+    assert correlation > 0.5
+    assert "history of sm_86" in kept(outcome)
+
+
+def test_history_that_the_results_contradict_is_dropped(store: Store) -> None:
+    searched(store, lambda config: 3000 - cost(config), target=SM_86)
+    outcome, _ = searched(store)
+    correlation = beliefs(outcome)["history of sm_86"]
+    assert correlation is not None
+    assert correlation < 0.2
+    assert "history of sm_86" not in kept(outcome)
+
+
+def test_a_prediction_that_the_results_contradict_is_dropped_beside_history_that_holds(store: Store) -> None:
+    searched(store, target=SM_86, budget=80)
+    outcome, _ = searched(store)  # the prior of a recorded search is a checksum
+    assert kept(outcome) == ["history of sm_86"]
+
+
+def test_other_sizes_on_the_same_gpu_are_history_the_nearest_first(store: Store) -> None:
+    for length in (512, 8192):
+        searched(store, problem=OPERATOR.problem(head_dim=64, seq_q=length, seq_k=length))
+    near = OPERATOR.problem(head_dim=64, seq_q=1024, seq_k=1024)
+    outcome, _ = searched(store, problem=near)
+    assert "history of seq_q=512 for 1024 seq_k=512 for 1024" in beliefs(outcome)
+    assert len(beliefs(outcome)) == 2
+
+
+def test_earlier_code_for_the_same_problem_is_history(store: Store) -> None:
+    searched(store)
+    outcome, evaluator = searched(store, version="2")
+    assert "history of earlier code" in beliefs(outcome)
+    assert len(evaluator.tried) == 40
+
+
+def test_what_a_search_takes_over_is_not_its_history_as_well(store: Store) -> None:
+    searched(store, budget=20)
+    outcome, _ = searched(store)
+    assert outcome.reused == 20
+    assert list(beliefs(outcome)) == ["prediction"]
+
+
+@pytest.mark.parametrize("other", [{"head_dim": 72}, {"head_dim": 64, "causal": True}])
+def test_another_kernel_is_no_history(store: Store, other: dict[str, Any]) -> None:
+    searched(store, problem=OPERATOR.problem(**other))
+    outcome, _ = searched(store)
+    assert list(beliefs(outcome)) == ["prediction"]
+
+
+def test_without_history_a_search_knows_the_prediction_only(store: Store) -> None:
+    searched(store, target=SM_86)
+    outcome, _ = searched(store, history=False)
+    assert list(beliefs(outcome)) == ["prediction"]
+
+
+def test_results_of_another_policy_are_no_history(store: Store) -> None:
+    evaluator = Recorded(cost, target=SM_86)
+    evaluator.policy = "measured/1"
+    tune.search(tune.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
+    outcome, _ = searched(store)
+    assert list(beliefs(outcome)) == ["prediction"]
+
+
+def test_history_needs_fewer_tries_to_the_best(store: Store) -> None:
+    def tries(outcome: tune.Outcome) -> int:
+        return [each.attempt.value for each in outcome.tried].index(704.0)
+
+    alone, _ = searched(store, history=False)
+    searched(store, target=SM_86, budget=60)
+    taught, _ = searched(store, resume=False)
+    assert tries(taught) < tries(alone) / 2
+
+
+def test_a_size_that_another_gpu_does_not_have_becomes_the_nearest_that_it_has() -> None:
+    space = MMA_SYNC.space(PROBLEM, SM_80.arch)
+    known = to_fields(space[0])
+    past = Past("history of x", {encode({**known, "smem_budget": int(known["smem_budget"]) + 512}): 7.0})
+    assert past.within(space, MMA_SYNC.config) == {0: 7.0}
+    strange = Past("history of x", {encode({**known, "unknown": 1}): 7.0})
+    assert strange.within(space, MMA_SYNC.config) == {}
+
+
+# ---- beliefs
+
+
+def test_beliefs_together_rank_first_what_all_rank_high() -> None:
+    one, other = Belief("a", np.array([1.0, 2.0, 3.0, 4.0])), Belief("b", np.array([3.0, 1.0, 2.0, 9.0]))
+    cost = together([one, other])
+    assert cost is not None
+    assert np.argsort(cost).tolist() == [1, 0, 2, 3]
+    assert together([]) is None
+
+
+def test_a_correlation_is_of_ranks_with_ties_and_waits_for_eight_results() -> None:
+    belief = Belief("a", np.array([0.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 100.0]))
+    results: dict[int, float | None] = {index: float(index**3) for index in range(7)}
+    assert belief.correlation(results) is None
+    found = belief.correlation({**results, 7: 1e9})
+    assert found == pytest.approx(0.994, abs=1e-3)  # scipy.stats.spearmanr gives 0.99402

@@ -1,0 +1,289 @@
+"""kda_backward: its mathematics against differences of the forward pass, and its kernels, emulated and compiled."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import dispatcher, emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.errors import InputError, UsageError
+from tuner.nvrtc import Compiler
+from tuner.operator import Arrays, to_fields
+from tuner.operators.kda_backward.chunked_config import Config
+from tuner.operators.kda_backward.operator import kda_backward
+from tuner.operators.kda_backward.problem import Problem
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import distance, errors
+
+OPERATOR, FORWARD = operators.load("kda_backward"), operators.load("kda")
+NAIVE, CHUNKED = (operators.implementation("kda_backward", name) for name in ("naive", "chunked"))
+
+SMALL = Problem(key_dim=64, value_dim=64, use_initial_state=True, use_final_gradient=True)
+RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
+TINY = replace(SMALL, key_dim=16, value_dim=32, seq_len=19, heads=1, value_heads=2, **FP32)
+BASE = Config(
+    BV=32,
+    rows=16,
+    stages=3,
+    channels=32,
+    prepare_warps=2,
+    prepare_ctas=1,
+    gradient_chunks=2,
+    gradient_ctas=1,
+    gradient_steps=1,
+)
+# Every tunable and every static flag away from its default at least once.
+CASES = {
+    "rows32_two_stages_narrow_slabs": (SMALL, replace(BASE, rows=32, stages=2, channels=16, gradient_steps=2)),
+    "safe_gate_fp16_fp32_gate": (
+        replace(SMALL, safe_gate=True, dtype=DType.FP16, gate_dtype=DType.FP32, use_initial_state=False),
+        replace(BASE, BV=64, prepare_ctas=4, gradient_ctas=2),
+    ),
+    "dims_without_full_swizzle_fp32_beta": (
+        replace(SMALL, key_dim=48, value_dim=48, beta_dtype=DType.FP32, use_final_gradient=False),
+        replace(BASE, BV=48, channels=16, gradient_chunks=1),
+    ),
+    "normalised_rows_of_several_warps": (
+        replace(SMALL, **RAW),
+        replace(BASE, channels=16, gradient_chunks=4),
+    ),
+    "normalised_rows_of_one_warp": (
+        replace(SMALL, key_dim=16, value_dim=16, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True),
+        replace(BASE, BV=16, channels=16),
+    ),
+    "k256_v16_wide_slabs": (
+        replace(SMALL, key_dim=256, value_dim=16),
+        replace(BASE, BV=16, stages=4, channels=64, prepare_warps=1, gradient_chunks=1),
+    ),
+}
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta", "initial_state": "dh0"}
+
+
+def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
+    return OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+
+
+def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "weak_gate") -> Any:
+    arrays = drawn(problem, kind)
+    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+
+
+def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
+    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    modes = PLAIN[1:] + CHECKED[:1]
+    verdict = check(Job("kda_backward", implementation.name, to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+# ---- the mathematics
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"key_dim": 24}, "key_dim 24"),
+        ({"value_dim": 272}, "value_dim 272"),
+        ({"dtype": DType.INT32}, "dtype int32"),
+        ({"seq_len": 0}, "seq_len 0"),
+        ({"heads": 4, "value_heads": 6}, "value_heads 6 is no multiple of heads 4"),
+        ({"batch": 70000}, "sequences 70000"),
+        ({"batch": 2, "use_cu_seqlens": True}, "batch 2"),
+        ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),
+    ],
+)
+def test_what_no_kernel_takes_is_refused_by_name_and_value(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        Problem(**fields)
+
+
+def assert_slope(problem: Problem, name: str, kind: str) -> None:
+    """The reference's gradient agrees with a difference of kda along a random direction."""
+    given = drawn(problem, kind)
+    arrays = {each: x if each == "cu_seqlens" else x.astype(np.float64) for each, x in given.items()}
+    forward = FORWARD.inputs(problem.forward(), np.random.default_rng(0), kind)
+    direction = np.random.default_rng(1).standard_normal(arrays[name].shape)
+
+    def loss(step: float) -> float:
+        outputs = FORWARD.reference(problem.forward(), {**forward, **arrays, name: arrays[name] + step * direction})
+        return float(np.sum(outputs["o"] * arrays["d_o"]) + np.sum(outputs["final_state"] * arrays["dht"]))
+
+    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    found = float(np.sum(OPERATOR.reference(problem, arrays)[GRADIENTS[name]] * direction))
+    assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_reference_is_the_slope_of_the_forward_pass(name: str, kind: str) -> None:
+    assert_slope(TINY, name, kind)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_reference_is_the_slope_before_norms_and_sigmoid_too(name: str) -> None:
+    assert_slope(replace(TINY, **RAW), name, "weak_gate")
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_reference_is_the_slope_for_packed_sequences_too(name: str) -> None:
+    assert_slope(replace(TINY, use_cu_seqlens=True, boundaries=5), name, "weak_gate")
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_the_chunked_form_differs_from_the_recurrence_by_rounding_only(kind: str) -> None:
+    problem = replace(SMALL, seq_len=77, heads=1)
+    arrays = drawn(problem, kind)
+    exact, rounded = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
+    for name in GRADIENTS.values():
+        ratio, _ = distance(rounded[name], exact[name])
+        assert 1e-4 < ratio < 1.5e-2, name
+
+
+def test_gradients_of_a_shared_head_are_those_of_its_value_heads_summed() -> None:
+    apart = replace(TINY, heads=2)
+    arrays = drawn(TINY, "strong_gate")
+    repeated = {**arrays, **{name: np.repeat(arrays[name], 2, axis=2) for name in ("q", "k")}}
+    shared, each = OPERATOR.reference(TINY, arrays), OPERATOR.reference(apart, repeated)
+    for name in ("dq", "dk"):
+        np.testing.assert_allclose(shared[name], each[name].sum(axis=2, keepdims=True), atol=1e-12)
+    np.testing.assert_array_equal(shared["dg"], each["dg"])
+
+
+def test_a_call_names_the_gradient_of_o_as_its_peers_do_and_leaves_absent_states_out() -> None:
+    tensors = {name: object() for name in ("q", "k", "v", "g", "beta")}
+    gradient = object()
+    request = kda_backward(**tensors, do=gradient, scale=0.5)
+    assert request.arrays == {**tensors, "d_o": gradient}
+    assert request.statics["use_initial_state"] is False
+    assert request.scalars == {"scale": 0.5}
+
+
+@pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}])
+def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        kda_backward(*[object()] * 6, **wrong)
+
+
+# ---- the kernels on the emulator
+
+
+def test_naive_is_right_for_fp32_tensors() -> None:
+    problem = replace(SMALL, key_dim=32, value_dim=48, **RAW, **FP32)
+    assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]))
+
+
+@pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda each: each.name)
+def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
+    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True)
+    assert_right(implementation, problem, implementation.default(problem, ARCHES["sm_90a"]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunked_is_right(case: str) -> None:
+    assert_right(CHUNKED, *CASES[case])
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_chunks_are_right_for_every_kind_of_input(kind: str) -> None:
+    problem = replace(SMALL, seq_len=45, heads=1)
+    arrays, outputs, _ = run(CHUNKED, problem, BASE, PLAIN[0], kind)
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+def test_beta_of_zero_has_a_gradient_all_the_same() -> None:
+    problem = replace(SMALL, seq_len=33, heads=1)
+    arrays = drawn(problem)
+    arrays["beta"][:, 5:20] = 0
+    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
+    exact = OPERATOR.reference(problem, arrays)["dbeta"]
+    assert np.all(exact[:, 5:20] != 0)
+    ratio, _ = distance(outputs["dbeta"][:, 5:20], exact[:, 5:20])
+    assert ratio < 1e-2
+
+
+def test_tokens_get_nothing_from_the_gradients_of_earlier_outputs() -> None:
+    problem = replace(SMALL, seq_len=40, heads=1)
+    arrays = drawn(problem, "strong_gate")
+    changed = {**arrays, "d_o": arrays["d_o"].copy()}
+    changed["d_o"][:, :21] = 7.0
+    before, after = (
+        emulator.run(OPERATOR, CHUNKED, problem, BASE, each, PLAIN[0])[0]["dv"][:, 21:] for each in (arrays, changed)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+def test_an_application_gets_all_gradients_in_the_dtypes_and_the_layout_of_its_tensors() -> None:
+    problem = replace(SMALL, key_dim=16, value_dim=32, seq_len=20, heads=1, value_heads=2, gate_dtype=DType.FP32)
+    arrays = drawn(problem)
+    first = {name: np.moveaxis(arrays[name], 1, 2).copy() for name in ("q", "k", "v", "g", "d_o")}
+    found = dispatcher.kda_backward(
+        *(first[name] for name in ("q", "k", "v", "g")),
+        arrays["beta"],
+        first["d_o"],
+        arrays["dht"],
+        initial_state=arrays["initial_state"],
+        layout="bhtd",
+    )
+    assert [x.dtype for x in found[:4]] == [first[name].dtype for name in ("q", "k", "v", "g")]
+    exact = OPERATOR.reference(problem, arrays)
+    for name, x in zip(GRADIENTS.values(), found, strict=True):
+        rows = x if name in ("dbeta", "dh0") else np.moveaxis(x, 2, 1)
+        assert distance(rows, exact[name])[0] < 1e-2, name
+
+
+def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
+    arrays = drawn(replace(SMALL, seq_len=20, heads=1))
+    with pytest.raises(InputError, match="d_o"):
+        dispatcher.kda_backward(*(arrays[name] for name in ("q", "k", "v", "g", "beta")), arrays["d_o"][:, :19])
+
+
+# ---- what they declare
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({"value_heads": 2}, BASE),
+        ({"key_dim": 48, "value_dim": 32, "use_initial_state": False}, replace(BASE, rows=32, channels=16)),
+        ({"value_heads": 2, "use_qk_l2norm_in_kernel": True}, BASE),
+    ],
+)
+def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
+    fields: dict[str, Any], config: Config
+) -> None:
+    problem = replace(SMALL, seq_len=45, heads=1, **{"value_heads": 1, **fields})
+    _, _, done = run(CHUNKED, problem, config, CHECKED[0])
+    work = CHUNKED.work(problem, config, gpu("H200"))
+    assert sum(each.mma for each in work) == done.counters.mma_m16n8k16
+    assert sum(each.barriers for each in work) == done.counters.barriers
+    assert sum(each.l2_bytes for each in work) == done.counters.global_read_bytes + done.counters.global_write_bytes
+    assert done.counters.bank_conflicts == 0
+
+
+# ---- what compiles
+
+
+def test_defaults_of_64_dims_compile_for_the_oldest_and_the_newest_arch_without_spills() -> None:
+    jobs = [
+        (render(OPERATOR, CHUNKED, SMALL, CHUNKED.default(SMALL, ARCHES[name])), Options(arch=name))
+        for name in ("sm_80", "sm_120a")
+    ]
+    with Compiler(workers=2) as compiler:
+        for position, cubin in compiler.compile_many(jobs):
+            assert not isinstance(cubin, Failed), cubin.log
+            spills = {name: usage.spills for name, usage in cubin.entries.items()}
+            assert not any(spills.values()), (jobs[position][1].arch, spills)
+
+
+def test_chunked_refuses_fp32_tensors_and_says_what_serves_them() -> None:
+    reason = CHUNKED.refusal(replace(SMALL, **FP32), ARCHES["sm_90a"])
+    assert reason is not None
+    assert "naive" in reason

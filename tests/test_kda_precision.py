@@ -1,0 +1,197 @@
+"""kda with operands in tf32 and in fp32: what the problem says of them, and the chunked kernels that multiply so."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.nvrtc import Compiler
+from tuner.operator import to_fields
+from tuner.operators.kda.fused import Config as FusedConfig
+from tuner.operators.kda.operator import kda
+from tuner.operators.kda.prep_scan_config import Config
+from tuner.operators.kda.problem import Precision, Problem
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import distance, errors
+
+OPERATOR = operators.load("kda")
+PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in ("prep_scan", "fused"))
+CHUNKED = pytest.mark.parametrize("implementation", [PREP_SCAN, FUSED], ids=["prep_scan", "fused"])
+
+FP32 = Problem(
+    key_dim=64,
+    value_dim=64,
+    dtype=DType.FP32,
+    gate_dtype=DType.FP32,
+    beta_dtype=DType.FP32,
+    use_initial_state=True,
+    output_final_state=True,
+)
+TF32 = replace(FP32, precision=Precision.TF32)
+PRECISIONS = pytest.mark.parametrize("problem", [TF32, FP32], ids=["tf32", "fp32"])
+RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+GATED = {"use_gate_in_kernel": True, "use_dt_bias": True, "use_lower_bound": True, "safe_gate": True}
+BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, ahead=0, prep_groups=2, prep_min_ctas=1)
+CASES = {
+    "fp32_raw_gated_chunk32_no_loader": (
+        replace(FP32, **RAW, **GATED),
+        replace(BASE, C=32, loader=False, stages=2, prep_groups=4),
+    ),
+    "fp32_keys_ahead_dims_without_full_swizzle": (
+        replace(FP32, key_dim=48, value_dim=48),
+        replace(BASE, BV=48, ahead=4, prep_groups=4),
+    ),
+    "fp32_packed": (replace(FP32, key_dim=32, value_dim=32, use_cu_seqlens=True), replace(BASE, prep_groups=4)),
+    "tf32_rows32_keys_ahead_no_loader": (TF32, replace(BASE, rows=32, loader=False, stages=4, ahead=4)),
+    "bf16_tensors_in_tf32": (
+        replace(TF32, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True, **RAW),
+        replace(BASE, C=32, BV=16, partials=1),
+    ),
+    "fp16_tensors_in_fp32": (
+        replace(FP32, dtype=DType.FP16, gate_dtype=DType.FP16, precision=Precision.FP32),
+        replace(BASE, BV=64),
+    ),
+}
+FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
+FUSED_CASES = {
+    "fp32_raw_gated_chunk32_one_producer": (
+        replace(FP32, **RAW, **GATED),
+        replace(FUSED_BASE, C=32, stages=2, prep_groups=4, producers=1),
+    ),
+    "tf32_three_producers": (TF32, replace(FUSED_BASE, BV=64, stages=3, producers=3)),
+    "fp16_tensors_in_tf32_rows32": (replace(TF32, dtype=DType.FP16), replace(FUSED_BASE, rows=32, partials=2)),
+}
+
+
+# ---- the problem
+
+
+def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unless_given() -> None:
+    assert [Problem(dtype=dtype).operands for dtype in (DType.BF16, DType.FP16, DType.FP32)] == ["bf16", "bf16", "fp32"]
+    assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
+
+
+def test_fp32_operands_of_fp32_tensors_are_one_problem_however_they_are_asked_for() -> None:
+    assert replace(FP32, precision=Precision.FP32) == FP32
+
+
+def test_an_unknown_precision_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="precision fp8: kda takes dtype, tf32, fp32"):
+        Problem(precision="fp8")
+
+
+def test_a_call_says_the_precision() -> None:
+    assert kda(*[object()] * 5, precision="tf32").statics["precision"] == "tf32"
+    assert kda(*[object()] * 5).statics["precision"] == "dtype"
+
+
+def test_the_tolerance_follows_the_precision() -> None:
+    limits = [OPERATOR.tolerance(problem)["o"].absolute for problem in (Problem(), TF32, FP32)]
+    assert limits == [5e-3, 1e-3, 1e-5]
+
+
+def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
+    problem = replace(TF32, seq_len=77, heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    ratio, _ = distance(OPERATOR.rounded(problem, arrays)["o"], OPERATOR.reference(problem, arrays)["o"])
+    assert 1e-4 < ratio < 1e-3
+
+
+# ---- the kernels on the emulator
+
+
+def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
+    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    job = Job("kda", implementation.name, to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1])
+    verdict = check(job)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prep_scan_is_right(case: str) -> None:
+    assert_right(PREP_SCAN, *CASES[case])
+
+
+@pytest.mark.parametrize("case", FUSED_CASES)
+def test_fused_is_right(case: str) -> None:
+    assert_right(FUSED, *FUSED_CASES[case])
+
+
+@CHUNKED
+@PRECISIONS
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_the_default_is_right_for_every_kind_of_input(implementation: Any, problem: Problem, kind: str) -> None:
+    problem = replace(problem, seq_len=77, heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    config = implementation.default(problem, ARCHES["sm_90a"])
+    outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+@PRECISIONS
+@pytest.mark.parametrize("config", [BASE, replace(BASE, C=32, loader=False)], ids=["chunk16", "chunk32"])
+def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem, config: Config) -> None:
+    problem = replace(problem, seq_len=45, heads=1, value_heads=2)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, done = emulator.run(OPERATOR, PREP_SCAN, problem, config, arrays, CHECKED[0])
+    declared = PREP_SCAN.work(problem, config, gpu("H200"))
+    for work, counters in zip(declared, by_launch(done, PREP_SCAN.plan(problem, config)), strict=True):
+        assert work.mma == counters.mma_m16n8k8_tf32 / 2
+        assert work.barriers == counters.barriers
+        assert work.l2_bytes == global_bytes(counters)
+        assert counters.bank_conflicts == 0
+
+
+@PRECISIONS
+def test_fused_declares_its_mma_bytes_and_barriers(problem: Problem) -> None:
+    problem = replace(problem, seq_len=90, heads=1, value_heads=2)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, done = emulator.run(OPERATOR, FUSED, problem, FUSED_BASE, arrays, CHECKED[0])
+    (work,) = FUSED.work(problem, FUSED_BASE, gpu("H200"))
+    assert work.mma == done.counters.mma_m16n8k8_tf32 / 2
+    assert work.barriers == done.counters.barriers
+    assert work.l2_bytes == global_bytes(done.counters)
+
+
+# ---- what compiles
+
+
+@CHUNKED
+def test_defaults_of_128_dims_compile_for_the_oldest_and_the_newest_arch_without_spills(implementation: Any) -> None:
+    problems = [replace(problem, key_dim=128, value_dim=128) for problem in (TF32, FP32)]
+    jobs: list[tuple[Any, Any]] = [(problem, ARCHES[name]) for problem in problems for name in ("sm_80", "sm_120a")]
+    sources = [
+        (render(OPERATOR, implementation, problem, implementation.default(problem, arch)), Options(arch=arch.name))
+        for problem, arch in jobs
+    ]
+    with Compiler(workers=1) as compiler:
+        for position, cubin in compiler.compile_many(sources):
+            assert not isinstance(cubin, Failed), cubin.log
+            assert not any(usage.spills for usage in cubin.entries.values()), jobs[position]
+
+
+@CHUNKED
+def test_keys_too_wide_for_two_chunks_in_shared_memory_are_refused_with_the_bytes(implementation: Any) -> None:
+    reason = implementation.refusal(replace(TF32, key_dim=256), ARCHES["sm_86"])
+    assert reason is not None
+    assert "key_dim 256 in tf32 are 105472 bytes" in reason
+    assert implementation.refusal(replace(TF32, key_dim=256), ARCHES["sm_90a"]) is None
+
+
+@CHUNKED
+@pytest.mark.parametrize("key_dim", range(16, 257, 16))
+def test_whatever_is_not_refused_has_a_default(implementation: Any, key_dim: int) -> None:
+    for problem in (replace(TF32, key_dim=key_dim), replace(FP32, key_dim=key_dim)):
+        for arch in ARCHES.values():
+            if implementation.refusal(problem, arch) is None:
+                assert implementation.space(problem, arch).refusal(implementation.default(problem, arch)) is None

@@ -1,0 +1,136 @@
+"""kda by segments: as exact as without, and chosen where heads are few."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dtype import DType
+from tuner.operator import to_fields
+from tuner.operators.kda.problem import Precision, Problem
+from tuner.operators.kda.segmented_config import Config
+from tuner.predict import uncompiled
+from tuner.verify import errors
+
+OPERATOR = operators.load("kda")
+SEGMENTED, PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in ("segmented", "prep_scan", "fused"))
+H200 = gpu("H200")
+
+SMALL = Problem(key_dim=32, value_dim=32, use_initial_state=True, output_final_state=True)
+RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+BASE = Config(
+    C=16,
+    BV=32,
+    rows=16,
+    stages=3,
+    loader=True,
+    partials=2,
+    ahead=0,
+    prep_groups=2,
+    prep_min_ctas=1,
+    segments=4,
+    scan_min_ctas=1,
+    merge_columns=8,
+)
+# Every tunable away from its default at least once, and what segments do not share with other implementations.
+CASES = {
+    "more_segments_than_chunks": (SMALL, replace(BASE, segments=16, merge_columns=4)),
+    "chunk32_rows32_no_loader": (
+        SMALL,
+        replace(BASE, C=32, rows=32, loader=False, stages=2, partials=1, prep_groups=4, scan_min_ctas=2),
+    ),
+    "keys_ahead": (replace(SMALL, key_dim=64), replace(BASE, ahead=2, stages=4, prep_min_ctas=4)),
+    "raw_fp16_without_first_state": (replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW), BASE),
+    "states_v_first": (replace(SMALL, state_v_first=True), BASE),
+    "fp32": (replace(SMALL, dtype=DType.FP32), BASE),
+    "tf32_operands_of_bf16": (replace(SMALL, precision=Precision.TF32), replace(BASE, BV=16)),
+    "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
+    "more_keys_than_values": (replace(SMALL, key_dim=96, value_dim=48), replace(BASE, BV=48, prep_groups=4)),
+}
+
+
+def predicted(implementation: Any, problem: Problem) -> float:
+    """Of the default config."""
+    config = implementation.default(problem, H200.arch)
+    plan, work = implementation.plan(problem, config), implementation.work(problem, config, H200)
+    return uncompiled(plan, work, H200).cost
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_segments_are_right(case: str) -> None:
+    problem, config = CASES[case]
+    assert SEGMENTED.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    verdict = check(Job("kda", "segmented", to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1]))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
+def test_many_segments_are_as_exact_as_none(kind: str) -> None:
+    problem = replace(SMALL, batch=1, seq_len=205, heads=1, **RAW)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    found = {}
+    for implementation, config in (
+        (SEGMENTED, replace(BASE, segments=8)),
+        (PREP_SCAN, PREP_SCAN.default(problem, ARCHES["sm_90a"])),
+    ):
+        outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
+        found[implementation.name] = {e.name: e for e in errors(OPERATOR, problem, arrays, outputs)}
+    for name in ("o", "final_state"):
+        cut, whole = found["segmented"][name], found["prep_scan"][name]
+        assert cut.ok, cut
+        assert cut.rmse_ratio <= 1.1 * whole.rmse_ratio
+
+
+def test_tokens_do_not_see_the_segments_after_them() -> None:
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
+    changed = {name: x.copy() for name, x in arrays.items()}
+    for name in ("q", "k", "v", "g", "beta"):
+        changed[name][:, 41:] = -7.0
+    before, after = (
+        emulator.run(OPERATOR, SEGMENTED, problem, BASE, each, PLAIN[0])[0]["o"][:, :41] for each in (arrays, changed)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("seq_len", [9, 45, 200])
+@pytest.mark.parametrize(
+    "config",
+    [BASE, replace(BASE, C=32, rows=32, loader=False, ahead=2, stages=4, prep_groups=4, segments=8, merge_columns=4)],
+    ids=["loader", "chunk32_keys_ahead"],
+)
+def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, config: Config) -> None:
+    problem = replace(SMALL, key_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=2)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, run = emulator.run(OPERATOR, SEGMENTED, problem, config, arrays, CHECKED[0])
+    counted = by_launch(run, SEGMENTED.plan(problem, config))
+    for work, counters in zip(SEGMENTED.work(problem, config, H200), counted, strict=True):
+        assert work.mma == counters.mma
+        assert work.barriers == counters.barriers
+        assert work.l2_bytes == global_bytes(counters)
+    assert [each.bank_conflicts for each in counted[1:]] == [0, 0, 0]
+
+
+def test_a_chain_is_as_long_as_a_segment() -> None:
+    problem = Problem(heads=4, seq_len=65536)
+    config = replace(SEGMENTED.default(problem, H200.arch), segments=32)
+    _, maps, merge, scan = SEGMENTED.work(problem, config, H200)
+    assert maps.chain == scan.chain == 65536 / 16 / 32
+    assert merge.chain == 30
+
+
+def test_few_heads_and_long_sequences_are_predicted_to_gain_and_many_heads_to_lose() -> None:
+    few, many = Problem(heads=4, seq_len=65536), Problem(heads=64, seq_len=8192)
+    assert predicted(SEGMENTED, few) < min(predicted(PREP_SCAN, few), predicted(FUSED, few)) / 2
+    assert predicted(SEGMENTED, many) > max(predicted(PREP_SCAN, many), predicted(FUSED, many))
+
+
+def test_packed_sequences_are_refused_with_what_serves_them() -> None:
+    reason = SEGMENTED.refusal(replace(SMALL, use_cu_seqlens=True), ARCHES["sm_90a"])
+    assert reason is not None
+    assert "use prep_scan" in reason

@@ -1,0 +1,75 @@
+"""Peers compute what our operators define: on the CPU where torch is installed, and by their signature elsewhere."""
+
+import inspect
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import operators, peers
+from tuner.judge import Case, cases
+from tuner.operator import scalars, to_fields
+from tuner.peers import AbsentError, Peer
+from tuner.verify import compare
+
+ON_CPU = ("torch SDPA math", "torch flex", "torch SDPA, dense mask", "torch scan", "torch cumsum")
+PROBLEMS = {
+    "flash_attention": ({"head_dim": 64}, {"head_dim": 64, "causal": True}),
+    "flash_attention_backward": ({"head_dim": 64}, {"head_dim": 64, "causal": True}),
+    "streaming_attention": ({"head_dim": 64},),
+    "linear_attention": ({"head_dim": 24}, {"head_dim": 24, "decay": "channel"}, {"head_dim": 24, "decay": "head"}),
+}
+
+
+def contests() -> Iterator[Any]:
+    for name, problems in PROBLEMS.items():
+        for peer in peers.of(name):
+            if peer.name.startswith(ON_CPU):
+                yield from (pytest.param(name, fields, peer, id=f"{peer.name} {fields}") for fields in problems)
+
+
+@pytest.mark.parametrize(("name", "fields", "peer"), list(contests()))
+def test_a_peer_computes_what_the_operator_defines(name: str, fields: dict[str, Any], peer: Peer) -> None:
+    pytest.importorskip("torch")
+    operator = operators.load(name)
+    taken = sum(is_right(case, peer) for case in cases(operator, to_fields(operator.problem(**fields)), every=False))
+    assert taken > 0
+
+
+def is_right(case: Case, peer: Peer) -> bool:
+    """False where the peer says that it does not take the case; fails where it takes it and is wrong."""
+    try:
+        run = peer.prepare(case.problem, peers.to_torch(case.arrays, "cpu"), case.scalars)
+    except AbsentError:
+        return False
+    for name, tensor in run().items():
+        error = compare(name, peers.to_numpy(tensor), *case.right[name])
+        assert error.ok, f"{case.name}: {error.reason}"
+    return True
+
+
+def test_every_operator_has_peers() -> None:
+    assert all(peers.of(name) for name in ("flash_attention", "streaming_attention", "linear_attention", "kda"))
+    assert peers.of("row_norm") == ()
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
+def test_without_torch_a_peer_is_absent_and_says_why() -> None:
+    with pytest.raises(AbsentError, match="torch cannot be imported"):
+        peers.to_torch({})
+
+
+@pytest.mark.parametrize("flags", [{}, {"use_gate_in_kernel": True, "use_dt_bias": True, "use_lower_bound": True}])
+@pytest.mark.parametrize("peer", peers.of("kda"), ids=lambda peer: peer.name)
+def test_fla_takes_the_arguments_that_it_is_given(peer: Peer, flags: dict[str, Any]) -> None:
+    kda = pytest.importorskip("fla.ops.kda")
+    operator = operators.load("kda")
+    problem = operator.problem(seq_len=40, heads=1, use_cu_seqlens=True, use_initial_state=True, boundaries=3, **flags)
+    arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
+    run = peer.prepare(problem, peers.to_torch(arrays, "cpu"), scalars(operator, problem, arrays))
+    given = inspect.getclosurevars(run).nonlocals["given"]
+    bound = inspect.signature(getattr(kda, peer.name.removeprefix("fla "))).bind(**given).arguments
+    assert set(bound.get("kwargs", {})) <= {"A_log", "dt_bias"}  # chunk_kda reads these two from its **kwargs
+    assert tuple(given["initial_state"].shape) == (2, 1, 128, 128)

@@ -1,0 +1,89 @@
+"""What only a device can confirm of flash_attention/wgmma, each asked alone: inputs whose answer is known exactly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention.wgmma_config import Config
+
+KEYS = 64  # a power of two, and one tile: their mean is exact
+CONFIG = Config(
+    BN=KEYS,
+    warpgroups=1,
+    stages=2,
+    overlap=1,
+    ping_pong=False,
+    value_columns=0,
+    polynomial=0,
+    lazy_rescale=False,
+    heavy_first=False,
+    packed_heads=1,
+    blocks=0,
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Are columns of a tile found where the descriptors say, for a head_dim and a kind of panels of V?"""
+
+    head_dim: int
+    value_columns: int
+
+    @property
+    def name(self) -> str:
+        return f"D{self.head_dim}-V{self.value_columns or 'mixed'}"
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.head_dim, DType.BF16, False, batch=1, heads=1, seq_q=64, seq_k=KEYS)
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            **{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"value_columns": self.value_columns}
+        )
+
+
+QUESTIONS = tuple(
+    Question(D, columns)
+    for D in (16, 24, 40, 64, 72, 80, 96, 112, 128, 192, 256)
+    for columns in (0, 16, 32, 64)
+    if columns < 2 * D and (columns or D % 64)
+)
+
+
+def integers(problem: Problem, name: str, rng: np.random.Generator) -> np.ndarray:
+    rows = problem.seq_q if name == "q" else problem.seq_k
+    return rng.integers(-4, 5, (1, rows, 1, problem.head_dim)).astype(problem.dtype.numpy)
+
+
+def equal_weights(problem: Problem) -> dict[str, Any]:
+    """Q = 0: O is the mean of V, so that a wrong column of O is a wrong column of V's panels or of O's store."""
+    rng = np.random.default_rng(1)
+    arrays = {name: integers(problem, name, rng) for name in "qkv"}
+    return arrays | {"q": np.zeros_like(arrays["q"]), "softmax_scale": 1.0}
+
+
+def one_column(problem: Problem, column: int) -> dict[str, Any]:
+    """Q is one column of ones: lse depends on that column of K alone."""
+    rng = np.random.default_rng(column)
+    q = np.zeros_like(integers(problem, "q", rng))
+    q[..., column] = 1
+    return {"q": q, "k": integers(problem, "k", rng), "v": integers(problem, "v", rng), "softmax_scale": 1.0}
+
+
+def wrong_columns(arrays: Mapping[str, Any], o: np.ndarray) -> list[int]:
+    """Of O, where the weights are equal."""
+    mean = arrays["v"].astype(np.float64).mean(axis=1)[0, 0]
+    step = 2.0**-8 * np.maximum(np.abs(mean), 2.0**-8)
+    return [int(c) for c in np.flatnonzero((np.abs(o[0, :, 0].astype(np.float64) - mean) > step).any(axis=0))]
+
+
+def wrong_lse(arrays: Mapping[str, Any], column: int, lse: np.ndarray) -> bool:
+    """Whether the logarithms are not those of one column of K."""
+    exact = np.log(np.exp(arrays["k"][0, :, 0, column].astype(np.float64)).sum())
+    return bool(np.abs(lse - exact).max() > 1e-5 * max(1.0, abs(exact)))

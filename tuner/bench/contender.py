@@ -1,0 +1,40 @@
+"""Our kernels in a comparison: what an application would run, and a related operator's on the same tensors."""
+
+from typing import Any
+
+from tuner import nvrtc, operators
+from tuner.arch import GPU
+from tuner.cache import Cache
+from tuner.choice import choose
+from tuner.device import Code
+from tuner.errors import TemplateError
+from tuner.operator import Operator, to_fields
+from tuner.records import Snapshot
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+
+
+def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Code:
+    """What an application would run on this problem: the record's config, or the default.
+
+    Raises UsageError where no implementation serves it, TemplateError where it does not compile.
+    """
+    choice = choose(operator, problem, (gpu,), snapshot)
+    source = render(operator, choice.implementation, problem, choice.config)
+    outcome = nvrtc.compile(source, Options(gpu.arch.name), Cache.of("cubin"))
+    if isinstance(outcome, Failed):
+        raise TemplateError(f"{operator.name}/{choice.implementation.name} does not compile: {outcome.reason}")
+    config = to_fields(choice.config)
+    return Code(operator.name, choice.implementation.name, to_fields(problem), config, outcome.image)
+
+
+def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:
+    """(operator, problem) of what does more work on the same tensors, for context: dense attention beside streaming."""
+    if operator.name != "streaming_attention" or problem.rolling:
+        return None
+    dense = operators.load("flash_attention")
+    if problem.dtype not in dense.problem.__dataclass_fields__["dtype"].metadata["choices"]:
+        return None
+    shared = ("head_dim", "dtype", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+    return dense, dense.problem(causal=True, **{name: getattr(problem, name) for name in shared})

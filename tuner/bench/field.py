@@ -1,0 +1,226 @@
+"""The process in which contenders meet: ours, related kernels, a plain copy and peers, on the same inputs, in turns."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tuner import operators, peers
+from tuner.bench.comparison import Comparison, Row
+from tuner.device import SIMULATED, Code, DeviceFaultError
+from tuner.errors import MachineError
+from tuner.gpu_device import GpuDevice
+from tuner.judge import Case, cases
+from tuner.ledger import Ledger
+from tuner.operator import from_fields, scalars
+from tuner.peers import AbsentError, Peer
+from tuner.policy import MeasurementPolicy
+from tuner.pool import Lost
+from tuner.samples import State, Times, estimate, in_units, interval, usual
+from tuner.trial import Task, Timed
+from tuner.verify import compare as compare_output
+from tuner.worker import Place, Stand
+
+OURS = "tuner"
+COPY = "plain copy"
+_WARM_UPS = 3
+_FLUSHES = 4  # the Python of a framework takes tens of microseconds a call
+
+Sampler = Callable[[], float]  # the time of a run, in microseconds
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Who meets on what. `policies` are the ways to launch, those of ours first; `journal` names who took it down."""
+
+    code: Code
+    context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
+    place: Place
+    policies: tuple[MeasurementPolicy, ...]
+    kind: str  # of inputs
+    seed: int
+    journal: Path
+
+
+def meet(meeting: Meeting) -> Comparison | Lost:
+    """The comparison; Lost where a contender took the device down: the journal says who. Raises MachineError."""
+    try:
+        return _Field(meeting).comparison()
+    except DeviceFaultError as error:
+        return Lost(f"{error.fault.value}: {error}")
+
+
+class _Field:
+    """The contenders of one meeting that came through, each with what samples it, and a row for each of the others."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting, self._device = meeting, meeting.place.open()
+        self._facts = self._device.facts()
+        self._policies = tuple(dict.fromkeys(policy.on(self._facts) for policy in meeting.policies))
+        self._ledger = Ledger(meeting.journal, most_deaths=1)
+        self._inputs = _Inputs(meeting.code, meeting.kind)
+        self._copy = self._device.ready_copy(self._inputs.nbytes)
+        self._samplers: dict[tuple[str, str], Sampler] = {}
+        self._left_out: list[Row] = []
+        if len(self._policies) < len(meeting.policies):
+            self._left_out.append(Row(OURS, "absent", f"no CUDA graph here: {self._facts['no_graph']}", "graph"))
+
+    def comparison(self) -> Comparison:
+        code, policy = self._meeting.code, self._policies[0]
+        self._enter_kernel(OURS, code)
+        if not self._samplers:
+            raise MachineError(f"our own {code.operator}/{code.implementation} fails here: {self._left_out[-1].note}")
+        self._samplers[COPY, "eager"] = self._sampler(self._copy, policy)
+        for each in self._meeting.context:
+            self._enter_kernel(f"{OURS} {each.operator}", each)
+        for peer in peers.of(code.operator):
+            self._enter_peer(peer)
+        times = self._race(policy.rounds)
+        rows = (*self._placed(times), *self._left_out)
+        return Comparison(
+            code.operator,
+            code.problem,
+            self._meeting.kind,
+            code.config,
+            code.implementation,
+            self._facts,
+            policy.name + (" simulated" if self._facts["model"] == SIMULATED else ""),
+            rows,
+        )
+
+    def _enter_kernel(self, name: str, code: Code) -> None:
+        """One of ours, once it is right, in each way to launch it."""
+        stand = Stand(self._device, lambda _: self._inputs.arrays)
+        judged = stand.do(Task(code, self._policies[0], timed=False))
+        assert isinstance(judged, Timed), "that is the answer to a task"
+        fell = judged.fell
+        if fell is not None and fell.fatal:
+            raise MachineError(f"our own {code.operator}/{code.implementation} took the device down: {fell.reason}")
+        if fell is not None:
+            self._left_out.append(Row(name, "wrong", fell.reason))
+            return
+        for policy in self._policies:
+            timer = stand.timer(code, policy)
+            self._samplers[name, policy.launch] = lambda timer=timer: timer.sample().time_us  # type: ignore[misc]
+
+    def _enter_peer(self, peer: Peer) -> None:
+        if self._ledger.banned(peer.name):
+            self._left_out.append(Row(peer.name, "lost", "it took the process down, or too long"))
+            return
+        self._ledger.began(peer.name)
+        try:
+            for launch, sampler in self._peer_samplers(peer):
+                self._samplers[peer.name, launch] = sampler
+        except AbsentError as error:
+            self._left_out.append(Row(peer.name, "absent", str(error)))
+        except _WrongError as error:
+            self._left_out.append(Row(peer.name, "wrong", str(error)))
+        except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
+            reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._left_out.append(Row(peer.name, "failed", reason, reached))
+        self._device.times_us(self._copy, 1, self._policies[0])  # raises where the peer took the device down …
+        self._ledger.ended(peer.name)  # … and then it has not ended
+
+    def _peer_samplers(self, peer: Peer) -> Iterator[tuple[str, Sampler]]:
+        """(way to launch, sampler) of a peer that is right."""
+        device = self._device
+        if not isinstance(device, GpuDevice):
+            raise AbsentError("peers need a GPU")
+        run = peer.prepare(self._inputs.problem, self._inputs.tensors, self._inputs.scalars)
+        if not _check(peer, self._inputs.cases()):
+            raise AbsentError("it takes none of the edge cases, so nothing says that it is right")
+        run()
+        for policy in self._policies:
+            ready = run if policy.launch == "eager" else peers.captured(run)
+            yield policy.launch, self._sampler(ready, policy, flushes=_FLUSHES)
+
+    def _race(self, rounds: int) -> Times:
+        """[rounds, contenders] in microseconds: everybody once a round, in random order.
+
+        Rounds in which the device was slowed as it usually is not are left out, unless that leaves none.
+        """
+        rng, samplers = np.random.default_rng(self._meeting.seed), list(self._samplers.values())
+        times, slowed = np.empty((rounds, len(samplers))), np.zeros(rounds, np.int64)
+        for n in range(rounds):
+            for i in rng.permutation(len(samplers)):
+                times[n, i] = samplers[i]()
+                slowed[n] |= self._device.state().slowed
+        usually = usual([State(throttle=int(each)) for each in slowed]).slowed
+        calm = (slowed & ~usually) == 0
+        return times[calm] if calm.any() else times
+
+    def _placed(self, times: Times) -> list[Row]:
+        """`times` is [rounds, contenders] in microseconds; ours is first."""
+        logs = np.log(times)
+        rows = []
+        for i, (name, launch) in enumerate(self._samplers):
+            ratio = in_units(interval(logs[:, i] - logs[:, 0]))
+            state, note = ("roof", self._inputs.moved) if name == COPY else ("ok", "")
+            rows.append(Row(name, state, note, launch, estimate(times[:, i].tolist()), ratio))
+        return rows
+
+    def _sampler(self, ready: Any, policy: MeasurementPolicy, flushes: int = 1) -> Sampler:
+        """Medians of as many runs as make a sample."""
+        more = {"flushes": flushes} if flushes > 1 else {}  # of a GPU only: others have no host to wait for
+
+        def times(launches: int) -> float:
+            return median(self._device.times_us(ready, launches, policy, **more))
+
+        launches = policy.launches(median(times(1) for _ in range(_WARM_UPS)))
+        return lambda: times(launches)
+
+
+class _Inputs:
+    """What all in a meeting share: the tensors that are timed, and edge cases that say who is right."""
+
+    def __init__(self, code: Code, kind: str) -> None:
+        self._operator, self._code, self._kind = operators.load(code.operator), code, kind
+        self.problem = from_fields(self._operator.problem, code.problem)
+        self.nbytes = int(self._operator.cost(self.problem).bytes)
+        self.moved = f"{self.nbytes / 1e6:.1f} MB, the least to be moved: half read, half written"
+
+    def cases(self) -> Sequence[Case]:
+        return cases(self._operator, self._code.problem, every=False)
+
+    @cached_property
+    def arrays(self) -> Mapping[str, Any]:
+        return self._operator.inputs(self.problem, np.random.default_rng(0), self._kind)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Any]:
+        """Raises AbsentError without torch."""
+        peers.gpu_torch()  # before seconds go into drawing
+        return peers.to_torch(self.arrays)
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return scalars(self._operator, self.problem, self.arrays)
+
+
+class _WrongError(Exception):
+    """A peer's output is not what float64 says."""
+
+
+def _check(peer: Peer, edge_cases: Sequence[Case]) -> str:
+    """The largest case that a peer takes; empty for none. Raises _WrongError where it comes out wrong."""
+    for case in sorted(edge_cases, key=_elements, reverse=True):
+        try:
+            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)()
+        except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
+            continue
+        for name, tensor in outputs.items():
+            exact, rounded, tolerance = case.right[name]
+            error = compare_output(name, peers.to_numpy(tensor), exact, rounded, tolerance)
+            if not error.ok:
+                raise _WrongError(f"{case.name}: {error.reason}")
+        return case.name
+    return ""
+
+
+def _elements(case: Case) -> int:
+    return sum(exact.size for exact, _, _ in case.right.values())

@@ -1,0 +1,108 @@
+"""What is known without a GPU: declared work and predicted cost of the kernels that a comparison would time."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from tuner import operators, peers
+from tuner.arch import GPU
+from tuner.bench.comparison import spelled
+from tuner.bench.contender import context
+from tuner.choice import choose
+from tuner.operator import Implementation, Operator, to_fields
+from tuner.predict import uncompiled
+from tuner.records import Snapshot
+from tuner.result import Evidence, Fields
+
+_MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """One kernel. `flops` are those of its mma instructions; `cost` ranks, and is no time."""
+
+    name: str
+    origin: str  # of its config
+    flops: float
+    needed_flops: float
+    nbytes: float  # between DRAM and L2, as declared
+    least_bytes: float
+    cost: float
+    bottleneck: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Kernels on one problem and GPU: ours first, then other implementations, and a related operator for context."""
+
+    COLUMNS: ClassVar = ("contender", "config of", "GFLOP", "/ needed", "MB", "/ least", "predicted cost", "bound by")
+
+    operator: str
+    problem: Fields
+    gpu: str
+    rows: tuple[Outlook, ...]
+    peers: tuple[str, ...]  # that a comparison would time
+
+    @property
+    def evidence(self) -> str:
+        return Evidence.PREDICTED.value
+
+    @property
+    def title(self) -> str:
+        return spelled(self.problem)
+
+    def data(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"evidence": self.evidence, **asdict(self)}
+
+    def table(self) -> list[tuple[str, ...]]:
+        """COLUMNS; the cost as a multiple of ours."""
+        return [
+            (
+                row.name,
+                row.origin,
+                f"{row.flops / 1e9:.2f}" if row.flops else "",
+                f"{row.flops / row.needed_flops:.2f}" if row.flops else "",
+                f"{row.nbytes / 1e6:.1f}",
+                f"{row.nbytes / row.least_bytes:.2f}",
+                f"{row.cost / self.rows[0].cost:.2f} ×",
+                row.bottleneck,
+            )
+            for row in self.rows
+        ]
+
+
+def forecast(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Forecast:
+    """Raises UsageError where no implementation serves the problem."""
+    rows = list(_outlooks(operator, problem, gpu, snapshot))
+    if dense := context(operator, problem):
+        rows.append(next(_outlooks(*dense, gpu, snapshot)))
+    names = tuple(peer.name for peer in peers.of(operator.name))
+    return Forecast(operator.name, to_fields(problem), gpu.name, tuple(rows), names)
+
+
+def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Iterator[Outlook]:
+    """What an application would get first, then the defaults of the other implementations."""
+    choice = choose(operator, problem, (gpu,), snapshot)
+    origin = "a record" if choice.record else "the default"
+    yield _outlook(operator, problem, choice.implementation, choice.config, gpu, origin)
+    for each in operators.implementations(operator.name):
+        if each.name != choice.implementation.name and each.refusal(problem, gpu.arch) is None:
+            yield _outlook(operator, problem, each, each.default(problem, gpu.arch), gpu, "the default")
+
+
+def _outlook(
+    operator: Operator[Any], problem: Any, implementation: Implementation[Any, Any], config: Any, gpu: GPU, origin: str
+) -> Outlook:
+    least, work = operator.cost(problem), implementation.work(problem, config, gpu)
+    prediction = uncompiled(implementation.plan(problem, config), work, gpu)
+    return Outlook(
+        name=f"{operator.name}/{implementation.name}",
+        origin=origin,
+        flops=sum(launch.mma + launch.wgmma for launch in work) * _MMA_FLOPS,
+        needed_flops=least.flops,
+        nbytes=sum(launch.dram_bytes for launch in work),
+        least_bytes=least.bytes,
+        cost=prediction.cost,
+        bottleneck=prediction.bottleneck,
+    )

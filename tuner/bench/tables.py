@@ -1,0 +1,42 @@
+"""Comparisons or forecasts as tables: one for all sizes of a sweep, or one a problem."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.bench.comparison import Comparison, spelled
+from tuner.bench.forecast import Forecast
+from tuner.result import Fields
+
+Found = Sequence[Comparison | Forecast]  # all of one kind
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(found: Found) -> tuple[Table, ...]:
+    """In a sweep the first column is the size."""
+    size = varying([each.problem for each in found])
+    if not size:
+        return tuple(Table(each.title, each.COLUMNS, tuple(each.table())) for each in found)
+    rows = tuple((str(each.problem[size]), *row) for each in found for row in each.table())
+    return (Table(spelled(common([each.problem for each in found])), (size, *found[0].COLUMNS), rows),)
+
+
+def varying(problems: Sequence[Fields]) -> str:
+    """The first size in which all problems differ; empty where there is none."""
+    for name in problems[0]:
+        values = [problem[name] for problem in problems]
+        numbers = all(isinstance(value, int | float) and value > 0 for value in values)
+        if numbers and len(set(values)) == len(values) > 1:
+            return name
+    return ""
+
+
+def common(problems: Sequence[Fields]) -> Fields:
+    """What all problems have in common."""
+    first = problems[0]
+    return {name: first[name] for name in first if all(each[name] == first[name] for each in problems)}

@@ -1,0 +1,39 @@
+"""`tuner export`: what was tried, in the exchange format of the auto-tuning community."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner import arch
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption
+from tuner.errors import UsageError
+from tuner.operator import Operator, canonical
+from tuner.replay import attempts
+from tuner.store import Store
+
+
+def export_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    out: Annotated[Path | None, typer.Option(help="where it goes [default: stdout]")] = None,
+    db: DbOption = None,
+) -> None:
+    """Write the attempts at a problem as a T4 file, which `tuner replay` reads, too."""
+    if len(problems) != 1:
+        raise UsageError(f"a T4 file is about one problem, and {len(problems)} were given")
+    target = arch.gpu(gpu)
+    with Store.open(db) as store:
+        found = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
+    latest = [each.attempt for each in found if each.attempt.identity.policy == found[-1].attempt.identity.policy]
+    text = json.dumps(attempts.document(latest), indent=1)
+    if out is None:
+        typer.echo(text)
+        return
+    out.write_text(text)
+    typer.echo(f"{len(latest)} attempts: {out}")

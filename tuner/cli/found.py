@@ -1,0 +1,112 @@
+"""What a search found, on stdout: the winner of one problem, or a table and the portfolios of several."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tuner import summary, tune
+from tuner.campaign import Campaign
+from tuner.cli.output import emit_json, listing, table
+from tuner.operator import extents, statics, to_fields
+from tuner.portfolio import Family
+from tuner.result import Evidence, Fields, TuningRecord, to_data
+
+_WINNERS = ("problem", "winner", "config", "margin", "tried")
+_NUMBERS = ("margin", "tried")
+
+
+def title(request: tune.Request) -> str:
+    """The problem and the GPU; of the sizes those that are not the operator's own."""
+    gpu, device = request.gpu, request.gpu.device.name
+    assumed = "" if gpu.name == device else f" (predictions assume {device})"
+    data, usual = to_fields(request.problem), _defaults(request.problem)
+    names = [*statics(request.problem), *(n for n in extents(request.problem) if data[n] != usual.get(n))]
+    return f"{request.operator.name} {_spelled({n: data[n] for n in names})} on {gpu.name}{assumed}"
+
+
+def show(found: Campaign, report: Path, *, as_json: bool) -> None:
+    """Print everything, in the order of the problems given."""
+    if as_json:
+        searches = [summary.data(outcome) for outcome in found.outcomes]
+        portfolios = [to_data(family) for family in found.families]
+        emit_json({"searches": searches, "portfolios": portfolios, "report": str(report)})
+        return
+    if len(found.outcomes) > 1:
+        _show_several(found.outcomes)
+    for family in found.families:
+        _show_family(family)
+    if len(found.outcomes) == 1:
+        _show_winner(found.outcomes[0])
+    typer.echo(f"report: {report}")
+
+
+def _show_winner(outcome: tune.Outcome) -> None:
+    record, request = outcome.record, outcome.request
+    tried = f"{len(outcome.tried)} tried" + (f", {outcome.reused} of them earlier" if outcome.reused else "")
+    if record is None:
+        typer.echo(f"{title(request)}: nothing valid found ({tried}; {outcome.why_stopped})")
+        return
+    listing(f"{title(request)}: winner ({_standing(record)})", summary.winner_rows(outcome))
+
+
+def _standing(record: TuningRecord) -> str:
+    measured = record.evidence is Evidence.MEASURED
+    return "measured" if measured else f"predicted, not validated on {record.identity.gpu}"
+
+
+def _show_several(outcomes: Sequence[tune.Outcome]) -> None:
+    request = outcomes[0].request
+    standing = next((_standing(each.record) for each in outcomes if each.record), "none was found")
+    problems = _told_apart([to_fields(each.request.problem) for each in outcomes])
+    rows = [_row(problem, outcome) for problem, outcome in zip(problems, outcomes, strict=True)]
+    table(f"{request.operator.name} on {request.gpu.name}: winners ({standing})", _WINNERS, rows, right=_NUMBERS)
+
+
+def _row(problem: str, outcome: tune.Outcome) -> tuple[str, ...]:
+    record, tried = outcome.record, str(len(outcome.tried))
+    if record is None:
+        return problem, "nothing valid found", outcome.why_stopped, "", tried
+    name, config = record.identity.implementation, _spelled(record.config)
+    return problem, name, config, f"{record.margin:.1%}", tried
+
+
+def _show_family(family: Family) -> None:
+    typer.echo(f"portfolio for {_spelled(family.statics)}: {described(family)}")
+    for number, (name, config) in enumerate(family.members, start=1):
+        typer.echo(f"  {number}: {name} {_spelled(config)}")
+    problems = _told_apart([place.problem for place in family.places])
+    kind = family.evidence.value
+    columns = ("problem", "served by", f"behind its best ({kind})", f"if it were not listed ({kind})")
+    rows = [
+        (problem, "" if place.member is None else place.member + 1, _share(place.regret), _share(place.unlisted_regret))
+        for problem, place in zip(problems, family.places, strict=True)
+    ]
+    table("", columns, rows, right=columns[1:])
+
+
+def described(family: Family) -> str:
+    """The size of a portfolio, and how far its configs are behind."""
+    count = len(family.members)
+    worst = "not every problem is served" if family.worst is None else f"at most {family.worst:.1%} behind the best"
+    return f"{count} config{'' if count == 1 else 's'} for {len(family.places)} problems, {worst}"
+
+
+def _share(regret: float | None) -> str:
+    return "" if regret is None else f"{regret:.1%}"
+
+
+def _told_apart(problems: Sequence[Fields]) -> list[str]:
+    """Each problem by the fields in which they differ."""
+    varying = [name for name in problems[0] if len({each[name] for each in problems}) > 1]
+    return [_spelled({name: each[name] for name in varying}) for each in problems]
+
+
+def _spelled(data: Fields) -> str:
+    return " ".join(f"{name}={value}" for name, value in data.items())
+
+
+def _defaults(problem: Any) -> Fields:
+    known: Iterable[Any] = problem.__dataclass_fields__.values()
+    return {each.name: each.default for each in known}

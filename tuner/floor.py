@@ -1,0 +1,56 @@
+"""What the launches of a plan do, as they declare it, against the least that any implementation must do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.arch import GPU
+from tuner.operator import Cost, Implementation, Operator, Work
+
+MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One launch, or all of a plan together. Ratios are over the operator's Cost."""
+
+    kernel: str
+    dram_bytes: float
+    bytes_ratio: float
+    l2_bytes: float
+    mma: float  # in units of m16n8k16, through mma.sync and wgmma
+    mma_ratio: float
+    steps: float  # dependent loop steps of the longest CTA; of launches, one after the other
+    step_mma: float = 0.0  # what of a step is serial, where the implementation says
+    step_other: float = 0.0
+
+
+def standings(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU
+) -> tuple[Standing, ...]:
+    """Each launch of a config, in order."""
+    least = operator.cost(problem)
+    launches = implementation.plan(problem, config).launches
+    each = zip(launches, implementation.work(problem, config, gpu), strict=True)
+    return tuple(_standing(launch.entry, work, least) for launch, work in each)
+
+
+def together(launches: Sequence[Standing]) -> Standing:
+    """The whole plan: the sums."""
+    names = ("dram_bytes", "bytes_ratio", "l2_bytes", "mma", "mma_ratio", "steps")
+    return Standing("together", **{name: sum(getattr(each, name) for each in launches) for name in names})
+
+
+def _standing(kernel: str, work: Work, least: Cost) -> Standing:
+    mma = work.mma + work.wgmma
+    return Standing(
+        kernel=kernel,
+        dram_bytes=work.dram_bytes,
+        bytes_ratio=work.dram_bytes / least.bytes,
+        l2_bytes=work.l2_bytes,
+        mma=mma,
+        mma_ratio=mma * MMA_FLOPS / least.flops,
+        steps=work.chain,
+        step_mma=work.step_mma,
+        step_other=work.step_other,
+    )

@@ -1,0 +1,67 @@
+"""The implementations that raced the winner: the best of each, and what the prediction says it lost by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.report.standing import Delta, Entry, judged, losses, standing
+from tuner.result import Attempt, Evidence, TuningRecord, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """An implementation that did not win."""
+
+    implementation: str
+    best: Entry | None  # None: no config of it came through
+    deltas: tuple[Delta, ...]  # where its best differs from the winner, in predicted terms
+    tried: int
+    closed: str  # why the search gave it no more tries; empty if it did not
+
+    @property
+    def reason(self) -> str:
+        """Why it lost, in one line."""
+        if self.best is None:
+            return f"none of {self.tried} tries came through"
+        unit = "time" if self.best.attempt.measurement else "predicted cost"
+        found = [f"its best takes {self.best.relative:.2f} × the {unit}", *self.best.flaws]
+        prediction = self.best.attempt.prediction
+        if prediction:
+            found.append(f"{prediction.bottleneck} binds it")
+        if self.deltas:
+            terms = ", ".join(f"{delta.term} {delta.share:+.0%}" for delta in self.deltas)
+            found.append(f"predicted terms against the winner's whole cost: {terms}")
+        return "; ".join(found)
+
+
+def rivals_of(
+    attempts: Sequence[Attempt],
+    verdicts: Mapping[int, Verdict],
+    evidence: Evidence,
+    record: TuningRecord | None,
+    closed: Mapping[str, str],
+) -> tuple[Rival, ...]:
+    """The rivals in a search, of which nothing is ranked yet."""
+    checked = judged(attempts, verdicts)
+    return rivals(checked, standing(checked, evidence, record), closed)
+
+
+def rivals(attempts: Sequence[Attempt], entries: Sequence[Entry], closed: Mapping[str, str]) -> tuple[Rival, ...]:
+    """Every implementation in the race but the winner's, best first; `entries` stand in the order of their rank.
+
+    `closed` has all that raced: why the search gave up on each (empty: it did not).
+    """
+    if not entries:
+        return ()
+    losers = [name for name in closed if name != _name(entries[0].attempt)]
+    found = [_rival(name, attempts, entries, closed[name]) for name in losers]
+    return tuple(sorted(found, key=lambda rival: (rival.best is None, rival.best.rank if rival.best else 0)))
+
+
+def _rival(name: str, attempts: Sequence[Attempt], entries: Sequence[Entry], closed: str) -> Rival:
+    best = next((entry for entry in entries if _name(entry.attempt) == name), None)
+    tried = sum(_name(attempt) == name for attempt in attempts)
+    return Rival(name, best, losses(best, entries[0]) if best else (), tried, closed)
+
+
+def _name(attempt: Attempt) -> str:
+    return attempt.identity.implementation

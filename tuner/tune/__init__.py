@@ -1,0 +1,198 @@
+"""A search session: seeds, budget, resume, a last sweep, the check of the finalists → TuningRecord."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner import __version__
+from tuner.evaluate import Candidate, Evaluator, contenders
+from tuner.history import Past, pasts
+from tuner.operator import canonical
+from tuner.race import Method, Race, lane
+from tuner.result import Evidence, TuningRecord
+from tuner.store import Store
+from tuner.tune.contest import contest, passed, record_of
+from tuner.tune.explore import SMALL_GAIN, Stop, explore, gained
+from tuner.tune.log import Earlier, Log, Tried, earlier, ranked
+from tuner.tune.request import EFFORTS, SWEEP, Request
+from tuner.tune.run import Progress, Run
+from tuner.tune.sweep import Swept, sweep
+
+__all__ = [
+    "EFFORTS",
+    "FINALISTS",
+    "Outcome",
+    "Progress",
+    "Request",
+    "Tried",
+    "extend",
+    "judge",
+    "ranked",
+    "recall",
+    "search",
+]
+
+FINALISTS = 8  # configs that get a verdict
+_CHECKED_AT_MOST = 4 * FINALISTS  # … when the first ones turn out wrong
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, and how it went."""
+
+    request: Request
+    record: TuningRecord | None
+    tried: tuple[Tried, ...]  # in order; those of earlier sessions first
+    reused: int
+    race: Race
+    seconds: float
+    why_stopped: str
+    evidence: Evidence
+
+
+def search(
+    request: Request,
+    store: Store,
+    evaluator: Evaluator,
+    observe: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Search one problem. Every attempt is stored as it finishes; `stopped()` turning true ends the search cleanly.
+
+    The outcome's record is None when no config passed its checks: then nothing is promoted.
+    """
+    race, kept = _start(request, store, evaluator)
+    study = _begin(store, request, evaluator.policy)
+    run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
+    try:
+        reused = run.log.take(kept)
+        why = _look(run)
+        record = _decide(run)
+        if record is not None:
+            store.promote(record, study)
+    except BaseException as error:
+        store.end_study(study, f"ended by {type(error).__name__}")
+        raise
+    store.end_study(study, why)
+    return Outcome(request, record, tuple(run.log.tried), reused, race, run.seconds, why, evaluator.evidence)
+
+
+def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
+    """What is stored about a problem, as the outcome of a search that tries nothing."""
+    race, kept = _start(replace(request, resume=True), store, evaluator)
+    run = Run(request, evaluator, race, Log(request, store, None, race))
+    reused = run.log.take(kept)
+    tried = tuple(run.log.tried)
+    right = passed(tried)
+    record = record_of(right, evaluator.evidence, len(tried)) if right else None
+    return Outcome(request, record, tried, reused, race, run.seconds, "nothing was searched", evaluator.evidence)
+
+
+def extend(
+    outcome: Outcome,
+    store: Store,
+    evaluator: Evaluator,
+    wanted: Sequence[Candidate],
+    observe: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
+    new = [each for each in wanted if outcome.race.knows(each) and not outcome.race.told(each)]
+    if not new:
+        return outcome
+    study = _begin(store, outcome.request, evaluator.policy)
+    run = _reopened(outcome, store, evaluator, study, observe)
+    before = run.best_value
+    run.try_all(new, "share", len(outcome.tried) + len(new))
+    better = gained(before, run.best_value) > 0
+    record = _decide(run) if better else outcome.record
+    if record is not None and better:
+        store.promote(record, study)
+    store.end_study(study, "configs of other problems were tried")
+    return replace(outcome, record=record, tried=tuple(run.log.tried))
+
+
+def judge(
+    outcome: Outcome,
+    store: Store,
+    evaluator: Evaluator,
+    wanted: Sequence[Candidate],
+    observe: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
+    run = _reopened(outcome, store, evaluator, None, observe)
+    run.judge([each for candidate in wanted if (each := run.log.find(candidate)) and each.verdict is None])
+    record, right = outcome.record, passed(run.log.tried)
+    if record is None and right:
+        record = record_of(right, evaluator.evidence, len(run.log.tried))
+        store.promote(record)
+    return replace(outcome, record=record, tried=tuple(run.log.tried))
+
+
+def _reopened(
+    outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
+) -> Run:
+    """A run that goes on with what a finished one knows."""
+    log = Log(outcome.request, store, study, outcome.race, outcome.tried)
+    return Run(outcome.request, evaluator, outcome.race, log, observe)
+
+
+def _start(request: Request, store: Store, evaluator: Evaluator) -> tuple[Race, list[Earlier]]:
+    """The race at the start of a search, and the attempts of earlier sessions that it takes over."""
+    r, arch = request, request.gpu.arch
+    found = contenders(r.operator, r.problem, r.gpu, r.implementation)
+    spaces = [each.space(r.problem, arch) for each in found]
+    kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
+    known: Mapping[str, Sequence[Past]] = {}
+    if r.history:
+        resumed = {each.row for each in kept}
+        known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
+    method = Method(r.method, r.seed, r.tries)
+    lanes = [
+        lane(each, space, each.default(r.problem, arch), evaluator.prior, method, known.get(each.name, ()))
+        for each, space in zip(found, spaces, strict=True)
+    ]
+    return Race(lanes), kept
+
+
+def _begin(store: Store, request: Request, policy: str) -> int:
+    return store.begin_study(
+        operator=request.operator.name,
+        problem=canonical(request.problem),
+        gpu=request.gpu.name,
+        command=request.command,
+        seed=request.seed,
+        method=request.method,
+        effort=request.effort,
+        budget=request.tries,
+        versions={"tuner": __version__, "policy": policy},
+    )
+
+
+def _look(run: Run) -> str:
+    """Explore, then sweep around the best; again while tries are left and the last sweep says that it pays."""
+    done = Swept()
+    while True:
+        reserve = run.request.reserve(run.left)
+        stop = explore(run, len(run.log.tried) + run.left - reserve)
+        if stop.final:
+            return _why(stop, done)
+        found = sweep(run, min(run.left, SWEEP) if stop.early else reserve)
+        done = done.plus(found)
+        if run.stopped():
+            return _why(Stop("interrupted"), done)
+        if not run.left or run.out_of_time or (stop.early and found.gain < SMALL_GAIN):
+            return _why(stop, done)
+
+
+def _why(stop: Stop, swept: Swept) -> str:
+    return "; ".join(filter(None, (stop.why, str(swept))))
+
+
+def _decide(run: Run) -> TuningRecord | None:
+    """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
+    log = run.log
+    for first in range(0, min(len(ranked(log.tried)), _CHECKED_AT_MOST), FINALISTS):
+        finalists = contest(log.tried)[first : first + FINALISTS]
+        run.judge([each for each in finalists if each.verdict is None])
+        if right := passed(log.tried, first + FINALISTS):
+            return record_of(right, run.evaluator.evidence, len(log.tried))
+    return None

@@ -1,0 +1,129 @@
+"""What was tried in a search: each attempt in memory and in the store at once, and what earlier sessions left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tuner.evaluate import AnyImplementation, Candidate, Evaluator
+from tuner.operator import canonical, from_fields, to_fields
+from tuner.race import Race
+from tuner.result import Attempt, Fields, Identity, Verdict, order
+from tuner.space import Space
+from tuner.store import Store
+from tuner.tune.request import Request
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An attempt with the row that stores it, and its verdict once it has one."""
+
+    row: int
+    candidate: Candidate
+    attempt: Attempt
+    differs: int  # fields of its config that are not its implementation's default
+    verdict: Verdict | None = None
+
+    @property
+    def flawed(self) -> bool:
+        """Whether it ranks behind all that has no flaws."""
+        return self.attempt.resources is None or bool(self.attempt.resources.flaws)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A stored attempt of an earlier session that is still true."""
+
+    row: int
+    candidate: Candidate
+    attempt: Attempt
+    verdict: Verdict | None
+
+
+class Log:
+    """The attempts of one search, in order; the race hears of each."""
+
+    def __init__(
+        self, request: Request, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
+    ) -> None:
+        """`tried` is what the race knows already."""
+        self._request, self._store, self._study, self._race = request, store, study, race
+        self._positions = {each.row: place for place, each in enumerate(tried)}
+        self._default = cache(self._default_of)
+        self.tried = list(tried)
+        self.failed = sum(each.attempt.failure is not None for each in tried)
+        self.best = next(iter(ranked(tried)), None)
+
+    def add(self, candidate: Candidate, attempt: Attempt) -> None:
+        (row,) = self._store.append([attempt], self._study)
+        self._remember(row, candidate, attempt)
+
+    def judge(self, tried: Tried, verdict: Verdict) -> None:
+        self._store.append_verdict(tried.row, verdict)
+        self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
+
+    def find(self, candidate: Candidate) -> Tried | None:
+        """The attempt at a config, if it was tried."""
+        name, config = candidate.implementation.name, to_fields(candidate.config)
+        found = (each for each in self.tried if each.candidate.implementation.name == name)
+        return next((each for each in found if dict(each.attempt.config) == config), None)
+
+    def take(self, earlier: Sequence[Earlier]) -> int:
+        """Take over what earlier sessions stored; how many attempts that are."""
+        for each in earlier:
+            self._remember(each.row, each.candidate, each.attempt, each.verdict)
+        return len(earlier)
+
+    def _remember(self, row: int, candidate: Candidate, attempt: Attempt, verdict: Verdict | None = None) -> None:
+        default = self._default(candidate.implementation)
+        differs = sum(default[name] != value for name, value in attempt.config.items())
+        tried = Tried(row, candidate, attempt, differs, verdict)
+        self._positions[row] = len(self.tried)
+        self.tried.append(tried)
+        self.failed += attempt.failure is not None
+        self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
+        self._race.tell(candidate, attempt.value)
+
+    def _default_of(self, implementation: AnyImplementation) -> Fields:
+        return to_fields(implementation.default(self._request.problem, self._request.gpu.arch))
+
+
+def earlier(
+    request: Request,
+    store: Store,
+    evaluator: Evaluator,
+    implementations: Sequence[AnyImplementation],
+    spaces: Sequence[Space[Any]],
+) -> list[Earlier]:
+    """What is stored for a request, as far as it is still true today; each config once."""
+    stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
+    verdicts = store.verdicts([each.id for each in stored])
+    known = {each.name: (each, space) for each, space in zip(implementations, spaces, strict=True)}
+    found: dict[Identity, Earlier] = {}
+    for each in stored:
+        name = each.attempt.identity.implementation
+        candidate = _candidate(*known[name], each.attempt) if name in known else None
+        # Code, compiler or policy may have changed since.
+        if candidate is not None and evaluator.identity(candidate) == each.attempt.identity:
+            found.setdefault(each.attempt.identity, Earlier(each.id, candidate, each.attempt, verdicts.get(each.id)))
+    return list(found.values())
+
+
+def _candidate(implementation: AnyImplementation, space: Space[Any], attempt: Attempt) -> Candidate | None:
+    """The candidate of a stored attempt; None where today's space does not hold it."""
+    if attempt.config.keys() != set(space.names):
+        return None
+    config = from_fields(implementation.config, attempt.config)
+    return Candidate(implementation, config) if space.refusal(config) is None else None
+
+
+def ranked(tried: Sequence[Tried]) -> list[Tried]:
+    """Those that work, best first; what has flaws, such as spills, stands behind. Of equal machine code, which counts
+    once, what passed its checks stands for all, then the config nearest to the default.
+    """
+    twins: dict[object, Tried] = {}
+    for each in sorted(tried, key=lambda each: (not (each.verdict and each.verdict.ok), each.differs)):
+        used = each.attempt.resources
+        if each.attempt.value is not None and used is not None:
+            twins.setdefault((used.sass_digest, used.threads, used.smem_bytes), each)
+    return sorted(twins.values(), key=lambda each: order(each.attempt, each.attempt.value or 0.0))
