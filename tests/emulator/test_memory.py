@@ -117,3 +117,25 @@ extern "C" __global__ void deep(int* y) {
     with Buffer("y", 128, writable=True, initialized=False) as y:
         run = snippet(text, "deep").launch("deep", (1, 1, 1), 32, 0, [y], Mode())
     assert [finding.kind for finding in run.findings] == ["stack_overflow"]
+
+
+def test_structs_that_functions_take_and_return_by_value_are_seen() -> None:
+    text = """
+#include "types.cuh"
+__device__ float twice(bf16 x) { return 2 * to_float(x); }
+__device__ bf16 half_of(float x) { return from_float<bf16>(x / 2); }
+extern "C" __global__ void pass(bf16* y) {
+  DYNAMIC_SHARED(smem);
+  bf16* const row = reinterpret_cast<bf16*>(smem);
+  row[threadIdx.x] = half_of(threadIdx.x);
+  %s
+  y[threadIdx.x] = half_of(twice(row[63 - threadIdx.x]));
+}
+"""
+    found = []
+    for barrier in ("", "__syncthreads();"):
+        with Buffer("y", 128, writable=True, initialized=False) as y:
+            run = snippet(text % barrier, "pass", checked=True).launch("pass", (1, 1, 1), 64, 128, [y], CHECKED)
+        counted = (run.counters.shared_read_bytes, run.counters.shared_write_bytes, run.counters.global_write_bytes)
+        found.append(({finding.kind for finding in run.findings} - {"uninitialized_read"}, counted))
+    assert found == [({"race"}, (128, 128, 128)), (set(), (128, 128, 128))]
