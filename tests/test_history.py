@@ -11,8 +11,10 @@ from tuner import operators, tune
 from tuner.arch import gpu
 from tuner.belief import Belief, together
 from tuner.canonical import encode
+from tuner.evaluate import Candidate
 from tuner.history import Past
 from tuner.operator import canonical, to_fields
+from tuner.race import Method, lane
 from tuner.store import Store
 
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
@@ -157,3 +159,24 @@ def test_a_correlation_is_of_ranks_with_ties_and_waits_for_eight_results() -> No
     assert belief.correlation(results) is None
     found = belief.correlation({**results, 7: 1e9})
     assert found == pytest.approx(0.994, abs=1e-3)  # scipy.stats.spearmanr gives 0.99402
+
+
+def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> None:
+    implementation = operators.implementation("flash_attention_backward", "mma_sync")
+    problem, arch = operators.load("flash_attention_backward").problem(), gpu("sm_90a").arch
+    space, default = implementation.space(problem, arch), implementation.default(problem, arch)
+    asked: list[Any] = []
+
+    def prior(candidate: Candidate) -> float:
+        asked.append(candidate.config)
+        return sum(values.index(getattr(candidate.config, name)) for name, values in space.choices.items())
+
+    (belief,) = lane(implementation, space, default, prior, Method("gp", 0, 16)).beliefs
+    assert len(asked) == len(set(asked)) == np.count_nonzero(~np.isnan(belief.cost))
+    assert 4096 < len(asked) < 5000 < len(space)
+    assert np.nanmin(belief.cost) == min(prior(Candidate(implementation, config)) for config in space)
+
+
+def test_what_a_belief_does_not_know_does_not_judge_it() -> None:
+    cost = np.where(np.arange(40) % 2, np.nan, np.arange(40.0))
+    assert Belief("prediction", cost).correlation({i: float(i if i % 2 == 0 else -i) for i in range(40)}) == 1

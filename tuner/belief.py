@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -16,14 +17,15 @@ class Belief:
     """A cost of every config from one source, only good to compare: a prediction, or results from elsewhere."""
 
     source: str  # "prediction", "history of H100"
-    cost: Array  # [configs], lower is better, any unit
+    cost: Array  # [configs], lower is better, any unit; NaN where it is not known
 
     def correlation(self, results: Mapping[int, float | None]) -> float | None:
         """Spearman's rank correlation with the first results that work; None before there are eight.
 
         `results` maps indices of configs to values in the order in which they came; None: it failed.
         """
-        first = [(index, value) for index, value in results.items() if value is not None][:_JUDGED_TO]
+        known = ((i, value) for i, value in results.items() if value is not None and not np.isnan(self.cost[i]))
+        first = list(islice(known, _JUDGED_TO))
         if len(first) < _JUDGED_FROM:
             return None
         believed, found = self.cost[[index for index, _ in first]], np.array([value for _, value in first])

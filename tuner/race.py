@@ -16,7 +16,8 @@ from tuner.space import Array, Space
 
 _HOPELESS = 2.0  # an implementation whose best is this much worse than the best of all gets no more tries
 _ENOUGH = 8  # … once it has had as many
-_RANKED_AT_MOST = 50_000  # configs of a space that are ranked before the search; beyond, the sampler starts blind
+_RANKED = 4096  # configs of a space that are ranked before the search, which takes a second, and then …
+_CLIMBED = 16  # … the neighbours of the best so many
 _PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
 
@@ -176,11 +177,25 @@ def _beliefs(
     pasts: Sequence[Past],
     known: Sequence[Mapping[int, float | None]],
 ) -> tuple[Belief, ...]:
-    if not 0 < len(space) <= _RANKED_AT_MOST:
+    if not len(space) or not space.enumerated:
         return ()
-    cost = np.array([prior(Candidate(implementation, config)) for config in space])
+    cost = _ranked(space, lambda index: prior(Candidate(implementation, space[index])))
     learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
     return (Belief("prediction", cost), *(Belief(source, found) for source, found in learnt if found is not None))
+
+
+def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
+    """The prior's cost of every config of a small space; of a large one, of configs drawn from it and of the
+    neighbours of the best of these, NaN elsewhere."""
+    cost = np.full(len(space), np.nan)
+    drawn = np.random.default_rng(0).permutation(len(space))[:_RANKED]
+    cost[drawn] = [cost_of(int(index)) for index in drawn]
+    if len(drawn) < len(space):
+        best = drawn[np.argsort(cost[drawn], kind="stable")[:_CLIMBED]]
+        near = np.unique(np.concatenate([space.neighbours(int(index)) for index in best]))
+        for index in near[np.isnan(cost[near])]:
+            cost[index] = cost_of(int(index))
+    return cost
 
 
 def _best_in_turns(pasts: Sequence[Mapping[int, float | None]], count: int) -> list[int]:

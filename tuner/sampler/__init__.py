@@ -58,7 +58,7 @@ class Sampler:
             raise UsageError(f"unknown sampler {method!r} (known: {', '.join(METHODS)})")
         if prior is not None and len(prior) != len(space):
             raise ValueError(f"the prior has {len(prior)} costs, the space {len(space)} configs")
-        self._prior = None if prior is None else Prior(np.where(np.isnan(prior), np.inf, prior))
+        self._prior = None if prior is None else Prior(prior)
         self._trials, self._strategy = build(space, method, seed, starts, self._prior)
         self._left = len(space)
         self._values: dict[int, float | None] = {}

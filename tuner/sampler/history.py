@@ -41,7 +41,7 @@ class History:
 class Prior:
     """A predicted order of all configs, believed until the first results speak against it."""
 
-    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected
+    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected, NaN where it is not known
 
     def best(self, count: int, codes: Array) -> list[int]:
         """Indices of configs that are predicted best, each different from the others in over one parameter."""
@@ -55,7 +55,8 @@ class Prior:
 
     def correlation(self, history: History) -> float | None:
         """Spearman's rank correlation with the first valid results; None before there are eight."""
-        first = np.flatnonzero(history.worked)[:_JUDGED_TO]
+        ranked = ~np.isnan(self.cost[history.tried])
+        first = np.flatnonzero(history.worked & ranked)[:_JUDGED_TO]
         predicted, found = self.cost[history.tried[first]], history.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
