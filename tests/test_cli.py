@@ -254,6 +254,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),
         (["search", *HEAD, "--effort", "huge"], "unknown effort 'huge' (known: quick, normal, full)"),
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),
+        (["search", *HEAD, "--l2", "hot"], "L2 'hot': a kernel is timed with a cold or a warm one"),
         (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: mma_sync, naive, wgmma)"),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
         (["render", *HEAD, "--config", "BM"], "--config 'BM': give name=value with a name among BM"),

@@ -94,13 +94,15 @@ def evidence_for(target: GPU) -> Evidence:
 
 
 @contextmanager
-def session(target: GPU, store: Store, compiler: Compiler, checker: Checker) -> Iterator[Session]:
-    """A session of what this machine can know; a device process lives as long as it."""
+def session(
+    target: GPU, store: Store, compiler: Compiler, checker: Checker, policy: MeasurementPolicy
+) -> Iterator[Session]:
+    """A session of what this machine can know, timed by `policy`; a device process lives as long as it."""
     if evidence_for(target) is Evidence.PREDICTED:
         yield Predicted(target, store, compiler, checker)
         return
     with Worker(Physical()) as worker:
-        bench = Bench(worker, MeasurementPolicy(), Ledger(cache_dir() / "ledger" / target.name))
+        bench = Bench(worker, policy, Ledger(cache_dir() / "ledger" / target.name))
         yield Measured(target, store, compiler, checker, bench)
 
 

@@ -12,16 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, summary, tune
+from tuner import arch, emulator_build, summary, tune
 from tuner.campaign import campaign
 from tuner.check import Checker
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
-from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, say
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator
+from tuner.policy import MeasurementPolicy
 from tuner.portfolio import Terms
 from tuner.result import Evidence
 from tuner.sampler import METHODS
@@ -40,6 +41,8 @@ def search(
     seed: Annotated[int, typer.Option(help="equal seeds search alike")] = 0,
     sampler: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "gp",
     implementation: ImplementationOption = None,
+    graph: Annotated[bool, typer.Option("--graph", help="time replays of CUDA graphs, where the GPU is here")] = False,
+    l2: Annotated[str, typer.Option(help="cold or warm: what a timed launch finds in the L2 cache")] = "cold",
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="go on from what earlier searches stored")
     ] = True,
@@ -52,8 +55,8 @@ def search(
     regret: Annotated[
         float, typer.Option(min=0, help="how far a problem's config of the portfolio may be behind its best")
     ] = Terms.within,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes [default: one a core]")] = None,
-    report: Annotated[Path | None, typer.Option(help="where the report goes [default: reports/out/…]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help=literal("processes [default: one a core]"))] = None,
+    report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
     db: DbOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
     as_json: JsonOption = False,
@@ -62,6 +65,7 @@ def search(
     target = arch.gpu(gpu)
     if sampler not in METHODS:
         raise UsageError(f"unknown sampler {sampler!r} (known: {', '.join(METHODS)})")
+    policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
     requests = [
         tune.Request(
             operator,
@@ -82,11 +86,13 @@ def search(
     for request in requests:
         contenders(operator, request.problem, target, implementation)  # all are refused before any is searched
     evidence = evidence_for(target)
+    if evidence is Evidence.PREDICTED:
+        emulator_build.compiler()  # the finalists will need it: better refused now than after the search
     with (
         Store.open(db) as store,
         Compiler(workers) as compiler,
         Checker(workers) as checker,
-        session(target, store, compiler, checker) as opened,
+        session(target, store, compiler, checker, policy) as opened,
         _interruptible() as stop,
     ):
         watch = partial(_shown, evidence, quiet)
