@@ -1,28 +1,22 @@
 """linear_attention in three launches: sums of tiles, a scan of them, outputs from what each tile starts from."""
 
-from dataclasses import dataclass
-
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
+from . import tiles
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
     WARP,
-    Shape,
-    budget_constraints,
     default_budget,
     default_tile,
-    shape_constraints,
-    smem_budgets,
     smem_bytes,
     staged,
     sum_bytes,
     tile_bytes,
-    widths,
 )
 from .work import (
     PAIR,
@@ -40,28 +34,11 @@ SCAN_THREADS = 64  # few, so that the scan's blocks spread over all SMs
 SCAN_AHEAD = 8  # tiles that a thread of the scan loads at once
 
 
-@dataclass(frozen=True, slots=True)
-class Config(Shape):
-    smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
+Config = tiles.Budgeted
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    return Space(
-        Config,
-        choices={
-            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
-            "BK": (32, 64, 128, 256),
-            "threads": (64, 128, 256, 512),
-            "width": widths(problem),
-            "min_ctas": (1, 2, 3, 4),
-            "keep_weights": (False, True),
-            "smem_budget": smem_budgets(arch),
-        },
-        constraints=(
-            *shape_constraints(problem, arch, lambda c: smem_bytes(problem, c)),
-            *budget_constraints(problem, arch),
-        ),
-    )
+    return tiles.space(problem, arch)
 
 
 def plan(problem: Problem, config: Config) -> Plan:

@@ -1,26 +1,20 @@
 """linear_attention in one pass over the tensors: tiles learn from earlier ones what they start from."""
 
-from dataclasses import dataclass
-
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
+from . import tiles
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
     WARP,
-    Shape,
-    budget_constraints,
     default_budget,
     default_tile,
-    shape_constraints,
-    smem_budgets,
     smem_bytes,
     staged,
-    widths,
 )
 from .work import PAIR, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
 
@@ -28,28 +22,11 @@ CLEAR_THREADS = 256
 TICKET = 16  # bytes of shared memory for the block's ticket, which keep what follows it aligned
 
 
-@dataclass(frozen=True, slots=True)
-class Config(Shape):
-    smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
+Config = tiles.Budgeted
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    return Space(
-        Config,
-        choices={
-            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
-            "BK": (32, 64, 128, 256),
-            "threads": (64, 128, 256, 512),
-            "width": widths(problem),
-            "min_ctas": (1, 2, 3, 4),
-            "keep_weights": (False, True),
-            "smem_budget": smem_budgets(arch),
-        },
-        constraints=(
-            *shape_constraints(problem, arch, lambda c: smem_bytes(problem, c, TICKET)),
-            *budget_constraints(problem, arch, TICKET),
-        ),
-    )
+    return tiles.space(problem, arch, TICKET)
 
 
 def plan(problem: Problem, config: Config) -> Plan:

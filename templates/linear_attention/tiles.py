@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.space import Constraint
+from tuner.space import Constraint, Space
 
 from .problem import Problem
 
@@ -28,6 +28,13 @@ class Shape:
     width: int  # channels a thread, loaded at once
     min_ctas: int  # blocks that the registers of an SM must hold
     keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted(Shape):
+    """With a budget that decides where tiles stay."""
+
+    smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
 
 
 WARP = 32  # lanes
@@ -129,6 +136,26 @@ def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Cons
         lambda c: (
             register_estimate(problem, c, in_registers(c))
             <= np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
+        ),
+    )
+
+
+def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
+    """Every tile of an implementation whose blocks take `extra` bytes of shared memory besides."""
+    return Space(
+        Budgeted,
+        choices={
+            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
+            "BK": (32, 64, 128, 256),
+            "threads": (64, 128, 256, 512),
+            "width": widths(problem),
+            "min_ctas": (1, 2, 3, 4),
+            "keep_weights": (False, True),
+            "smem_budget": smem_budgets(arch),
+        },
+        constraints=(
+            *shape_constraints(problem, arch, lambda c: smem_bytes(problem, c, extra)),
+            *budget_constraints(problem, arch, extra),
         ),
     )
 
