@@ -25,11 +25,14 @@ from tuner.operator import to_fields
 
 # What is searched, by operator; a field that is left out has its default. The first of every operator goes first.
 PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "flash_attention": tuple(
-        {"head_dim": head_dim, "causal": causal, "seq_q": 8192}
-        for causal in (True, False)
-        for head_dim in (128, 72, 64, 80, 96)
+    "flash_attention": (
+        {"head_dim": 128, "causal": True, "seq_q": 8192},
+        {"head_dim": 72, "causal": True, "seq_q": 8192},
+        {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192},  # a step of decoding
+        *({"head_dim": head_dim, "causal": True, "seq_q": 8192} for head_dim in (64, 80, 96)),
+        *({"head_dim": head_dim, "seq_q": 8192} for head_dim in (128, 72, 64, 80, 96)),
     ),
+    "flash_attention_backward": ({"causal": True, "seq_q": 8192}, {"head_dim": 72, "causal": True, "seq_q": 8192}),
     "kda": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "key_dim": 64, "value_dim": 64}),
     "linear_attention": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 64}),
     "streaming_attention": (
@@ -39,7 +42,9 @@ PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "flash_attention": ({"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 256},),
+    "flash_attention_backward": ({"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 128},),
     "kda": ({"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},),
+    "kda_backward": ({"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},),
     "linear_attention": ({"head_dim": 16, "heads": 2, "seq_len": 64},),
     "streaming_attention": ({"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},),
 }

@@ -64,7 +64,7 @@ def _shapes(operator: Operator[Any]) -> Callable[..., Any]:
         sizes, dtypes = _facts(operator, request)
         known = {each.name for each in fields(operator.problem)}
         chosen = {name: value for name, value in {**sizes, **dtypes, **request.statics}.items() if name in known}
-        problem, first = operator.problem(**chosen), next(iter(request.arrays.values()))
+        problem, first = from_fields(operator.problem, chosen), next(iter(request.arrays.values()))
         outputs = []
         for argument in operator.outputs:
             shape = [sizes.get(dim, getattr(problem, dim)) for dim in argument.dims]
