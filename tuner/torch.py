@@ -17,7 +17,7 @@ import torch
 from tuner import dispatcher, operators
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Operator, Request, Updated
+from tuner.operator import Operator, Request, Updated, from_fields
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
 _TYPES: dict[Any, str] = {
