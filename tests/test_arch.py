@@ -39,5 +39,10 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:
         arch.gpu("sm90")
 
 
+def test_a_gpu_that_is_like_no_other_is_refused_with_the_list() -> None:
+    with pytest.raises(UsageError, match=r"unknown GPU 'V100' \(known: sm_80"):
+        arch.gpu("V100")
+
+
 def test_every_device_has_an_arch_that_is_listed() -> None:
     assert {device.arch.name for device in arch.DEVICES.values()} == set(arch.ARCHES)

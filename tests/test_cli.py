@@ -1,5 +1,6 @@
 """The command line: what it prints, and what it says to bad input: one message, the right exit code, no traceback."""
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -7,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from tuner import __version__, emulator_build, operators
 from tuner import gpu as devices
-from tuner import operators
-from tuner.cli import build
+from tuner.cli import build, output
 from tuner.store import Store
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
@@ -255,7 +258,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", *HEAD, "--effort", "huge"], "unknown effort 'huge' (known: quick, normal, full)"),
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),
         (["search", *HEAD, "--l2", "hot"], "L2 'hot': a kernel is timed with a cold or a warm one"),
-        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: mma_sync, naive, wgmma)"),
+        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: "),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
         (["render", *HEAD, "--config", "BM"], "--config 'BM': give name=value with a name among BM"),
         (["render", *HEAD, "--config", "BM=wide"], "--config BM=wide: not a whole number"),
@@ -297,9 +300,13 @@ def test_a_corrupt_database_is_named_and_left_alone(tmp_path: Path) -> None:
 
 def test_without_gxx_a_search_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CXX", "no-such-compiler")
+    emulator_build.compiler.cache_clear()
     done = run("search", *SMALL, "--db", tmp_path / "tuner.db")
     assert done.exit_code == 2
+    assert "no g++ found at 'no-such-compiler'" in done.stderr
     assert "apt install g++" in done.stderr
+    with Store.open(str(tmp_path / "tuner.db")) as store:
+        assert not store.attempts("flash_attention")  # it is said before anything is tried
 
 
 def test_a_report_that_cannot_be_written_loses_nothing(searched: Path) -> None:
@@ -347,12 +354,72 @@ def test_an_empty_space_is_told_and_ends_with_exit_code_1(
     assert "Traceback" not in done.output
 
 
+def test_help_shows_defaults_and_choices_that_stand_in_brackets() -> None:
+    shown = run("search", "flash_attention", "--help").stdout
+    assert "[bf16|fp16]" in shown
+    assert "[default: 16]" in shown
+    assert "one a" in shown  # of --workers: folded between words
+
+
+def test_help_names_every_flag_of_the_largest_problem_whole() -> None:
+    kda_fields = operators.load("kda").problem.__dataclass_fields__
+    shown = run("render", "kda", "--help").stdout
+    assert all(f"--{name.replace('_', '-')} " in shown for name in kda_fields)
+
+
+def test_the_version_needs_no_command() -> None:
+    assert run("--version").stdout == f"tuner {__version__}\n"
+
+
+def test_help_lists_search_first() -> None:
+    shown = run("--help").stdout
+    assert shown.index(" search ") < shown.index(" show ") < shown.index(" doctor ")
+
+
+def test_a_problem_is_spelled_by_the_fields_that_make_it(searched: Path) -> None:
+    assert "to tune it: tuner search flash_attention --gpu sm_80 --head-dim 40\n" in run("explain", *HEAD).stdout
+    shared = run("explain", *HEAD, "--heads", 32, "--kv-heads", 16).stdout
+    assert "to tune it: tuner search flash_attention --gpu sm_80 --head-dim 40 --heads 32 --kv-heads 16\n" in shared
+    assert " head_dim=40  " in run("show", "--db", searched).stdout
+
+
+def test_a_table_on_a_narrow_terminal_is_a_list_of_labels(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(output, "stdout", Console(width=30, force_terminal=True))
+    output.table("records", ("operator", "problem", "config"), [("kda", "seq_len=8192", "BV=64 prep_groups=2")])
+    assert capsys.readouterr().out == "records\n\nkda\n  problem  seq_len=8192\n  config   BV=64 prep_groups=2\n"
+
+
+def test_a_full_disk_is_one_message(capsys: Any) -> None:
+    @output.guarded
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "out.json")
+
+    with pytest.raises(typer.Exit) as left:
+        write()
+    assert left.value.exit_code == 2
+    assert "No space left on device for out.json: make room" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder_of_operators")
+def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: Path) -> None:
+    operator = _copy_of_flash_attention(tmp_path, "edited")
+    operators.add_folder(tmp_path)
+    place = ["edited", "--gpu", "sm_80", "--head-dim", "8", "--db", tmp_path / "tuner.db"]
+    found = run("search", *place, "--budget", 1, "--quiet", "--report", tmp_path / "r.html")
+    assert found.exit_code == 0, found.output
+    template = operator / "naive.cu.jinja"
+    template.write_text(template.read_text() + "\n// edited\n")
+    done = run("report", *place)
+    assert done.exit_code == 1
+    assert "only attempts of other code, cost models or compilers (1) are stored about edited head_dim=8" in done.stderr
+
+
 def _copy_of_flash_attention(folder: Path, name: str) -> Path:
     """The operator under another name: only its naive implementation."""
     source, target = operators.load("flash_attention").folder, folder / name
     target.mkdir()
     for path in source.iterdir():
-        if path.is_file() and not path.name.startswith("mma_sync"):
+        if path.is_file() and path.name.partition(".")[0] in ("operator", "naive"):
             text = path.read_text()
             (target / path.name).write_text(text.replace('name="flash_attention"', f'name="{name}"'))
     return target

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import dispatcher, operators, tuned
+from tuner import choice, dispatcher, operators, tuned
 from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.dispatcher import Dispatcher, UntunedWarning
@@ -220,6 +220,12 @@ def test_what_does_not_fit_is_an_input_error_that_says_why(change: dict[str, Any
         dispatcher.flash_attention(**{"q": q, "k": q, "v": q, **change})
 
 
+def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_knows() -> None:
+    q = np.zeros((1, 4, 1, 16), ml_dtypes.bfloat16)
+    with pytest.raises(InputError, match="precision 'fp8': it takes dtype, tf32, fp32"):
+        dispatcher.kda(q, q, q, q, q[..., 0], precision="fp8")
+
+
 def test_an_error_names_the_dims_in_the_callers_layout() -> None:
     with pytest.raises(InputError, match=r"\[batch, heads, seq_q, head_dim\]"):
         dispatcher.flash_attention(q[0], q, q, layout="bhtd")
@@ -417,3 +423,11 @@ def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatc
         dispatcher.row_norm(rows(dtype=dtype), WEIGHT)
     assert warm.entries == 2
     assert Cache.of("emulator").size() == warm
+
+
+def test_the_search_that_is_named_makes_the_same_problem() -> None:
+    operator = operators.load("flash_attention")
+    shared = operator.problem(64, heads=32, kv_heads=16)
+    assert choice.telling(shared) == {"head_dim": 64, "heads": 32, "kv_heads": 16}
+    assert choice.telling(operator.problem(64, seq_q=100)) == {"head_dim": 64, "seq_q": 100}
+    assert choice.telling(operator.problem()) == {}

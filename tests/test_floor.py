@@ -1,6 +1,7 @@
 """Work against the floor, and what `tuner inspect` prints of it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tuner import emulator, floor, operators
 from tuner.arch import gpu
 from tuner.cli import build
 from tuner.emulator import Mode
+from tuner.operator import Cost
 
 KDA = operators.load("kda")
 H200 = gpu("H200")
@@ -66,3 +68,12 @@ def test_the_serial_part_of_a_step_is_told_where_it_was_counted() -> None:
 def test_every_operator_is_held_against_its_floor() -> None:
     done = CliRunner().invoke(build(), ["inspect", "flash_attention", "--gpu", "sm_80"])
     assert "declared work a query and head" in done.stdout
+
+
+def test_an_operator_that_needs_no_products_has_a_floor_of_bytes_alone() -> None:
+    problem = KDA.problem(key_dim=32, value_dim=32, seq_len=45, heads=1)
+    implementation, bytes_only = operators.implementation("kda", "naive"), replace(KDA, cost=lambda _: Cost(0, 100))
+    config = implementation.default(problem, H200.arch)
+    (whole,) = floor.standings(bytes_only, implementation, problem, config, H200)
+    assert whole.mma_ratio == 0
+    assert whole.bytes_ratio == whole.dram_bytes / 100

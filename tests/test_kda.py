@@ -253,6 +253,15 @@ def test_fused_counts_its_mma_bytes_and_barriers() -> None:
         assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
 
 
+@CHUNKED
+@pytest.mark.parametrize("C", [16, 32])
+def test_chunks_of_64_channels_have_no_bank_conflict(implementation: Any, C: int) -> None:
+    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=77, heads=1)
+    config = replace(implementation.default(problem, ARCHES["sm_90a"]), C=C, prep_groups=4)
+    _, _, done = run(implementation, problem, config, CHECKED[0])
+    assert done.counters.bank_conflicts == 0
+
+
 def test_recurrent_counts_its_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=21, heads=1)
     config = RecurrentConfig(BV=32, columns=1, splits=8, BT=8)

@@ -271,10 +271,12 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
 # ---- what compiles
 
 
-def test_defaults_of_64_dims_compile_for_the_oldest_and_the_newest_arch_without_spills() -> None:
+def test_defaults_compile_without_spills_also_where_registers_are_scarcest() -> None:
+    dims = {"sm_80": (64, 64), "sm_90a": (256, 256), "sm_100a": (240, 240), "sm_120a": (160, 160)}
+    problems = {name: replace(SMALL, key_dim=K, value_dim=V) for name, (K, V) in dims.items()}
     jobs = [
-        (render(OPERATOR, CHUNKED, SMALL, CHUNKED.default(SMALL, ARCHES[name])), Options(arch=name))
-        for name in ("sm_80", "sm_120a")
+        (render(OPERATOR, CHUNKED, problem, CHUNKED.default(problem, ARCHES[name])), Options(arch=name))
+        for name, problem in problems.items()
     ]
     with Compiler(workers=2) as compiler:
         for position, cubin in compiler.compile_many(jobs):

@@ -18,6 +18,7 @@ from tuner.operators.kda.fused import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Precision, Problem
+from tuner.predict import uncompiled
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
@@ -146,7 +147,7 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: P
     _, done = emulator.run(OPERATOR, PREP_SCAN, problem, config, arrays, CHECKED[0])
     declared = PREP_SCAN.work(problem, config, gpu("H200"))
     for work, counters in zip(declared, by_launch(done, PREP_SCAN.plan(problem, config)), strict=True):
-        assert work.mma == counters.mma_m16n8k8_tf32 / 2
+        assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
         assert counters.bank_conflicts == 0
@@ -158,9 +159,22 @@ def test_fused_declares_its_mma_bytes_and_barriers(problem: Problem) -> None:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
     _, done = emulator.run(OPERATOR, FUSED, problem, FUSED_BASE, arrays, CHECKED[0])
     (work,) = FUSED.work(problem, FUSED_BASE, gpu("H200"))
-    assert work.mma == done.counters.mma_m16n8k8_tf32 / 2
+    assert work.mma == work.tf32 == done.counters.mma_m16n8k8_tf32 / 2
     assert work.barriers == done.counters.barriers
     assert work.l2_bytes == global_bytes(done.counters)
+
+
+@pytest.mark.parametrize("name", ["prep_scan", "fused", "segmented"])
+def test_tf32_is_predicted_slower_than_bf16_and_at_half_the_rate_of_its_products(name: str) -> None:
+    implementation, h200 = operators.implementation("kda", name), gpu("H200")
+    bf16, tf32 = Problem(heads=4, seq_len=65536), Problem(heads=4, seq_len=65536, precision=Precision.TF32)
+    config = implementation.default(tf32, h200.arch)
+    fast, slow = (
+        uncompiled(implementation.plan(each, config), implementation.work(each, config, h200), h200)
+        for each in (bf16, tf32)
+    )
+    assert slow.terms["tensor"] == pytest.approx(2 * float(fast.terms["tensor"]), rel=1e-4)
+    assert slow.cost > fast.cost
 
 
 # ---- what compiles

@@ -12,6 +12,7 @@ LAYERS = """
 errors canonical
 assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
+argument
 usage operator tuned portfolio
 cubin operators arrays records_read sampler store device
 render verify lint predict floor records nvrtc binding arena timer trial

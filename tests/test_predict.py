@@ -1,12 +1,14 @@
 """Ranking without a device."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tuner.arch import gpu
+from tuner.arch import GPU, gpu
 from tuner.operator import Launch, Plan, Work
 from tuner.predict import combine, formula, from_cubin, guess_residency, in_turn, uncompiled
+from tuner.result import Prediction
 
 H100 = gpu("H100")
 WORK = Work(
@@ -52,6 +54,15 @@ def test_products_through_wgmma_cost_what_its_own_rate_says() -> None:
     by_mma, by_wgmma = formula(WORK, H100, 2), formula(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2)
     rates = H100.device.wgmma_flops / H100.device.mma_flops
     assert by_mma.terms["tensor"] == pytest.approx(rates * by_wgmma.terms["tensor"], rel=1e-4)
+
+
+@pytest.mark.parametrize("look", [formula, lambda *at: from_cubin(*at, 0, {"mma": 64, "alu": 64})])
+def test_products_of_tf32_operands_run_at_half_the_rate(look: Callable[[Work, GPU, float], Prediction]) -> None:
+    bound = replace(WORK, mma=1e9)
+    bf16, tf32 = look(bound, H100, 2), look(replace(bound, tf32=bound.mma), H100, 2)
+    assert tf32.terms["tensor"] == pytest.approx(2 * float(bf16.terms["tensor"]), rel=1e-4)
+    assert tf32.terms["integer"] == bf16.terms["integer"]
+    assert tf32.cost > 1.5 * bf16.cost
 
 
 def test_four_warps_run_what_surrounds_a_wgmma_that_they_share() -> None:

@@ -122,6 +122,14 @@ def test_a_page_loads_nothing_and_runs_only_its_own_script(case: str) -> None:
     assert not [a for _, a in page(case).tags if {"src", "style", "onerror", "onclick"} & a.keys()]
 
 
+def test_counts_of_a_space_too_large_to_list_say_that_they_are_estimates() -> None:
+    data = report_data()
+    (space,) = data.spaces
+    shown = Page(report.render([replace(data, spaces=(replace(space, estimated=True),))])).text
+    assert "about 1,731" in shown and "about −6,912" in shown
+    assert "about 1,731" not in Page(report.render([data])).text
+
+
 @every_case
 def test_a_page_never_shows_how_python_spells_nothing(case: str) -> None:
     shown = page(case).text.replace(HOSTILE, "").replace("causal=True", "")

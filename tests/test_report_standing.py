@@ -71,6 +71,11 @@ def test_a_rival_of_which_nothing_came_through_says_so() -> None:
     assert rival.reason == "none of 1 tries came through"
 
 
+def test_a_rival_that_was_not_tried_says_so() -> None:
+    (rival,) = rivals_of([predicted(DEFAULT, 10.0)], {}, Evidence.PREDICTED, None, {"mma_sync": "", "naive": ""})
+    assert rival.reason == "it was not tried"
+
+
 def test_the_record_leads_even_where_another_config_ties() -> None:
     attempts = [predicted(DEFAULT, 10.0), predicted(FASTER, 10.0)]
     made = record(attempts, Evidence.PREDICTED, {})

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from tuner import operators
 from tuner.operator import Tolerance
-from tuner.verify import compare, distance
+from tuner.verify import compare, distance, errors
 
 EXACT = np.linspace(-2.0, 2.0, 64)
 
@@ -51,3 +52,10 @@ def test_an_all_zero_reference_is_compared_absolutely() -> None:
     zero = np.zeros(4)
     assert compare("o", zero, zero, zero, Tolerance(1e-3)).ok
     assert not compare("o", zero + 1, zero, zero, Tolerance(1e-3)).ok
+
+
+def test_an_output_that_the_problem_does_not_have_is_not_listed() -> None:
+    operator = operators.load("kda")
+    problem = operator.tails(operator.problem())[0]
+    arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
+    assert [error.name for error in errors(operator, problem, arrays, operator.reference(problem, arrays))] == ["o"]

@@ -148,8 +148,8 @@ def _reported(reported: str) -> Device | None:
 
 def _unknown(name: str, wanted: str) -> str:
     near = [arch for arch in ARCHES if wanted and (_plain(arch).startswith(wanted) or wanted.startswith(_plain(arch)))]
-    hint = f"try {' or '.join(near)} " if near else ""
-    return f"unknown GPU {name!r}: {hint}(known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    hint = f": try {' or '.join(near)}" if near else ""
+    return f"unknown GPU {name!r}{hint} (known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
 
 
 def _plain(name: str) -> str:

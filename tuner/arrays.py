@@ -124,7 +124,10 @@ class _Torch:
 
     def facts(self, name: str, array: Any) -> Facts:
         if array.requires_grad and _loaded("torch").is_grad_enabled():
-            raise InputError(f"{name} requires grad, and there is no backward: call under torch.no_grad()")
+            raise InputError(
+                f"{name} requires grad, and there is no backward here: call under torch.no_grad(), or through "
+                "tuner.torch, where some operators have one"
+            )
         shape, strides, misalignment = tuple(array.shape), array.stride(), array.data_ptr() % ALIGNMENT
         return Facts("torch", array.device, array.dtype, shape, strides, misalignment)
 

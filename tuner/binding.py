@@ -188,7 +188,8 @@ def _coerced(name: str, value: Any, kind: Any) -> Any:
     try:
         converted = kind(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} {value!r}: {error}") from error
+        known = ", ".join(str(each.value) for each in kind) if issubclass(kind, Enum) else kind.__name__
+        raise InputError(f"{name} {value!r}: it takes {known}") from error
     if not issubclass(kind, Enum) and converted != value:
         raise InputError(f"{name} {value!r}: it takes {kind.__name__}")
     return converted

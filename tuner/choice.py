@@ -2,18 +2,18 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
 from tuner.canonical import decode
-from tuner.errors import UsageError
+from tuner.errors import TunerError, UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Match, Snapshot
 from tuner.render import render
-from tuner.result import Fields, TuningRecord
+from tuner.result import Fields, Scalar, TuningRecord
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,29 @@ def explain(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> Expl
 
 
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
-    """The command line that tunes a problem; fields that have their default are left out."""
+    """The command line that tunes a problem; fields that the others imply are left out."""
     words = ["tuner", "search", operator.name, "--gpu", target.name]
-    changed = {each.name for each in fields(operator.problem) if getattr(problem, each.name) != each.default}
-    for name, value in to_fields(problem).items():
+    for name, value in telling(problem).items():
         flag = name.replace("_", "-")
-        if name in changed and isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif name in changed:
-            words += [f"--{flag}", str(value)]
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return shlex.join(words)
+
+
+def telling(problem: Any) -> dict[str, Scalar]:
+    """The fields that make this problem when the others have their defaults, or what they follow from."""
+    told = {each.name: getattr(problem, each.name) for each in fields(problem)}
+    for each in fields(problem):
+        rest = {name: value for name, value in told.items() if name != each.name}
+        if each.default is not MISSING and _makes(problem, rest):
+            told = rest
+    return {name: value for name, value in to_fields(problem).items() if name in told}
+
+
+def _makes(problem: Any, told: dict[str, Any]) -> bool:
+    try:
+        return bool(type(problem)(**told) == problem)
+    except TunerError:  # no problem at all without the rest
+        return False
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:

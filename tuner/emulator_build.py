@@ -70,9 +70,10 @@ def compiler() -> Compiler:
     lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     if lacking:
         raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
-    path = shutil.which(os.environ.get("TUNER_CXX", "g++"))
+    named = os.environ.get("TUNER_CXX", "g++")
+    path = shutil.which(named)
     if path is None:
-        raise MachineError("no g++ found: install it (apt install g++), or name it in TUNER_CXX")
+        raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or name it in TUNER_CXX")
     release = _run([path, "-dumpfullversion", "-dumpversion"]).strip()
     if int(release.partition(".")[0]) < _OLDEST:
         raise MachineError(

@@ -49,7 +49,7 @@ def _standing(kernel: str, work: Work, least: Cost) -> Standing:
         bytes_ratio=work.dram_bytes / least.bytes,
         l2_bytes=work.l2_bytes,
         mma=mma,
-        mma_ratio=mma * MMA_FLOPS / least.flops,
+        mma_ratio=mma * MMA_FLOPS / least.flops if least.flops else 0.0,  # a softmax of rows multiplies no matrices
         steps=work.chain,
         step_mma=work.step_mma,
         step_other=work.step_other,

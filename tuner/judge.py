@@ -74,7 +74,7 @@ class Judge:
             self.finding = self.finding or f"{missed[0]}: elements that nobody wrote, on the timed problem"
         outputs = {name: _thinned(array) for name, array in whole.items()}
         for name, array in outputs.items():
-            if name in agreed:
+            if name in agreed and name in self._worst:  # an output without elements was never compared
                 limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
                 error = compare(name, array, agreed[name], agreed[name], limit)
                 self._worst[name] = max(error, self._worst[name], key=_badness)
@@ -123,7 +123,7 @@ def _case(operator: Operator[Any], problem: Any, kind: str) -> Case:
     arrays = operator.inputs(problem, rng, kind)
     exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
     tolerances = operator.tolerance(problem)
-    names = [argument.name for argument in operator.written]
+    names = [argument.name for argument in operator.written if np.size(exact[argument.name])]
     sizes = " ".join(f"{name}={getattr(problem, name)}" for name in extents(operator.problem))
     right = {n: (exact[n], rounded[n], tolerances[n]) for n in names}
     return Case(f"{sizes} {kind}", problem, arrays, scalars(operator, problem, arrays), right)

@@ -1,16 +1,20 @@
-"""What a folder of templates/ has to say: the operator (what is computed) and its implementations (how)."""
+"""What a folder of templates/ has to say, with all that it imports for it: the operator (what is computed) and its
+implementations (how)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tuner.arch import GPU, Arch
+from tuner.argument import Argument as Argument
+from tuner.argument import Parameter as Parameter
+from tuner.argument import Role as Role
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.result import Fields, Scalar
@@ -68,69 +72,7 @@ def canonical(value: Any) -> str:
     return json.dumps(to_fields(value), sort_keys=True, separators=(",", ":"))
 
 
-# ---- arguments: the C++ signature, the checks and the launches all follow from them ---------------------------------
-
-
-class Role(Enum):
-    INPUT = "input"
-    UPDATED = "updated"  # read, and written in place: the caller's own array changes
-    OUTPUT = "output"
-    SCALAR = "scalar"
-    WORKSPACE = "workspace"
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A tensor with named dims, or a scalar passed by value.
-
-    A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
-    element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
-    others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
-    """
-
-    name: str
-    dtype: DType | str  # or the Problem field that holds it
-    dims: tuple[str, ...] = ()
-    role: Role = Role.INPUT
-    strided: bool | Literal["all"] = False
-    default: Callable[[Any], float] | None = None
-    doc: str = ""
-
-    @property
-    def given(self) -> bool:
-        """Whether a call brings it, with contents."""
-        return self.role in (Role.INPUT, Role.UPDATED)
-
-    @property
-    def written(self) -> bool:
-        """Whether a kernel leaves results in it."""
-        return self.role in (Role.OUTPUT, Role.UPDATED)
-
-    @property
-    def stepped(self) -> range:
-        """The axes whose strides the kernel takes."""
-        return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
-
-    def dtype_of(self, problem: Any) -> DType:
-        found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        if not isinstance(found, DType):
-            raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
-        return found
-
-    def shape(self, problem: Any) -> tuple[int, ...]:
-        return tuple(getattr(problem, dim) for dim in self.dims)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a kernel, as C++ declares it and as a launch fills it."""
-
-    declaration: str
-    argument: str  # the Argument or Workspace it belongs to
-    dtype: DType
-    axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
-    pointer: bool = False
-    tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
+# ---- plans, and what they cost ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +128,8 @@ class Work:
     """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
 
     Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
-    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `step_mma` and `step_other`
+    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tf32` says how many of `mma`
+    have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other`
     say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
     to what the next step needs; 0 where nobody counted.
     """
@@ -205,6 +148,7 @@ class Work:
     chain: float  # dependent loop steps of the longest CTA
     stages: int = 1  # loop steps whose loads are in flight
     wgmma: float = 0.0  # of m16n8k16, through wgmma
+    tf32: float = 0.0  # of mma, at half the rate
     step_mma: float = 0.0
     step_other: float = 0.0
 
@@ -306,7 +250,7 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
     found: list[Parameter] = []
     for name in names:
         if name in known:
-            found += _argument_parameters(known[name], problem)
+            found += known[name].parameters(problem)
         elif name in spaces:
             dtype = spaces[name].dtype
             found.append(Parameter(f"{dtype.cuda}* __restrict__ {name}", name, dtype, pointer=True))
@@ -317,19 +261,6 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
         else:
             raise TemplateError(f"launch {launch.entry} takes {name!r}: no argument, workspace or tensor map")
     return tuple(found)
-
-
-def _argument_parameters(argument: Argument, problem: Any) -> list[Parameter]:
-    dtype = argument.dtype_of(problem)
-    if argument.role is Role.SCALAR:
-        return [Parameter(f"{dtype.cuda} {argument.name}", argument.name, dtype)]
-    const = " const" if argument.role is Role.INPUT else ""
-    pointer = f"{dtype.cuda}{const}* __restrict__ {argument.name}"
-    found = [Parameter(pointer, argument.name, dtype, pointer=True)]
-    for axis in argument.stepped:
-        declaration = f"long long {argument.name}_{argument.dims[axis]}_stride"
-        found.append(Parameter(declaration, argument.name, DType.INT64, axis=axis))
-    return found
 
 
 def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:

@@ -15,7 +15,7 @@ from tuner.arch import GPU
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
-MODEL = "predicted/2"
+MODEL = "predicted/3"
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _MUFU_LANES = 16  # a clock and SM
@@ -92,9 +92,10 @@ def in_turn(launches: Sequence[Prediction]) -> Prediction:
 def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     """Cycles that each pipe alone would need, the work spread evenly."""
     device, arch = gpu.device, gpu.arch
-    instructions = work.mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
+    mma = work.mma + work.tf32  # half of an m16n8k16 in tf32 is an instruction, and takes as long as all of one
+    instructions = mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
-        "tensor": _MMA_FLOPS * (work.mma / device.mma_flops + _over(work.wgmma, device.wgmma_flops)),
+        "tensor": _MMA_FLOPS * (mma / device.mma_flops + _over(work.wgmma, device.wgmma_flops)),
         "fp32": work.fma * 32 / arch.fp32_lanes,
         "exp": work.mufu * 32 / _MUFU_LANES,
         "integer": work.alu * 32 / _INTEGER_LANES,

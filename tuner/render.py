@@ -80,7 +80,8 @@ def headers(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], .
 
 def header(name: str, folder: Path, target: Target) -> str:
     """A header of the target, of both targets, of the operator, or of another operator (`name/tile.cuh`)."""
-    return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, folder.parent))
+    others = dict.fromkeys((folder.parent, PRIMITIVES.parent))  # one's own operators, then those that come with this
+    return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, *others))
 
 
 @cache

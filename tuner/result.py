@@ -150,7 +150,7 @@ class Identity:
     source: str  # Source.digest of the rendered config
     options: str  # compile options, spelled out
     toolkit: str  # "nvrtc 13.4"
-    policy: str  # "predicted/2", or the measurement policy's name
+    policy: str  # "predicted/3", or the measurement policy's name
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,8 @@ def _to_default(outcome: Outcome) -> str:
     if default is None or default.value is None or record is None:
         return ""
     own = record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
+    if dict(default.config) == dict(record.config):
+        return ", and it is the default"
     return f", {default.value / own - 1:.1%} to the default" if own else ""
 
 
@@ -279,7 +281,8 @@ def _belief_words(fact: BeliefFacts) -> str:
 
 def _space_facts(lane: Lane) -> SpaceFacts:
     space = lane.space
-    return SpaceFacts(lane.implementation.name, space.raw_size, len(space), space.counts(), lane.closed_because)
+    counts, estimated = space.counts(), not space.enumerated
+    return SpaceFacts(lane.implementation.name, space.raw_size, len(space), counts, lane.closed_because, estimated)
 
 
 def _source(operator: Operator[Any], problem: Any, name: str, config: Mapping[str, Any]) -> str:

@@ -149,6 +149,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
+    mma = chunks * (blocks * prep_mma(K, C, operands) + V // 16 * scan_mma(K, C, operands))
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     keys = 2 * element * (1 + problem.use_qk_l2norm_in_kernel)
@@ -156,7 +157,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
-        mma=chunks * (blocks * prep_mma(K, C, operands) + V // 16 * scan_mma(K, C, operands)),
+        mma=mma,
         fma=chunks * (blocks * prep.fma + scan.fma),
         mufu=chunks * blocks * (2 + (not problem.safe_gate)) * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
@@ -167,6 +168,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         longest_cta=1,
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
+        tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
         step_other=step_other(config),
     )

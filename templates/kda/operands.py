@@ -13,6 +13,10 @@ class Operands:
     products: int  # of two tiles, that are summed
     registers: int  # of one operand A
 
+    def tf32(self, mma: float) -> float:
+        """How many of a launch's products have tf32 operands: none or all, since fp32 is split into several of tf32."""
+        return mma if self.nbytes == 4 else 0.0
+
 
 BF16 = Operands("Bf16Operands", 2, 16, 1, 4)
 TF32 = Operands("Tf32Operands<false>", 4, 8, 1, 4)

@@ -120,10 +120,15 @@ def default(problem: Problem, arch: Arch) -> Config:
     for BV in (64, 48, 32, 16):
         for stages in (4, 3, 2):
             for groups in (2, 4, 8, 1):
-                config = Config(16, BV, 16, stages, True, 2, 0, groups, 1)
+                config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1)
                 if found.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+
+
+def loads_apart(problem: Problem) -> bool:
+    """Whether a default has a loader: not with split operands of the dims at which ptxas spills beside one."""
+    return operands_of(problem).products == 1 or problem.key_dim not in (160, 176)
 
 
 IMPLEMENTATION = Implementation(

@@ -31,11 +31,12 @@ def prep_work(problem: Problem, config: Any) -> Work:
     """The launch that makes the images; `config` says C, prep_groups and what `instructions` reads."""
     K, C, operands = problem.key_dim, config.C, operands_of(problem)
     chunks = chunk_count(problem, C)
+    mma = chunks * prep_mma(K, C, operands)
     prep, _ = instructions(problem, config)
     return Work(
         ctas=chunks,
         warps=int(prep_threads(K, config)) // WARP,
-        mma=chunks * prep_mma(K, C, operands),
+        mma=mma,
         fma=chunks * prep.fma,
         mufu=chunks * (2 + (not problem.safe_gate)) * C * K / WARP,
         alu=chunks * prep.alu,
@@ -45,6 +46,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         barriers=5 * chunks,
         longest_cta=1,
         chain=1,
+        tf32=operands.tf32(mma),
     )
 
 
@@ -52,13 +54,14 @@ def scan_work(problem: Problem, config: Config) -> Work:
     """The launch that carries the state through the images."""
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     chunks, blocks, image = chunk_count(problem, C), V // config.BV, int(used_image_bytes(K, C, operands))
+    mma = chunks * V // 16 * scan_mma(K, C, operands)
     _, scan = instructions(problem, config)
     ctas = blocks * problem.sequences * problem.value_heads
     other = cost(problem).bytes - key_bytes(problem)  # v, o and the states
     return Work(
         ctas=ctas,
         warps=int(scan_threads(config)) // WARP,
-        mma=chunks * V // 16 * scan_mma(K, C, operands),
+        mma=mma,
         fma=chunks * scan.fma,
         mufu=0,
         alu=chunks * scan.alu,
@@ -69,6 +72,7 @@ def scan_work(problem: Problem, config: Config) -> Work:
         longest_cta=1,
         chain=-(-problem.mean_len // C),
         stages=config.stages,
+        tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
         step_other=step_other(config),
     )

@@ -11,10 +11,11 @@ from tuner.space import Constraint, Space
 
 from .operands import operands_of
 from .optional import taken
+from .prep_scan import loads_apart
 from .prep_scan import plan as scan_plan
 from .prep_scan import refusal as refused_by_chunks
 from .prep_scan import space as scan_space
-from .prep_scan_config import register_estimate, scan_threads
+from .prep_scan_config import register_estimate, scan_threads, thread_registers
 from .prep_scan_work import images
 from .problem import MAX_BLOCKS, Problem
 from .segmented_config import MERGE_STAGES, Config, merge_smem_bytes, merge_threads
@@ -23,6 +24,7 @@ from .segmented_work import work
 SEGMENTS = (4, 8, 16, 32, 64)
 BLOCKS = 256  # a default does not cut further once a scan has so many
 CHUNKS = 16  # nor below so many chunks a segment
+WIDEST_SPLIT = 176  # channels of a state that leave a thread registers to split operands: beyond, map spills
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -30,12 +32,14 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return "packed sequences are not cut into segments: use prep_scan"
     if problem.batch * SEGMENTS[0] > MAX_BLOCKS:
         return f"batch {problem.batch}: so many sequences need no segments, and exceed the grid"
+    if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
+        return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers of map: use prep_scan"
     return refused_by_chunks(problem, arch)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     K, operands = problem.key_dim, operands_of(problem)
-    scan, registers = scan_space(problem, arch), arch.registers_per_sm
+    scan = scan_space(problem, arch)
     return Space(
         Config,
         choices={**scan.choices, "segments": SEGMENTS, "scan_min_ctas": (1, 2, 3), "merge_columns": (4, 8)},
@@ -44,7 +48,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("a block has columns of the state or of its map, not both", lambda c: K % c.BV == 0),
             Constraint(
                 "the blocks of a scan asked for fit the registers of an SM",
-                lambda c: c.scan_min_ctas * scan_threads(c) * register_estimate(K, c, operands) <= registers,
+                lambda c: (
+                    register_estimate(K, c, operands) <= thread_registers(c.scan_min_ctas * scan_threads(c), arch)
+                ),
             ),
             Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
             Constraint("segments fit the grid", lambda c: problem.batch * c.segments <= MAX_BLOCKS),
@@ -85,12 +91,13 @@ def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segmen
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Blocks as prep_scan's, two on an SM unless operands are split, and segments until there are enough of them."""
-    found, whole = space(problem, arch), operands_of(problem).products == 1
-    choices = product((64, 48, 32, 16), (4, 3, 2), (2, 4, 8, 1), (2, 1) if whole else (1,))
-    for BV, stages, groups, scans in choices:
+    """Blocks as prep_scan's, and segments until there are enough of them. Two blocks on an SM where half of its
+    registers hold the state and its operands."""
+    found, operands, K = space(problem, arch), operands_of(problem), problem.key_dim
+    scans = (2, 1) if operands.products == 1 and operands.nbytes * K <= 512 else (1,)
+    for BV, stages, groups, ctas in product((64, 48, 32, 16), (4, 3, 2), (2, 4, 8, 1), scans):
         segments, columns = _segments(problem, BV), _merge_columns(problem)
-        config = Config(16, BV, 16, stages, True, 2, 0, groups, 1, segments, scans, columns)
+        config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1, segments, ctas, columns)
         if found.refusal(config) is None:
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")

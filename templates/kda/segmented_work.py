@@ -99,6 +99,7 @@ def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
         longest_cta=1,
         chain=chunks_of_segments(problem, config)[0],
         stages=config.stages,
+        tf32=operands.tf32(visits.columns // 16 * mma),
         step_mma=step_mma(K, config, operands),
         step_other=step_other(config),
     )
@@ -135,11 +136,12 @@ def _scan_work(problem: Problem, config: Config) -> Work:
     image = int(used_image_bytes(K, C, operands))
     heads, segments = problem.batch * problem.value_heads, chunks_of_segments(problem, config)
     moved = cost(problem).bytes - key_bytes(problem) + FP32 * heads * (len(segments) - 1) * K * V  # v, o and states
+    mma = chunks * V // 16 * scan_mma(K, C, operands)
     _, scan = instructions(problem, config)
     return Work(
         ctas=blocks * heads * config.segments,
         warps=int(scan_threads(config)) // WARP,
-        mma=chunks * V // 16 * scan_mma(K, C, operands),
+        mma=mma,
         fma=chunks * scan.fma,
         mufu=0,
         alu=chunks * scan.alu,
@@ -150,6 +152,7 @@ def _scan_work(problem: Problem, config: Config) -> Work:
         longest_cta=1,
         chain=segments[0],
         stages=config.stages,
+        tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
         step_other=step_other(config),
     )

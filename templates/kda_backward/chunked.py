@@ -148,12 +148,13 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Narrow blocks, and few channels a warp: what fits every arch and never spills at K = 64 and 128."""
+    """Narrow blocks, and few channels a warp: what fits every arch and does not spill, but for V = 16 (README).
+    Two blocks of gradients on an SM where that leaves a thread 255 registers."""
     found, K = space(problem, arch), problem.key_dim
     # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
-            for channels, ctas in ((32, 2), (32, 1), (16, 1)):
+            for channels, ctas in ((32, 2 if K <= 128 else 1), (16, 1)):
                 config = Config(BV, 16, stages, channels, 4, 2, max(1, 4 * channels // K), ctas, 1)
                 if found.refusal(config) is None:
                     return config

@@ -5,13 +5,9 @@
 #include "lengths.cuh"
 #include "math.cuh"
 #include "prepare.cuh"
+#include "register.cuh"
+#include "slab.cuh"
 #include "tile.cuh"
-
-// What the scans leave for one chunk of one head, in the order of operands; all pointers are this lane's.
-struct Scanned {
-  uint4 const *states, *gradients;  // [K / 16, V / 16] blocks: before the chunk, and of the state after it
-  uint4 const *r, *y;               // [V / 16] blocks
-};
 
 // kSigmoids: see beta.cuh. kInFlight: steps of 16 values whose loads are on their way at once.
 template <class T, class Gate, class Beta, int K, int V, int kPairs, int kInFlight, int kSigmoids, bool kSafeGate>
@@ -42,6 +38,7 @@ struct Gradients {
 
   int lane;
   float scale;
+  int tokens;
 
   __device__ __forceinline__ void load_betas(Betas& r, float const* g_beta) const {
 #pragma unroll
@@ -52,13 +49,13 @@ struct Gradients {
     }
   }
 
-  // `g_do`: the chunk's first token. `r_errors`: the image's block of that name.
-  __device__ __forceinline__ void sum_values(Sums& r, Scanned const& from, T const* g_do, int64_t stride, int tokens,
+  // `r_errors`: the image's block of that name.
+  __device__ __forceinline__ void sum_values(Sums& r, Scanned const& from, View<T const> const& d_o,
                                              uint4 r_errors) const {
 #pragma unroll kInFlight
     for (int step = 0; step < kSteps; ++step) {
       uint32_t r_do[4], r_e[4];
-      load_do(r_do, g_do + 16 * step, stride, tokens);
+      load_do(r_do, d_o.first + 16 * step, d_o.stride);
       uint4 const r_r = from.r[32 * step], y = from.y[32 * step];
       Square e = {};
       mma_m16n8k16<bf16>(e[0], {r_errors.x, r_errors.y, r_errors.z, r_errors.w}, {r_r.x, r_r.y});
@@ -83,7 +80,7 @@ struct Gradients {
     mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
     mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
   }
-  __device__ __forceinline__ void load_do(uint32_t (&r_a)[4], T const* rows, int64_t stride, int tokens) const {
+  __device__ __forceinline__ void load_do(uint32_t (&r_a)[4], T const* rows, int64_t stride) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       int const token = lane / 4 + e % 2 * 8;
@@ -107,17 +104,63 @@ struct Gradients {
     transpose(r.keys_t, r.keys);
   }
 
+  // What a warp reads of its channels, and where their gradients go.
+  struct Inputs {
+    View<T const> q, k;
+    View<Gate const> g;
+  };
+  struct Outputs {
+    View<T> dq, dk;
+    View<Gate> dg;
+  };
+
+  // Turns a value head's sums into gradients. dq and dk are added up over the group in `s_sums`; its last head writes
+  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised.
+  template <bool kNormalize>
+  __device__ __forceinline__ void finish_all(Sums& sums, Triangles const& r, Betas const& beta, RowPair const& lengths,
+                                             Inputs const& from, Outputs const& to, float* s_sums, bool first,
+                                             bool last, RowPair& along) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      Channels x;
+      Tile r_dq, r_dk, r_dg;
+      bool const large = load(x, from, t, lengths);
+      finish(r_dq, r_dk, r_dg, sums, t, r, x, beta, large);
+      add_up(r_dq, s_sums + 256 * t, first, kNormalize || !last);
+      add_up(r_dk, s_sums + 256 * t + 128, first, kNormalize || !last);
+      store(to.dg, t, r_dg);
+      if (kNormalize && last) add_along(along, x.q, r_dq, x.k, r_dk);
+      if (!kNormalize && last) store(to.dq, t, r_dq), store(to.dk, t, r_dk);
+      __syncwarp();  // the next tile's loads stay behind it: all at once they would not fit the registers
+    }
+  }
+  template <class X>
+  __device__ __forceinline__ void store(View<X> const& rows, int t, Tile const& r) const {
+    store_tile(rows.first + 8 * t, rows.stride, r, tokens, lane);
+  }
+  // The same of dq and dk in `s_sums`, with respect to rows that were normalised.
+  __device__ __forceinline__ void finish_normalised(Inputs const& from, Outputs const& to, float const* s_sums,
+                                                    RowPair const& lengths, RowPair const& along) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      Tile r_dq, r_dk;
+      float const* s_sum = s_sums + 256 * t;
+      before_normalising(r_dq, from.q.first + 8 * t, from.q.stride, s_sum, lengths.q, along.q, tokens, lane);
+      before_normalising(r_dk, from.k.first + 8 * t, from.k.stride, s_sum + 128, lengths.k, along.k, tokens, lane);
+      store(to.dq, t, r_dq), store(to.dk, t, r_dk);
+    }
+  }
+
   // Eight channels of a chunk.
   struct Channels {
     Tile q, k, gate;  // q and k: of unit length where that is the kernel's to make; gate: exponents of 2, summed
     float2 total;     // of the gate
   };
-  // The rows at the chunk's first token and the tile's first channel. Returns whether exponents are too large.
-  __device__ __forceinline__ bool load(Channels& x, T const* q, int64_t q_stride, T const* k, int64_t k_stride,
-                                       Gate const* g, int64_t g_stride, RowPair const& lengths, int tokens) const {
-    load_tile(x.q, q, q_stride, tokens, lane);
-    load_tile(x.k, k, k_stride, tokens, lane);
-    load_tile(x.gate, g, g_stride, tokens, lane);
+  // Tile `t` of the rows. Returns whether exponents are too large.
+  __device__ __forceinline__ bool load(Channels& x, Inputs const& from, int t, RowPair const& lengths) const {
+    load_tile(x.q, from.q.first + 8 * t, from.q.stride, tokens, lane);
+    load_tile(x.k, from.k.first + 8 * t, from.k.stride, tokens, lane);
+    load_tile(x.gate, from.g.first + 8 * t, from.g.stride, tokens, lane);
     sum_up(x.gate, lane);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x.q[e] *= lengths.q[e / 2], x.k[e] *= lengths.k[e / 2], x.gate[e] *= kLog2e;
@@ -179,6 +222,7 @@ struct Gradients {
                                                   Channels const& x) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) q[e] *= exp2_approx(x.gate[e]), k[e] *= exp2_approx(x.gate[e]);
+#pragma unroll 1
     for (int pair = 0; pair < kChunk / 2; ++pair)
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
@@ -242,8 +286,8 @@ struct Gradients {
   }
 
   // The diagonal of y eᵀ is dbeta.
-  __device__ __forceinline__ void store_beta(Beta* g_dbeta, Beta const* g_beta, int64_t stride, Square const& keys,
-                                             int tokens) const {
+  __device__ __forceinline__ void store_beta(Beta* g_dbeta, Beta const* g_beta, int64_t stride,
+                                             Square const& keys) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const token = lane / 4 + 8 * half;

@@ -130,6 +130,7 @@ struct Scan {
     for (int m = 0; m < kM; ++m) g_tokens[m * 32] = make_uint4(r_a[m][0], r_a[m][2], r_a[m][1], r_a[m][3]);
     scale(r_x, stage, lane);
     pack_tokens(r_a, r_x);
+    __syncwarp();  // what the update loads stays behind it: beside the widest states there are no registers for more
     decay(r_s, stage, lane);
     update(r_s, r_a, s_stage + Image::kUpdates, lane);
   }
@@ -158,6 +159,7 @@ struct Scan {
     scale(r_y, stage, lane);
     store_values(g_dv, stride, r_y, tokens, lane);
     pack_tokens(r_a, r_y);
+    __syncwarp();  // as in forward
     decay(r_s, stage, lane);
     update(r_s, r_do, s_stage + Image::kQueries, lane);
     update(r_s, r_a, s_stage + Image::kKeys, lane);

@@ -24,11 +24,12 @@ def main() -> None:
 def build() -> typer.Typer:
     """The whole command line."""
     from tuner.cli import bench, doctor, export, inspect, replay, search, show
-    from tuner.cli.options import per_operator
+    from tuner.cli.options import Root, per_operator
     from tuner.cli.output import guarded
 
     app = typer.Typer(
         name="tuner",
+        cls=Root,
         help="Search, check, store, report and serve CUDA kernels; on a machine with no GPU, too.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -40,7 +41,7 @@ def build() -> typer.Typer:
     per_operator(app, "render", inspect.render_command, help="Print the CUDA source of a config.")
     per_operator(app, "inspect", inspect.inspect_command, help="Compile a config and print what it uses.")
     per_operator(app, "verify", inspect.verify_command, help="Check a config on the CPU emulator.")
-    per_operator(app, "bench", bench.bench_command, help="Race our best against peers, on this machine's GPU.")
+    per_operator(app, "bench", bench.bench_command, help="Race our best against peers, or predict for a GPU.")
     per_operator(app, "report", show.report, help="Write the report of what is stored.")
     per_operator(app, "export", export.export_command, help="Write the attempts at a problem as T4.")
     app.command("show")(guarded(show.show))
@@ -50,15 +51,21 @@ def build() -> typer.Typer:
     return app
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tuner {__version__}")
+        raise typer.Exit
+
+
 def _globals(
-    version: Annotated[bool, typer.Option("--version", help="print the version", is_eager=True)] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="print the version", is_eager=True, callback=_print_version)
+    ] = False,
     _folder: Annotated[
         list[Path] | None, typer.Option("--operators", help="a folder of your own operators (also TUNER_OPERATORS)")
     ] = None,
 ) -> None:
-    if version:
-        typer.echo(f"tuner {__version__}")
-        raise typer.Exit
+    """What stands before a command. The folders are read in `main`, before there are commands."""
 
 
 def _add_folders(arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ from tuner import arch, bench, gpu
 from tuner.arch import GPU
 from tuner.bench import Comparison, Forecast
 from tuner.cli.inspect import snapshot
-from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
+from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table
 from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.operator import Operator, to_fields
@@ -29,11 +29,15 @@ def bench_command(
     gpu_name: Annotated[
         str | None, typer.Option("--gpu", help="predict for this one where it is not here", rich_help_panel="Target")
     ] = None,
-    inputs: Annotated[str | None, typer.Option(help="kind of inputs [default: the operator's first]")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help=literal("kind of inputs [default: the first of the operator]"))
+    ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="replay our plans from CUDA graphs, in the ratios too")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="where the page goes [default: reports/out/bench-….html]")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help=literal("where the page goes [default: reports/out/bench-….html]"))
+    ] = None,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:

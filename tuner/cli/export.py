@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import arch
-from tuner.cli.output import DbOption, GpuOption, ImplementationOption
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import UsageError
 from tuner.operator import Operator, canonical
 from tuner.replay import attempts
@@ -21,7 +21,7 @@ def export_command(
     *,
     gpu: GpuOption,
     implementation: ImplementationOption = None,
-    out: Annotated[Path | None, typer.Option(help="where it goes [default: stdout]")] = None,
+    out: Annotated[Path | None, typer.Option(help=literal("where it goes [default: stdout]"))] = None,
     db: DbOption = None,
 ) -> None:
     """Write the attempts at a problem as a T4 file, which `tuner replay` reads, too."""

@@ -1,6 +1,6 @@
 """What a search found, on stdout: the winner of one problem, or a table and the portfolios of several."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,9 @@ import typer
 
 from tuner import summary, tune
 from tuner.campaign import Campaign
+from tuner.choice import telling
 from tuner.cli.output import emit_json, listing, table
-from tuner.operator import extents, statics, to_fields
+from tuner.operator import to_fields
 from tuner.portfolio import Family
 from tuner.result import Evidence, Fields, TuningRecord, to_data
 
@@ -18,12 +19,15 @@ _NUMBERS = ("margin", "tried")
 
 
 def title(request: tune.Request) -> str:
-    """The problem and the GPU; of the sizes those that are not the operator's own."""
+    """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
-    data, usual = to_fields(request.problem), _defaults(request.problem)
-    names = [*statics(request.problem), *(n for n in extents(request.problem) if data[n] != usual.get(n))]
-    return f"{request.operator.name} {_spelled({n: data[n] for n in names})} on {gpu.name}{assumed}"
+    return f"{spelled(request.operator.name, request.problem)} on {gpu.name}{assumed}"
+
+
+def spelled(operator: str, problem: Any) -> str:
+    """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
+    return f"{operator} {_spelled(telling(problem))}".rstrip()
 
 
 def show(found: Campaign, report: Path, *, as_json: bool) -> None:
@@ -105,8 +109,3 @@ def _told_apart(problems: Sequence[Fields]) -> list[str]:
 
 def _spelled(data: Fields) -> str:
     return " ".join(f"{name}={value}" for name, value in data.items())
-
-
-def _defaults(problem: Any) -> Fields:
-    known: Iterable[Any] = problem.__dataclass_fields__.values()
-    return {each.name: each.default for each in known}

@@ -13,12 +13,20 @@ from typer.core import TyperGroup
 
 from tuner import operators
 from tuner.cli import problems
-from tuner.cli.output import guarded
+from tuner.cli.output import guarded, literal
 from tuner.errors import TunerError, UsageError
 from tuner.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"
+
+
+class Root(TyperGroup):
+    """The commands, those first that are needed first; Typer would begin with those without operators."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        first = ("search", "show", "explain", "report")
+        return sorted(super().list_commands(ctx), key=lambda name: first.index(name) if name in first else len(first))
 
 
 class OperatorGroup(TyperGroup):
@@ -41,7 +49,7 @@ def per_operator(app: typer.Typer, name: str, body: Body, *, help: str) -> None:
 
 def _summary(name: str, help: str) -> str:
     try:
-        return f"{help.split('. ')[0].rstrip('.')}: {operators.load(name).summary}"
+        return literal(f"{help.split('. ')[0].rstrip('.')}: {operators.load(name).summary}")
     except TunerError as error:
         return f"(broken: {error})"
 
@@ -71,13 +79,13 @@ def _command(name: str, body: Body) -> Callable[..., None]:
 def _parameter(each: Field[Any]) -> inspect.Parameter:
     """An option whose value is None where it is not given, so that a file of problems may name the field."""
     flag, kind = _flag(each), bool if each.type is bool else list[str]
-    note = f"{each.metadata['help']}{'' if kind is bool else _choices(each)}"
+    usual = "required" if each.default is MISSING else f"default: {_plain(each.default)}"
     option = typer.Option(
-        f"{flag}/--no-{flag.removeprefix('--')}" if kind is bool else flag,
-        help=f"{note} [required]" if each.default is MISSING else note,
+        f"{flag}/--no-{flag.removeprefix('--')}" if each.default is True else flag,
+        help=literal(f"{each.metadata['help']}{_choices(each)} [{usual}]"),
         metavar=None if kind is bool else _metavar(each),
         rich_help_panel=_panel(each),
-        show_default=False if each.default is MISSING else str(_plain(each.default)),
+        show_default=False,
     )
     annotation: Any = Annotated[kind | None, option]
     return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
@@ -100,16 +108,22 @@ def _flag(each: Field[Any]) -> str:
 
 def _panel(each: Field[Any]) -> str:
     kinds = {"static": "Problem: what selects code", "extent": "Problem: sizes at run time"}
-    return f"{kinds[each.metadata['kind']]} (several values, or LO..HI by doubling: several problems)"
+    return f"{kinds[each.metadata['kind']]} (several: A,B,C, or LO..HI by doubling)"
 
 
 def _metavar(each: Field[Any]) -> str:
-    return "INT[,INT…]|LO..HI" if each.type is int else "NAME[,NAME…]"
+    return "INT…" if each.type is int else "NAME…"
 
 
 def _choices(each: Field[Any]) -> str:
-    known = each.metadata["choices"]
-    return f" [{'|'.join(str(_plain(choice)) for choice in known)}]" if known else ""
+    """What the field accepts, where its help leaves that open: the help of a number says it."""
+    return "" if each.type in (int, bool) else f" [{'|'.join(map(str, _accepted(each)))}]"
+
+
+def _accepted(each: Field[Any]) -> list[Any]:
+    kind = each.type
+    listed = each.metadata["choices"] or (kind if isinstance(kind, type) and issubclass(kind, Enum) else ())
+    return [_plain(choice) for choice in listed]
 
 
 def _plain(value: Any) -> Any:
@@ -168,8 +182,7 @@ def _value(each: Field[Any], word: str) -> Any:
     try:
         return kind(word)
     except ValueError:
-        known = [item.value for item in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
-        allowed = [_plain(choice) for choice in each.metadata["choices"]] or known
+        allowed = _accepted(each)
         accepted = f"known: {', '.join(map(str, allowed))}" if allowed else "give a whole number"
         raise UsageError(f"{_flag(each)} {word!r}: {accepted}") from None
 

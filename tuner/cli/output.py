@@ -1,5 +1,6 @@
 """What every command shares: tables to stdout, messages to stderr, JSON on request, exit codes."""
 
+import errno
 import functools
 import json
 import os
@@ -9,21 +10,31 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from tuner.errors import TunerError
+from tuner.errors import MachineError, TunerError
 
-JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object to stdout instead of tables")]
+
+def literal(text: str) -> str:
+    """A help text as it stands: bare, rich would take `[words]` for markup and print nothing."""
+    return escape(text)
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON to stdout instead of tables")]
 GpuOption = Annotated[
     str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …", rich_help_panel="Target")
 ]
 DbOption = Annotated[
-    str | None, typer.Option("--db", help="database file or URL [default: $TUNER_DB, or the user's data directory]")
+    str | None, typer.Option("--db", help=literal("database file or URL [default: $TUNER_DB, or one of the user]"))
 ]
 ImplementationOption = Annotated[str | None, typer.Option("--implementation", help="only this implementation")]
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="set config fields by hand: name=value[,name=value…]")
 ]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WORD = 20  # columns: longer words are folded, shorter ones never
 
 stdout = Console(highlight=False, soft_wrap=False)
 stderr = Console(stderr=True, highlight=False)
@@ -44,6 +55,11 @@ def guarded(body: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:  # `tuner show | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            where = f" for {error.filename}" if error.filename else ""
+            fail(MachineError(f"{error.strerror}{where}: make room, or name another place"))
 
     return run
 
@@ -62,7 +78,13 @@ def emit_json(data: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table on stdout; the columns named in `right` are aligned right. Whole lines when stdout is no terminal."""
+    """A table on stdout; the columns named in `right` are aligned right. Whole lines when stdout is no terminal.
+
+    On a terminal so narrow that words would be torn, each row is a list of labels and values instead.
+    """
+    if stdout.is_terminal and _narrowest(columns, rows) > stdout.width:
+        _lists(title, columns, rows)
+        return
     shown = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -85,6 +107,19 @@ def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         typer.echo(f"  {label:<{width}}  {value}")
+
+
+def _lists(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    typer.echo(title)
+    for row in rows:
+        typer.echo("")
+        listing(str(row[0]), [(name, str(cell)) for name, cell in zip(columns[1:], row[1:], strict=True) if cell])
+
+
+def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """The width at which every word has its place."""
+    words = ([len(word) for cell in cells for word in str(cell).split()] for cells in zip(columns, *rows, strict=True))
+    return sum(min(max(lengths, default=0), _WORD) + 2 for lengths in words)
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:

@@ -9,6 +9,7 @@ import typer
 
 from tuner import arch, campaign, choice, operators, summary, tune
 from tuner.check import Checker
+from tuner.cli.found import title
 from tuner.cli.inspect import Chosen, choose, snapshot
 from tuner.cli.output import (
     ConfigOption,
@@ -17,15 +18,16 @@ from tuner.cli.output import (
     ImplementationOption,
     JsonOption,
     emit_json,
+    literal,
     say,
     table,
 )
-from tuner.errors import NoValidConfigError, UsageError
+from tuner.errors import NoValidConfigError, TunerError, UsageError
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator, canonical, to_fields
+from tuner.operator import Operator, canonical, from_fields, to_fields
 from tuner.portfolio import Terms
-from tuner.result import Evidence, TuningRecord, to_data
+from tuner.result import Evidence, Identity, TuningRecord, to_data
 from tuner.store import Store
 
 
@@ -47,19 +49,20 @@ def show(
         return
     if not records:
         say(f"no records in {place}: find some with `tuner search`")
+        return
     names = ("operator", "problem", "GPU", "winner", "config", "evidence", "margin", "tried", "made")
     table(f"records in {place}", names, [_row(record) for record in records], right=("margin", "tried"))
     for record in records:
         if flaws := record.resources.flaws:
             identity = record.identity
-            say(f"{identity.operator} on {identity.gpu}, {_spell(summary.parse(identity.problem))}: {'; '.join(flaws)}")
+            say(f"{identity.operator} on {identity.gpu}, {_problem(identity)}: {'; '.join(flaws)}")
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:
     identity = record.identity
     return (
         identity.operator,
-        _spell(summary.parse(identity.problem)),
+        _problem(identity),
         identity.gpu,
         identity.implementation,
         _spell(record.config),
@@ -68,6 +71,16 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
         str(record.tried),
         record.created,
     )
+
+
+def _problem(identity: Identity) -> str:
+    """The fields that are not the default; all of them where the operator is not here, or has other fields today."""
+    data = summary.parse(identity.problem)
+    try:
+        problem = from_fields(operators.load(identity.operator).problem, data)
+    except (TunerError, TypeError, KeyError):
+        return _spell(data)
+    return _spell(choice.telling(problem)) or "the defaults"
 
 
 def standing(record: TuningRecord) -> str:
@@ -124,7 +137,7 @@ def report(
     problems: Sequence[Any],
     *,
     gpu: GpuOption,
-    out: Annotated[Path | None, typer.Option(help="where it goes [default: reports/out/…]")] = None,
+    out: Annotated[Path | None, typer.Option(help=literal("where it goes [default: reports/out/…]"))] = None,
     form: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
     db: DbOption = None,
 ) -> None:
@@ -138,13 +151,20 @@ def report(
             request = tune.Request(operator, problem, target, command=choice.search_command(operator, problem, target))
             outcome = tune.recall(request, store, Predictor(operator, problem, target, compiler, checker))
             if not outcome.tried:
-                raise NoValidConfigError(f"nothing is stored about {canonical(problem)} on {target.name}: search first")
+                raise NoValidConfigError(_nothing(store, request))
             outcomes.append(outcome)
     families = campaign.known(outcomes, Terms())
     if form == "html":
         typer.echo(f"report: {summary.write(outcomes, out, families)}")
     else:
         typer.echo(summary.text(outcomes, form, families))
+
+
+def _nothing(store: Store, request: tune.Request) -> str:
+    """Why there is nothing to report: attempts of other source, compilers or models are none of today's."""
+    stored = store.attempts(request.operator.name, canonical(request.problem), request.gpu.name)
+    what = f"only attempts of other code, cost models or compilers ({len(stored)}) are" if stored else "nothing is"
+    return f"{what} stored about {title(request)}: search first: {request.command}"
 
 
 def list_operators(as_json: JsonOption = False) -> None:

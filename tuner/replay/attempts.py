@@ -31,7 +31,7 @@ def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
     kinds = {(each.implementation, each.problem, each.gpu, each.policy) for each in identities}
     if len(kinds) > 1:
         spelt = "; ".join(sorted(f"{name} for {gpu} by {policy}" for name, _, gpu, policy in kinds))
-        raise UsageError(f"values of different searches do not compare: {spelt}. take those of one")
+        raise UsageError(f"values of different searches do not compare: {spelt}. Name one --implementation")
     return tuple(_row(attempt) for attempt in attempts)
 
 

@@ -24,6 +24,7 @@ class SpaceFacts:
     valid: int
     removed: tuple[tuple[str, int], ...] = ()  # (reason, combinations), as Space.counts() gives them
     closed: str = ""  # why the search gave up on this implementation before its end
+    estimated: bool = False  # the space is too large to list: `valid` and `removed` are estimates
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Rival:
     def reason(self) -> str:
         """Why it lost, in one line."""
         if self.best is None:
-            return f"none of {self.tried} tries came through"
+            return f"none of {self.tried} tries came through" if self.tried else "it was not tried"
         unit = "time" if self.best.attempt.measurement else "predicted cost"
         found = [f"its best takes {self.best.relative:.2f} × the {unit}", *self.best.flaws]
         prediction = self.best.attempt.prediction

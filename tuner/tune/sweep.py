@@ -29,7 +29,7 @@ class Swept:
         if not self.neighbours + self.resets:
             return ""
         gain = f"better by {self.gain:.1%}" if self.gain > 0 else "nothing better"
-        done = f"{self.neighbours} tries at neighbours of the best {_BEST}"
+        done = f"{self.neighbours} {'try' if self.neighbours == 1 else 'tries'} at neighbours of the best {_BEST}"
         return f"{done} and {self.resets} at setting parameters back to their default found {gain}"
 
     def plus(self, other: "Swept") -> "Swept":

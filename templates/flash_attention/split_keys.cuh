@@ -1,0 +1,204 @@
+// Attention for few queries: the warps of a block, and kSplits blocks, share the keys of BM rows of O, and merge what
+// each found. The query heads of a KV head are rows like queries, so that they read K and V once.
+#pragma once
+#include "flash_attention/attend.cuh"
+#include "flash_attention/packed.cuh"
+#include "flash_attention/part.cuh"
+
+// The tile of one of the warps.
+template <class Choice>
+struct OneWarp : Choice {
+  static constexpr int kWarps = 1;
+  static constexpr int kParts = 1;
+  static constexpr bool kSwizzle = true;
+  static constexpr bool kQueryInRing = false;
+};
+
+// What follows from a kernel's choices: T, D, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
+template <class Choice>
+struct SplitKeys : Choice {
+  using WarpTile = Tile<OneWarp<Choice>>;
+  static constexpr int kThreads = 32 * Choice::kWarps;
+  static constexpr int kShares = Choice::kWarps * Choice::kSplits;  // of the keys
+  static constexpr int kVectors = Choice::D / 4;                    // of 4 elements, in a row of O
+  // Floats a row of O while it is merged: 8 rows then begin in 8 places.
+  static constexpr int kSumStride = 8 * (Choice::D / 8 | 1);
+  static constexpr int kSumBytes = Choice::BM * kSumStride * 4;
+  static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
+  static constexpr int kSharedBytes = Choice::kWarps * (kWarpBytes + Choice::BM * int(sizeof(RowSum)));
+};
+
+// Rows of D elements by batch, position and head; strides in elements.
+template <class T>
+struct View {
+  T* data;
+  int64_t batch_stride, row_stride, head_stride;
+
+  __device__ __forceinline__ T* at(int b, int row, int head) const {
+    return data + b * batch_stride + row * row_stride + head * head_stride;
+  }
+};
+
+// Where results go: with one split to o and lse, else to the parts of the splits.
+template <class T>
+struct Results {
+  View<T> o;
+  float *lse, *part_o, *part_rows;  // [B, H, T]; [kSplits, B, H, T, D]; [kSplits, B, H, T, 2]
+  int64_t items;                    // B · H · T
+
+  __device__ __forceinline__ RowSum* part_row(int split, int64_t item) const {
+    return reinterpret_cast<RowSum*>(part_rows) + (split * items + item);
+  }
+};
+
+template <class Split>
+__device__ __forceinline__ PackedRows packed_rows(int heads, int kv_heads, int seq_q) {
+  int const group = heads / kv_heads;
+  return {int(blockIdx.x) / Split::kSplits * Split::BM, seq_q * group, group, int(blockIdx.z), int(blockIdx.y), heads,
+          seq_q};
+}
+// The last of a block's rows that exists.
+template <class Split>
+__device__ __forceinline__ int last_row(PackedRows const& rows) {
+  return min(Split::BM, rows.count - rows.row0) - 1;
+}
+
+// Every kShares'th tile of a block's walk.
+template <class Walk, int kShares>
+struct WarpWalk {
+  Walk all;
+  int first, tiles;
+
+  __device__ __forceinline__ WarpWalk(Walk const& all, int first)
+      : all(all), first(first), tiles(ceil_div(max(all.tiles - first, 0), kShares)) {}
+  __device__ __forceinline__ int key(int tile) const { return all.key(first + tile * kShares); }
+  __device__ __forceinline__ int end(int tile) const { return all.end(first + tile * kShares); }
+};
+
+// Tiles that one warp copies.
+template <class Split, class Attended>
+struct WarpTiles {
+  using Layout = typename Split::WarpTile::Layout;
+  using T = typename Split::T;
+  static constexpr int kBytes = Split::BN * Layout::kRowBytes;
+
+  WarpWalk<typename Attended::Walk, Split::kShares> walk;
+  T const *g_k, *g_v;  // slot 0
+  int64_t k_stride, v_stride;
+  Attended attended;
+
+  __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
+    int const key = walk.key(tile);
+    T const* g_rows = is_v ? g_v : g_k;
+    int64_t const stride = is_v ? v_stride : k_stride;
+    gather_rows<Layout, Split::BN, 32>(s_tile, threadIdx.x % 32, walk.end(tile) - key,
+                                       [&](int row) { return g_rows + attended.slot(key + row) * stride; });
+  }
+  __device__ __forceinline__ void sync() const { __syncwarp(); }
+};
+
+// What a warp attends of its tiles, as attend() asks.
+template <class Split, class Attended>
+struct WarpMask {
+  static constexpr int kM = Split::WarpTile::kM;
+
+  Attended attended;
+  int limit[2 * kM];  // of the lane's rows
+
+  __device__ __forceinline__ WarpMask(Attended const& attended, PackedRows const& rows, int lane) : attended(attended) {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) limit[i] = attended.limit(rows.query(i * 8 + lane / 4));
+  }
+  __device__ __forceinline__ EveryStep visits(int) const { return {}; }
+  __device__ __forceinline__ bool all(int key, int count) const { return attended.all(key, count); }
+  __device__ __forceinline__ void hide(float (&r_s)[kM][Split::BN / 8][4], int key) const {
+    attended.hide(r_s, limit, key);
+  }
+};
+
+// What a warp found, for the block to merge.
+template <class Split>
+__device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
+                                      float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
+                                      RowState<Split::WarpTile::kM> const& state, float scale, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2 * Split::WarpTile::kM; ++i) {
+    int const row = i * 8 + lane / 4;
+    float const sum = quad_sum(state.sum[i / 2][i % 2]), max = state.max[i / 2][i % 2];
+    if (lane % 4 == 0) s_rows[row] = {max * scale, sum};
+#pragma unroll
+    for (int n = 0; n < Split::WarpTile::kN; ++n)
+      *reinterpret_cast<float2*>(s_o + row * Split::kSumStride + n * 8 + lane % 4 * 2) =
+          *reinterpret_cast<float2 const*>(&r_o[i / 2][n][i % 2 * 2]);
+  }
+}
+
+// Merges what the warps shared, and stores it.
+template <class Split>
+__device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum const* s_rows, PackedRows const& rows,
+                                            Results<typename Split::T> const& results) {
+  int const split = blockIdx.x % Split::kSplits;
+  for (int i = threadIdx.x; i < (last_row<Split>(rows) + 1) * Split::kVectors; i += Split::kThreads) {
+    int const row = i / Split::kVectors, column = i % Split::kVectors * 4;
+    int64_t const item = rows.item(row);
+    Part part;
+    for (int other = 0; other < Split::kWarps; ++other)
+      part.add(reinterpret_cast<float const*>(smem + other * Split::kWarpBytes) + row * Split::kSumStride + column,
+               s_rows[other * Split::BM + row]);
+    if constexpr (Split::kSplits == 1) {
+      part.store(results.o.at(rows.batch, rows.query(row), rows.head0() + rows.head(row)) + column);
+      if (column == 0) results.lse[item] = part.lse();
+    } else {
+      part.store_sums(results.part_o + (split * results.items + item) * Split::D + column);
+      if (column == 0) *results.part_row(split, item) = part.row;
+    }
+  }
+}
+
+// A block's work. `scale` is in base 2. Attended tells which keys the rows of the block attend, and where these lie:
+//   walk()                the tiles that hold a key which any row attends, as BlockTiles takes them
+//   limit(query)          where the keys of a query end, as `hide` is told
+//   all(key, count)       whether every row attends all of `count` keys
+//   hide(r_s, limit, key) makes -inf of scores of keys that a row does not attend; `limit`: of the lane's rows
+//   slot(key)             the row of K and V that holds a key
+template <class Split, class Attended>
+__device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,
+                                           View<typename Split::T const> const& k,
+                                           View<typename Split::T const> const& v,
+                                           Results<typename Split::T> const& results, PackedRows const& rows,
+                                           Attended const& attended, float scale) {
+  using WarpTile = typename Split::WarpTile;
+  using Tiles = WarpTiles<Split, Attended>;
+  int const warp = threadIdx.x / 32, lane = threadIdx.x % 32, b = rows.batch, kv_head = rows.kv_head;
+  PackedQuery<WarpTile> const query{rows, q.at(b, 0, rows.head0()), q.row_stride, q.head_stride};
+  unsigned char* s_warp = smem + warp * Split::kWarpBytes;
+  int const share_of_keys = blockIdx.x % Split::kSplits * Split::kWarps + warp;
+  Ring<Tiles, Split::kStages> ring{Tiles{{attended.walk(), share_of_keys}, k.at(b, 0, kv_head), v.at(b, 0, kv_head),
+                                         k.row_stride, v.row_stride, attended},
+                                   shared_address(s_warp) + WarpTile::kRing};
+  WarpMask<Split, Attended> const mask(attended, rows, lane);
+  float r_o[WarpTile::kM][WarpTile::kN][4];
+  RowState<WarpTile::kM> state;
+  Place const at{rows.row0, rows.head0(), b, lane, 0, 0};
+  attend<WarpTile, Split::kQueryInRegisters, true>(r_o, state, s_warp, query, scale, ring, mask, at);
+
+  RowSum* s_rows = reinterpret_cast<RowSum*>(smem + Split::kWarps * Split::kWarpBytes);
+  share<Split>(reinterpret_cast<float*>(s_warp), s_rows + warp * Split::BM, r_o, state, scale, lane);
+  __syncthreads();
+  merge_warps<Split>(smem, s_rows, rows, results);
+}
+
+// 4 elements of a row of O from its parts in all splits.
+template <class Split>
+__device__ __forceinline__ void merge_splits(Results<typename Split::T> const& results, int heads, int seq_q) {
+  int64_t const index = int64_t(blockIdx.x) * Split::kThreads + threadIdx.x, item = index / Split::kVectors;
+  int const column = index % Split::kVectors * 4;
+  if (item >= results.items) return;
+  Part part;
+#pragma unroll 16
+  for (int split = 0; split < Split::kSplits; ++split)
+    part.add(results.part_o + (split * results.items + item) * Split::D + column, *results.part_row(split, item));
+  int const query = item % seq_q, head = item / seq_q % heads, b = item / seq_q / heads;
+  part.store(results.o.at(b, query, head) + column);
+  if (column == 0) results.lse[item] = part.lse();
+}

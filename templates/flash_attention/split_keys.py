@@ -1,0 +1,44 @@
+"""flash_attention for few queries: warps and blocks share the keys, and a second launch merges blocks."""
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.operator import Implementation, Plan, Work
+
+from . import split_keys_config as shared
+from .operator import Problem, cost, visible_keys
+from .split_keys_config import Config
+from .split_keys_work import Walked, work_of_walks
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return shared.plan(problem, config, "flash_attention")
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    return shared.default(problem, arch, problem.seq_k)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return work_of_walks(problem, config, walked(problem, config), cost(problem))
+
+
+def walked(problem: Problem, config: Config) -> Walked:
+    """A row tile visits the keys that its last query attends: the queries before it attend no others."""
+    group = problem.heads // problem.kv_heads
+    end = (np.arange(shared.row_tiles(problem, config), dtype=np.int64) + 1) * config.BM
+    last = (np.minimum(end, problem.seq_q * group) - 1) // group
+    keys = visible_keys(problem)[last]
+    return Walked(-(-keys // config.BN), int(np.sum(keys)))
+
+
+IMPLEMENTATION = Implementation(
+    name="split_keys",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    config=Config,
+    refusal=shared.refusal,
+    space=shared.space,
+    plan=plan,
+    default=default,
+    work=work,
+)

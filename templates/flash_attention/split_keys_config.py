@@ -1,0 +1,113 @@
+"""What kernels for few queries choose, and the sizes and launches that follow, whichever keys they attend."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.operator import Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+
+from .mma_sync import MAX_GRID_YZ
+from .mma_sync_config import ELEMENT
+
+WARP = 32
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+BLOCKS = 512  # a default does not split further once there are so many
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BM: int  # rows a block: queries times the query heads of a KV head
+    BN: int  # keys a tile; each is one warp's
+    warps: int
+    stages: int  # slots of a warp for tiles of K and V: one is read while the others are filled
+    splits: int  # blocks that share the keys of a tile of rows
+    q_in_registers: bool  # or read again from shared memory for each tile
+
+
+def refusal(problem: Any, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: mma.sync multiplies 16-bit operands"
+    if max(problem.kv_heads, problem.batch) > MAX_GRID_YZ:
+        return f"batch {problem.batch} or kv_heads {problem.kv_heads} exceeds {MAX_GRID_YZ}, a grid's limit in y and z"
+    return None
+
+
+def space(problem: Any, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={
+            "BM": (16, 32),
+            "BN": (16, 32, 48, 64),
+            "warps": (1, 2, 4, 8),
+            "stages": (2, 3, 4, 6, 8),
+            "splits": SPLITS,
+            "q_in_registers": (False, True),
+        },
+        constraints=(
+            Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+            Constraint(
+                "accumulators, scores and operands fit the registers",
+                lambda c: register_estimate(D, c) <= arch.registers_per_thread,
+            ),
+        ),
+    )
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes; `c` is a config or columns of many."""
+    tiles = (c.BM + c.stages * c.BN) * ELEMENT * D
+    merged = c.BM * 4 * 8 * (D // 8 | 1)  # a warp's rows of O in fp32, in the place of its tiles
+    return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
+
+
+def register_estimate(D: int, c: Any) -> Any:
+    """Registers a thread: O, scores, Q where it stays, and 50 for what no config does without."""
+    return c.BM * (D + c.BN + np.where(c.q_in_registers, D / 2, 0)) / WARP + 50
+
+
+def plan(problem: Any, config: Config, operator: str) -> Plan:
+    """The kernels are named `operator`_split_keys and `operator`_merge; the second runs where there are splits."""
+    D, split = problem.head_dim, config.splits > 1
+    smem, threads = int(smem_bytes(D, config)), WARP * config.warps
+    items = (problem.batch, problem.heads, problem.seq_q)
+    spaces = (("part_o", (*items, D)), ("part_rows", (*items, 2)))
+    grid = (config.splits * row_tiles(problem, config), problem.kv_heads, problem.batch)
+    attend = Launch(f"{operator}_split_keys", grid, threads, smem)
+    merge = Launch(f"{operator}_merge", (merge_blocks(problem, config), 1, 1), threads, 0)
+    return Plan(
+        launches=(attend, merge) if split else (attend,),
+        constants={"smem_bytes": smem},
+        workspaces=tuple(
+            Workspace(name, DType.FP32, (config.splits, *shape) if split else (1,)) for name, shape in spaces
+        ),
+    )
+
+
+def row_tiles(problem: Any, config: Config) -> int:
+    """Of the rows that share a KV head."""
+    return -(-problem.seq_q * (problem.heads // problem.kv_heads) // config.BM)
+
+
+def merge_blocks(problem: Any, config: Config) -> int:
+    """A thread merges 4 elements of a row of O."""
+    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 4)
+    return -(-parts // (WARP * config.warps))
+
+
+def default(problem: Any, arch: Arch, keys: int) -> Config:
+    """Four warps, and as many splits as leave each warp two tiles of `keys` keys, until there are blocks enough."""
+    D, rows = problem.head_dim, problem.seq_q * (problem.heads // problem.kv_heads)
+    config = Config(16, 32 if D <= 128 else 16, 4, 4, 1, False)
+    if rows > 16 and D <= 128:  # K and V are read half as often; wider tiles or heads than here would spill
+        config = replace(config, BM=32, BN=32 if D <= 112 else 16)
+    if 2 * smem_bytes(D, config) > arch.smem_per_sm:  # two blocks an SM before four stages
+        config = replace(config, stages=2)
+    tiles = -(-keys // config.BN)
+    blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
+    splits = max(n for n in SPLITS if n == 1 or (n * 8 <= tiles and n * blocks <= BLOCKS))
+    return replace(config, splits=splits)

@@ -1,0 +1,182 @@
+"""flash_attention for few queries: its counts, its kernels on the emulator and through NVRTC, and when it is chosen."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, Job, check
+from tuner.choice import choose
+from tuner.dispatcher import Dispatcher
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.nvrtc import Compiler
+from tuner.operator import to_fields
+from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention.split_keys_config import Config
+from tuner.records import Snapshot
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+OPERATOR = operators.load("flash_attention")
+SPLIT_KEYS = operators.implementation("flash_attention", "split_keys")
+HEAD_DIMS = (40, 64, 72, 112, 128, 192, 256)
+H200 = gpu("H200")
+EMPTY = Snapshot({}, ())
+
+BASE = Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
+# Every tunable away from BASE at least once, with and without a merge, a tail of 8 columns and a mask.
+CASES = {
+    "d8_two_row_tiles": (8, True, replace(BASE, BM=32, splits=4)),
+    "d40_one_split": (40, False, replace(BASE, warps=4, stages=3)),
+    "d72_query_in_registers": (72, True, replace(BASE, BN=48, splits=2, q_in_registers=True)),
+    "d128_more_shares_than_tiles": (128, False, replace(BASE, BN=32, warps=4, splits=4)),
+    "d256_one_warp": (256, True, replace(BASE, warps=1, splits=2)),
+}
+# batch 1, 32 query heads on 8 heads of K and V
+DECODING = Problem(batch=1, heads=32, kv_heads=8, seq_q=1, seq_k=8192)
+PROMPT = replace(DECODING, causal=True, seq_q=4096, seq_k=4096)
+
+
+def run(problem: Problem, config: Config, kind: str = "normal", mode: Mode | None = None) -> Any:
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return arrays, *emulator.run(OPERATOR, SPLIT_KEYS, problem, config, arrays, mode or Mode())
+
+
+# ---- the counts of the loops
+
+
+@pytest.mark.parametrize("case", ["d8_two_row_tiles", "d40_one_split", "d72_query_in_registers"])
+def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
+    D, causal, config = CASES[case]
+    for problem in OPERATOR.tails(Problem(head_dim=D, causal=causal)):
+        _, _, happened = run(problem, config, mode=Mode(checked=True))
+        counters = by_launch(happened, SPLIT_KEYS.plan(problem, config))
+        for work, counted in zip(SPLIT_KEYS.work(problem, config, H200), counters, strict=True):
+            assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
+            assert work.l2_bytes == global_bytes(counted)
+            assert work.barriers == counted.barriers
+            assert counted.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("group", [1, 4, 16])
+def test_a_step_of_decoding_reads_keys_once_a_kv_head(group: int) -> None:
+    problem = replace(DECODING, heads=8 * group)
+    attend, *_ = SPLIT_KEYS.work(problem, BASE, H200)
+    keys = 2 * 2 * problem.head_dim * problem.seq_k * problem.kv_heads
+    assert keys < attend.l2_bytes < 1.02 * keys
+    assert attend.ctas == problem.kv_heads
+
+
+def test_a_default_leaves_no_sm_without_a_block_when_keys_are_many() -> None:
+    config = SPLIT_KEYS.default(DECODING, H200.arch)
+    attend, _ = SPLIT_KEYS.plan(DECODING, config).launches
+    assert np.prod(attend.grid) >= H200.device.sm_count
+
+
+@pytest.mark.parametrize(("queries", "D"), [(1, 128), (8, 128), (8, 256)])
+def test_a_default_reads_keys_once_for_all_rows_that_a_warp_can_hold(queries: int, D: int) -> None:
+    problem = replace(DECODING, head_dim=D, seq_q=queries)  # 4 or 32 rows a KV head
+    attend, _ = SPLIT_KEYS.work(problem, SPLIT_KEYS.default(problem, H200.arch), H200)
+    keys = 2 * 2 * D * problem.seq_k * problem.kv_heads
+    assert attend.l2_bytes // keys == (1 if D <= 128 else 2)
+
+
+def test_a_default_does_not_split_what_fills_the_device_alone() -> None:
+    assert SPLIT_KEYS.default(replace(DECODING, batch=64), H200.arch).splits == 1
+
+
+# ---- the kernels
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tunable_gives_the_right_result(case: str) -> None:
+    D, causal, config = CASES[case]
+    problem = Problem(head_dim=D, causal=causal, dtype=DType.FP16 if D % 16 else DType.BF16)
+    modes = (Mode(True, "reverse", "early"), *CHECKED)
+    verdict = check(Job("flash_attention", "split_keys", to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("case", ["d40_one_split", "d72_query_in_registers"])
+def test_hostile_inputs_come_out_right(kind: str, case: str) -> None:
+    D, causal, config = CASES[case]
+    problem = Problem(head_dim=D, causal=causal, batch=1, heads=6, kv_heads=2, seq_q=11, seq_k=150)
+    arrays, outputs, happened = run(problem, config, kind)
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+def test_equal_keys_count_the_attended_ones() -> None:
+    problem = Problem(head_dim=40, causal=True, batch=1, heads=1, seq_q=20, seq_k=90)
+    arrays, outputs, _ = run(problem, replace(BASE, splits=4), "equal_keys")
+    scores = arrays["softmax_scale"] * arrays["q"][0, :, 0].astype(float) @ arrays["k"][0, 0, 0].astype(float)
+    np.testing.assert_allclose(np.exp(outputs["lse"][0, 0] - scores), np.arange(71, 91), rtol=1e-5)
+
+
+def test_views_of_another_layout_need_no_copy() -> None:
+    problem = Problem(head_dim=40, batch=2, heads=4, kv_heads=2, seq_q=3, seq_k=70)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
+    views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
+    config = replace(BASE, splits=2)
+    plain, _ = emulator.run(OPERATOR, SPLIT_KEYS, problem, config, arrays, Mode())
+    strided, _ = emulator.run(OPERATOR, SPLIT_KEYS, problem, config, views, Mode())
+    assert np.array_equal(plain["o"], strided["o"])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_no_number_of_splits_makes_the_merge_spill(arch: str) -> None:
+    config = replace(BASE, warps=8, splits=128)
+    jobs = [(render(OPERATOR, SPLIT_KEYS, Problem(), config), Options(arch=arch))]
+    with Compiler(workers=1) as compiler:
+        ((_, cubin),) = compiler.compile_many(jobs)
+    assert not isinstance(cubin, Failed), cubin.log
+    assert all(usage.spills == 0 for usage in cubin.entries.values())
+
+
+@pytest.mark.slow
+def test_defaults_never_spill() -> None:
+    """Every head_dim on every arch; dtypes and masks are dealt out."""
+    jobs = []
+    for i, (D, arch) in enumerate(product(HEAD_DIMS, ARCHES.values())):
+        problem = replace(DECODING, head_dim=D, causal=i % 4 > 1, dtype=(DType.BF16, DType.FP16)[i // 6 % 2])
+        config = SPLIT_KEYS.default(problem, arch)
+        assert SPLIT_KEYS.space(problem, arch).refusal(config) is None
+        jobs.append((render(OPERATOR, SPLIT_KEYS, problem, config), Options(arch=arch.name)))
+    with Compiler(workers=2) as compiler:
+        for position, cubin in compiler.compile_many(jobs):
+            assert not isinstance(cubin, Failed), cubin.log
+            assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]
+
+
+# ---- when it is chosen
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "H200"])
+def test_without_a_record_few_queries_split_keys_and_many_do_not(target: str) -> None:
+    chosen = [choose(OPERATOR, problem, (gpu(target),), EMPTY).implementation.name for problem in (DECODING, PROMPT)]
+    assert chosen == ["split_keys", "mma_sync"]
+
+
+@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
+@pytest.mark.parametrize("layout", ["bthd", "bhtd"])
+def test_a_step_of_decoding_gives_the_last_row_of_one_causal_call(layout: str) -> None:
+    at, rng = Dispatcher(EMPTY), np.random.default_rng(7)
+    positions = 1 if layout == "bthd" else 2
+    q, k, v = (rng.standard_normal((2, 600, heads, 16)).astype(np.float16) for heads in (8, 2, 2))
+    q = q[:, -40:]
+    if layout == "bhtd":
+        q, k, v = (each.swapaxes(1, 2).copy() for each in (q, k, v))
+    whole, _ = at.call("flash_attention", q, k, v, causal=True, layout=layout)
+    last = np.take(q, [-1], axis=positions)
+    assert at.explain("flash_attention", last, k, v, causal=True, layout=layout).implementation == "split_keys"
+    step, _ = at.call("flash_attention", last, k, v, causal=True, layout=layout)
+    np.testing.assert_allclose(step.astype(float), np.take(whole, [-1], axis=positions).astype(float), atol=2e-3)

@@ -1,0 +1,85 @@
+"""What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.tensor_map import TensorMap
+
+
+class Role(Enum):
+    INPUT = "input"
+    UPDATED = "updated"  # read, and written in place: the caller's own array changes
+    OUTPUT = "output"
+    SCALAR = "scalar"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel, as C++ declares it and as a launch fills it."""
+
+    declaration: str
+    argument: str  # the Argument or Workspace it belongs to
+    dtype: DType
+    axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
+    pointer: bool = False
+    tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor with named dims, or a scalar passed by value.
+
+    A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
+    element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
+    others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
+    """
+
+    name: str
+    dtype: DType | str  # or the Problem field that holds it
+    dims: tuple[str, ...] = ()
+    role: Role = Role.INPUT
+    strided: bool | Literal["all"] = False
+    default: Callable[[Any], float] | None = None
+    doc: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether a call brings it, with contents."""
+        return self.role in (Role.INPUT, Role.UPDATED)
+
+    @property
+    def written(self) -> bool:
+        """Whether a kernel leaves results in it."""
+        return self.role in (Role.OUTPUT, Role.UPDATED)
+
+    @property
+    def stepped(self) -> range:
+        """The axes whose strides the kernel takes."""
+        return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
+
+    def dtype_of(self, problem: Any) -> DType:
+        found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        if not isinstance(found, DType):
+            raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
+        return found
+
+    def shape(self, problem: Any) -> tuple[int, ...]:
+        return tuple(getattr(problem, dim) for dim in self.dims)
+
+    def parameters(self, problem: Any) -> list[Parameter]:
+        """What a kernel that takes it declares: a scalar, or a pointer and its strides."""
+        dtype = self.dtype_of(problem)
+        if self.role is Role.SCALAR:
+            return [Parameter(f"{dtype.cuda} {self.name}", self.name, dtype)]
+        const = " const" if self.role is Role.INPUT else ""
+        pointer = f"{dtype.cuda}{const}* __restrict__ {self.name}"
+        found = [Parameter(pointer, self.name, dtype, pointer=True)]
+        for axis in self.stepped:
+            declaration = f"long long {self.name}_{self.dims[axis]}_stride"
+            found.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
+        return found
