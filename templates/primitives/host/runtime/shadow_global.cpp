@@ -62,8 +62,6 @@ Buffer* checked_buffer(uintptr_t address, uint32_t bytes, bool writes, Site site
 void start_launch_shadow() { global_readers.clear(); }
 
 void reset_cells(Buffer& buffer) {
-  size_t const count = (buffer.end - buffer.begin + 1) / 2;
-  if (buffer.cells.size() != count) buffer.cells.assign(count, GlobalCell{});
   for (GlobalCell& cell : buffer.cells) {
     cell.write = {0, 0};
     cell.readers = 0;
@@ -75,6 +73,8 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
   if (!buffer) return;
   (writes ? counters.global_write_bytes : counters.global_read_bytes) += bytes;
   if (!buffer->writable) return;
+  // Not before a kernel touches it: a process may hold large buffers that this launch knows nothing of.
+  if (buffer->cells.empty()) buffer->cells.resize((buffer->end - buffer->begin + 1) / 2);
   uint8_t const touched = bytes_touched(address - buffer->begin, bytes);
   size_t const first = (address - buffer->begin) / 2, last = (address + bytes - 1 - buffer->begin) / 2;
   for (size_t index = first; index <= last; index++) {
