@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
+from tuner.sampler.history import History, Prior, ranks
 from tuner.space import Array
-
-_JUDGED_FROM, _JUDGED_TO = 8, 16  # results that judge a belief; later ones are all good, and rank by chance
-_WRONG = 0.2  # rank correlation below which a belief is dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +21,16 @@ class Belief:
 
         `results` maps indices of configs to values in the order in which they came; None: it failed.
         """
-        known = ((i, value) for i, value in results.items() if value is not None and not np.isnan(self.cost[i]))
-        first = list(islice(known, _JUDGED_TO))
-        if len(first) < _JUDGED_FROM:
-            return None
-        believed, found = self.cost[[index for index, _ in first]], np.array([value for _, value in first])
-        if np.ptp(believed) == 0 or np.ptp(found) == 0:
-            return None
-        return float(np.corrcoef(_ranks(believed), _ranks(found))[0, 1])
+        return Prior(self.cost).correlation(_history(results))
 
     def holds(self, results: Mapping[int, float | None]) -> bool:
         """Whether the results leave it standing."""
-        correlation = self.correlation(results)
-        return correlation is None or correlation >= _WRONG
+        return Prior(self.cost).holds(_history(results))
+
+
+def _history(results: Mapping[int, float | None]) -> History:
+    values = [np.inf if value is None else value for value in results.values()]
+    return History(np.array([*results], int), np.array(values), np.zeros(0, int))
 
 
 def together(beliefs: Sequence[Belief]) -> Array | None:
@@ -46,13 +40,5 @@ def together(beliefs: Sequence[Belief]) -> Array | None:
     """
     if len(beliefs) < 2:
         return beliefs[0].cost if beliefs else None
-    cost: Array = np.mean([np.log1p(_ranks(each.cost)) for each in beliefs], axis=0)
+    cost: Array = np.mean([np.log1p(ranks(each.cost)) for each in beliefs], axis=0)
     return cost
-
-
-def _ranks(values: Array) -> Array:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, place, count = np.unique(np.nan_to_num(values, nan=np.inf), return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    ranks: Array = (last - (count + 1) / 2)[place]
-    return ranks

@@ -11,7 +11,7 @@ from tuner.errors import UsageError
 from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Role, Tolerance
 
 from ..flash_attention import operator as forward
-from ..flash_attention.operator import LAYOUTS, Problem, visible_keys
+from ..flash_attention.operator import Problem, visible_keys
 
 _QUERIES = ("batch", "seq_q", "heads", "head_dim")
 _KEYS = ("batch", "seq_k", "kv_heads", "head_dim")
@@ -31,14 +31,7 @@ ARGUMENTS = (
     _tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"),
     _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
     _tensor("dv", _KEYS, Role.OUTPUT, "gradient of v, likewise"),
-    Argument(
-        "softmax_scale",
-        DType.FP32,
-        role=Role.SCALAR,
-        default=lambda problem: float(problem.head_dim**-0.5),
-        doc="positive; default head_dim ** -0.5",
-    ),
-    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k")),
+    *(argument for argument in forward.ARGUMENTS if argument.role is Role.SCALAR),
 )
 
 
@@ -148,14 +141,10 @@ def flash_attention_backward(
 
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
-    if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
-    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
-        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
-    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
-    axes = dict.fromkeys(("dout", "q", "k", "v", "o", "dq", "dk", "dv"), LAYOUTS[layout])
+    request = forward.flash_attention(q, k, v, causal=causal, softmax_scale=softmax_scale, layout=layout)
     arrays = {"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}
-    return Request(arrays, {"causal": causal}, scalars, axes)
+    axes = dict.fromkeys(("dout", "q", "k", "v", "o", "dq", "dk", "dv"), request.axes["q"])
+    return Request(arrays, request.statics, request.scalars, axes)
 
 
 OPERATOR = Operator(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from tuner.space import Array
 
@@ -60,9 +59,17 @@ class Prior:
         predicted, found = self.cost[history.tried[first]], history.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
-        return float(spearmanr(predicted, found).statistic)
+        return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
 
     def holds(self, history: History) -> bool:
         """Whether the results leave the prior standing."""
         correlation = self.correlation(history)
         return correlation is None or correlation >= _WRONG
+
+
+def ranks(values: Array) -> Array:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, place, count = np.unique(np.nan_to_num(values, nan=np.inf), return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    found: Array = (last - (count + 1) / 2)[place]
+    return found
