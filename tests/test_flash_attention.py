@@ -13,7 +13,7 @@ from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler
+from tuner.nvrtc import Compiler, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.mma_sync_work import chunk_offset
@@ -176,6 +176,18 @@ def test_configs_drawn_from_the_space_compile_for_their_arch() -> None:
     assert not [cubin.log for cubin in cubins if isinstance(cubin, Failed)]
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+def test_addresses_are_not_computed_again_for_every_tile(arch: str) -> None:
+    """With 64-bit multiplications for the thread's place in every copy, IMAD and LEA alone were 100."""
+    problem = Problem(head_dim=64)
+    source = render(OPERATOR, MMA_SYNC, problem, MMA_SYNC.default(problem, ARCHES[arch]))
+    cubin = compile(source, Options(arch))
+    assert not isinstance(cubin, Failed)
+    (loop,) = (each for each in cubin.innermost_loops("flash_attention_mma_sync") if each.mix.get("HMMA.16816"))
+    assert loop.mix["HMMA.16816"] == 128
+    assert loop.mix.get("IMAD", 0) + loop.mix.get("LEA", 0) < 40
+
+
 # ---- the kernels on the emulator
 
 
@@ -203,6 +215,19 @@ def test_the_naive_kernel_is_right(D: int) -> None:
 def test_hostile_inputs_come_out_right_with_lazy_scaling(kind: str, causal: bool) -> None:
     problem = Problem(head_dim=72, causal=causal, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=150)
     arrays, outputs, happened = run(MMA_SYNC, problem, CASES["d72_32_rows_a_warp"][1], Mode(), kind)
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+@pytest.mark.parametrize("name", ["naive", "mma_sync", "split_keys", "wgmma"])
+def test_scores_far_below_zero_still_share_their_keys(name: str) -> None:
+    """The maximum that a row begins with is below them all the same."""
+    problem = Problem(head_dim=16, causal=True, batch=1, heads=1, seq_q=20, seq_k=20)
+    kernel = operators.implementation("flash_attention", name)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
+    arrays["q"][:], arrays["k"][:] = 256, -256  # scores of -2^18
+    config = kernel.default(problem, ARCHES["sm_90a"])
+    outputs, happened = emulator.run(OPERATOR, kernel, problem, config, arrays, Mode())
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 

@@ -36,6 +36,7 @@ BASE = Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
 CASES = {
     "d8_two_row_tiles": (8, True, replace(BASE, BM=32, splits=4)),
     "d40_one_split": (40, False, replace(BASE, warps=4, stages=3)),
+    "d48_merged_rows_end_within_the_banks": (48, True, replace(BASE, splits=2)),
     "d72_query_in_registers": (72, True, replace(BASE, BN=48, splits=2, q_in_registers=True)),
     "d128_more_shares_than_tiles": (128, False, replace(BASE, BN=32, warps=4, splits=4)),
     "d256_one_warp": (256, True, replace(BASE, warps=1, splits=2)),
@@ -53,7 +54,9 @@ def run(problem: Problem, config: Config, kind: str = "normal", mode: Mode | Non
 # ---- the counts of the loops
 
 
-@pytest.mark.parametrize("case", ["d8_two_row_tiles", "d40_one_split", "d72_query_in_registers"])
+@pytest.mark.parametrize(
+    "case", ["d8_two_row_tiles", "d40_one_split", "d48_merged_rows_end_within_the_banks", "d72_query_in_registers"]
+)
 def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
     D, causal, config = CASES[case]
     for problem in OPERATOR.tails(Problem(head_dim=D, causal=causal)):

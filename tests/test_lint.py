@@ -19,7 +19,7 @@ from tuner.toolkit import Options
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")
 ENTRY = "flash_attention_wgmma"
-DEFAULT = WGMMA.default(Problem(head_dim=64), ARCHES["sm_90a"])
+DEFAULT = replace(WGMMA.default(Problem(head_dim=64), ARCHES["sm_90a"]), warpgroups=2)
 
 
 def compiled(source: Source, arch: str = "sm_90a") -> Cubin:
@@ -31,12 +31,12 @@ def compiled(source: Source, arch: str = "sm_90a") -> Cubin:
 @cache
 def attention(head_dim: int = 64, **changes: int) -> Cubin:
     problem = Problem(head_dim=head_dim)
-    config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), **changes)
+    config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), **{"warpgroups": 2} | changes)
     return compiled(render(OPERATOR, WGMMA, problem, config))
 
 
 def with_replaced(old: str, new: str) -> Cubin:
-    """The default at head_dim 64, with a piece of a header replaced."""
+    """Two warpgroups at head_dim 64, with a piece of a header replaced."""
     source = render(OPERATOR, WGMMA, Problem(head_dim=64), DEFAULT)
     assert any(old in text for _, text in source.headers)
     headers = tuple((name, text.replace(old, new)) for name, text in source.headers)

@@ -1,5 +1,6 @@
 """streaming_attention: its definition, the counts of its loops, and its kernels on the emulator and through NVRTC."""
 
+import re
 from dataclasses import replace
 from itertools import chain, product
 from typing import Any
@@ -162,6 +163,20 @@ def test_the_call_refuses_a_window_that_is_no_count() -> None:
             at.call("streaming_attention", q, q, q, window=window)
     with pytest.raises(UsageError, match="layout 'tbhd'"):
         streaming_attention(q, q, q, window=1, layout="tbhd")
+
+
+def test_the_call_refuses_a_cache_of_no_positions() -> None:
+    q = np.zeros((1, 1, 1, 8), np.float16)
+    with pytest.raises(UsageError, match="seq_k 0: give the number of positions so far"):
+        streaming_attention(q, q, q, window=1, seq_k=0)
+
+
+@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
+def test_the_example_of_the_readme_gives_the_last_position_twice() -> None:
+    text = (OPERATOR.folder / "README.md").read_text()
+    found: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], found)
+    np.testing.assert_allclose(found["step"][:, 0].astype(float), found["o"][:, 49].astype(float), atol=2e-3)
 
 
 # ---- the counts of the loops

@@ -50,7 +50,9 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
   using LayoutP = typename Tile::LayoutP;
   constexpr int kM = Tile::kM, kKeys = Tile::kKeys;
   uint32_t const s_tiles = shared_address(smem), s_query = s_tiles + Tile::kQuery;
-  uint32_t const query = s_query + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
+  uint32_t query = s_query + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
+  LaneOffsets<Layout> const lane(at.lane, 2 * at.part);
+  forget(query);
   uint32_t const p = s_tiles + Tile::kP + at.warp_row * LayoutP::kRowBytes + rows_first<LayoutP>(at.lane);
 
   Query<kM, Tile::D> r_q;
@@ -61,21 +63,20 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
     uint32_t r_p[kKeys / 16][kM][4];
     int const key = ring.source.walk.key(tile), part_key = key + at.part * kKeys;
     auto const visits = mask.visits(key);
-    uint32_t const s_k = ring.acquire() + at.part * kKeys * Layout::kRowBytes;
+    uint32_t const s_k = ring.acquire(false) + at.part * kKeys * Layout::kRowBytes;
     if (visits) {
-      float r_s[kM][kKeys / 8][4], peak[kM][2], factor[kM][2];
+      float r_s[kM][kKeys / 8][4], peak[kM][2];
       auto const mine = [&](int step) { return visits(at.part * kKeys / 16 + step); };
-      scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k, at.lane, mine);
+      scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k, lane, mine);
       if (!mask.all(part_key, kKeys)) mask.hide(r_s, part_key + at.lane % 4 * 2);
       row_max(peak, r_s);
       reduce_parts<Tile, false>(peak, smem, at);
-      raise_max<kLazyRescale>(state, factor, peak, scale);
-      rescale<kLazyRescale>(r_o, factor);
+      raise_max<kLazyRescale>(state, r_o, peak, scale);
       exponentiate<T>(r_p, state, r_s, scale, mine);
       share_p<Tile>(smem, r_p, at);
     }
-    uint32_t const s_v = ring.acquire();
-    if (visits) accumulate_tile<Tile>(r_o, r_p, p, s_v, at, visits);
+    uint32_t const s_v = ring.acquire(true);
+    if (visits) accumulate_tile<Tile>(r_o, r_p, p, s_v + lane.v, visits);
   }
   cp_async_wait<0>();
   ring.source.sync();

@@ -5,7 +5,7 @@
 // How many keys a query attends, from key 0 on.
 template <bool kCausal>
 __device__ __forceinline__ int visible_keys(int query, int seq_q, int seq_k) {
-  return kCausal ? max(min(query + 1 + seq_k - seq_q, seq_k), 0) : seq_k;
+  return kCausal ? max(min(query + 1 + (seq_k - seq_q), seq_k), 0) : seq_k;
 }
 
 // Tiles of BN keys from key 0 on; keys from `keys` on are not read.

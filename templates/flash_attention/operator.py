@@ -13,7 +13,7 @@ from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Rol
 
 HEAD_DIMS = tuple(range(8, 257, 8))
 DTYPES = (DType.BF16, DType.FP16)
-MAX_ROWS = 2**31 - 1  # of Q, over batch and heads: blocks are counted in 31 bits
+MAX_ROWS = 2**31 - 2**10  # of Q, over batch and heads: int32 in the kernels, with room for one tile more
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one tile more
 
 LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}

@@ -38,14 +38,13 @@ __device__ __forceinline__ void store_o(typename Tile::T* g_o, int64_t stride, u
 
 // Natural logarithms of the sums of the exponentials; -inf for a row that attended no key.
 template <class Tile>
-__device__ __forceinline__ void store_lse(float* g_lse, RowState<Tile::kM> const& state, float scale, int rows,
+__device__ __forceinline__ void store_lse(float* g_lse, RowState<Tile::kM> const& state, int rows,
                                           Place const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
-    float const shift = exponent_shift(state.max[i / 2][i % 2], scale);
     if (at.part == 0 && at.lane % 4 == 0 && row < rows)
-      g_lse[row] = (shift + log2_approx(state.sum[i / 2][i % 2])) * kLn2;
+      g_lse[row] = (state.max[i / 2][i % 2] + log2_approx(state.sum[i / 2][i % 2])) * kLn2;
   }
 }
 
@@ -53,12 +52,12 @@ __device__ __forceinline__ void store_lse(float* g_lse, RowState<Tile::kM> const
 template <class Tile>
 __device__ __forceinline__ void store_rows(typename Tile::T* g_o, int64_t stride, float* g_lse, unsigned char* smem,
                                            float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                           float scale, int rows, Place const& at) {
+                                           int rows, Place const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
   reduce_parts<Tile, true>(state.sum, smem, at);
   normalize<Tile>(smem, r_o, state, at);
   sync_parts<Tile>(at);
   store_o<Tile>(g_o, stride, smem, rows, at);
-  store_lse<Tile>(g_lse, state, scale, rows, at);
+  store_lse<Tile>(g_lse, state, rows, at);
 }

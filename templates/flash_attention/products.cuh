@@ -4,6 +4,7 @@
 #include "flash_attention/steps.cuh"
 #include "ldmatrix.cuh"
 #include "mma.cuh"
+#include "opaque.cuh"
 
 // This lane's ldmatrix offset in 16 rows of 2 chunks, for operand A (Q, P) and for operand B transposed (V).
 template <class Layout>
@@ -15,6 +16,22 @@ template <class Layout>
 __device__ __forceinline__ uint32_t chunks_first(int lane) {
   return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
+
+// These offsets for as long as tiles pass, instead of computed again for every tile.
+template <class Layout>
+struct LaneOffsets {
+  uint32_t k, k_tail;  // of K, and of its last chunk where D is an odd multiple of 8
+  uint32_t v;          // of V, from `chunk` on
+
+  __device__ __forceinline__ explicit LaneOffsets(int lane, int chunk = 0)
+      : k(chunks_first<Layout>(lane)),
+        k_tail(Layout::offset(lane % 16, Layout::kChunks - 1)),
+        v(rows_first<Layout>(lane, chunk)) {
+    forget(k);
+    if (Layout::kChunks % 2) forget(k_tail);
+    forget(v);
+  }
+};
 
 template <int kM, int kN>
 __device__ __forceinline__ void clear(float (&r)[kM][kN][4]) {
@@ -84,9 +101,9 @@ __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t co
 // r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q by rows_first; `s_k`: where the warp's keys begin.
 // Unless kQueryInRegisters, r_q is only where Q passes through. Scores of steps that are not visited are 0.
 template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D, class Steps = EveryStep>
-__device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k, int lane,
-                                       Steps visited = {}) {
-  uint32_t const k = s_k + chunks_first<Layout>(lane);
+__device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k,
+                                       LaneOffsets<Layout> const& lane, Steps visited = {}) {
+  uint32_t const k = s_k + lane.k;
   clear(r_s);
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
@@ -95,7 +112,7 @@ __device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_
   }
   if constexpr (D % 16 != 0) {
     if constexpr (!kQueryInRegisters) load_query_step<Layout>(r_q, q, D / 16);
-    multiply_k8<T, Layout>(r_s, r_q.k8, s_k + Layout::offset(lane % 16, D / 8 - 1), visited);
+    multiply_k8<T, Layout>(r_s, r_q.k8, s_k + lane.k_tail, visited);
   }
 }
 

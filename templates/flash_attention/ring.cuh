@@ -1,22 +1,37 @@
 // Tiles of K and V, alternating in a ring of slots: one slot is read while the others are on their way.
 #pragma once
 #include "flash_attention/rows.cuh"
+#include "opaque.cuh"
 #include "thread.cuh"
 
 // Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the
 // first key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
 template <class T, class Layout, class Walk, int BN, int kThreads>
 struct BlockTiles {
+  using Share = CopyShare<Layout, BN, kThreads>;
   static constexpr int kBytes = BN * Layout::kRowBytes;
 
   Walk walk;
-  T const *g_k, *g_v;  // key 0
+  Share share;
+  T const *g_k, *g_v;  // where the thread's share of key 0 begins
   int64_t k_stride, v_stride;
 
+  __device__ __forceinline__ BlockTiles(Walk const& walk, T const* g_k, T const* g_v, int64_t k_stride,
+                                        int64_t v_stride)
+      : walk(walk),
+        share(threadIdx.x),
+        g_k(share.first(g_k, k_stride)),
+        g_v(share.first(g_v, v_stride)),
+        k_stride(k_stride),
+        v_stride(v_stride) {
+    forget(this->g_k);  // else all three are computed again for every tile
+    forget(this->g_v);
+    forget(share.offset);
+  }
   __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
     int const key = walk.key(tile);
     int64_t const stride = is_v ? v_stride : k_stride;
-    load_rows<Layout, BN, kThreads>(s_tile, (is_v ? g_v : g_k) + key * stride, stride, walk.end(tile) - key);
+    share.load(s_tile, (is_v ? g_v : g_k) + key * stride, stride, walk.end(tile) - key);
   }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
 };
@@ -30,23 +45,31 @@ struct Ring {
   uint32_t s_slots;
   int issued = 0;  // tiles of K and V together
 
-  // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
-  __device__ __forceinline__ void issue() {
-    if (issued < 2 * source.walk.tiles) source.load(slot(issued), issued / 2, issued % 2);
+  // Starts copying the next tile, which `is_v` tells to be of V; past the last one, an empty group keeps the count of
+  // groups.
+  __device__ __forceinline__ void issue(bool is_v) {
+    if (issued < 2 * source.walk.tiles) source.load(slot(issued, is_v), issued / 2, is_v);
     cp_async_commit();
     ++issued;
   }
   __device__ __forceinline__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) issue();
+    for (int i = 0; i < (kStages - 1) / 2; ++i) {
+      issue(false);
+      issue(true);
+    }
+    if (kStages % 2 == 0) issue(false);
   }
-  // Waits for the oldest tile and returns its address. Every thread has then left the tile before it, whose slot is
-  // filled again; the next one to be filled is the one returned.
-  __device__ __forceinline__ uint32_t acquire() {
+  // Waits for the oldest tile, which `is_v` tells to be of V, and returns its address. Every thread has then left the
+  // tile before it, whose slot is filled again; the next one to be filled is the one returned.
+  __device__ __forceinline__ uint32_t acquire(bool is_v) {
     cp_async_wait<kStages - 2>();
     source.sync();
-    issue();
-    return slot(issued);
+    issue(is_v == (kStages % 2 == 1));
+    return slot(issued, is_v);
   }
-  __device__ __forceinline__ uint32_t slot(unsigned tile) const { return s_slots + tile % kStages * Source::kBytes; }
+  // With two slots, K has the one and V the other.
+  __device__ __forceinline__ uint32_t slot(unsigned tile, bool is_v) const {
+    return s_slots + (kStages == 2 ? unsigned(is_v) : tile % kStages) * Source::kBytes;
+  }
 };

@@ -30,22 +30,52 @@ struct Rows {
   }
 };
 
+// A thread's share of a tile of kRows rows that kThreads threads copy: one chunk of every kRowsPerPass-th row.
+template <class Layout, int kRows, int kThreads>
+struct CopyShare {
+  static constexpr int kWidest = kThreads / Layout::kChunks;  // rows that have a thread for each chunk
+  // The swizzle repeats after 8 rows: with a multiple of 8, a thread's chunks lie a constant apart.
+  static constexpr int kRowsPerPass = Layout::kGroup > 1 && kWidest >= 8 ? kWidest / 8 * 8 : kWidest;
+  static constexpr bool kRegular = Layout::kGroup == 1 || kRowsPerPass % 8 == 0;
+  // Else a power of two has no bit in common with the rows of a pass: the swizzle is an XOR with a constant.
+  static constexpr bool kConstantXor = (kRowsPerPass & (kRowsPerPass - 1)) == 0;
+  static_assert(kRowsPerPass > 0, "a pass copies at least one row");
+
+  int row0, chunk;
+  uint32_t offset;  // of the first chunk in the tile
+
+  __device__ __forceinline__ explicit CopyShare(int thread)
+      : row0(thread / Layout::kChunks), chunk(thread % Layout::kChunks), offset(Layout::offset(row0, chunk)) {}
+  // Where the share begins in rows that are `stride` elements apart.
+  template <class T>
+  __device__ __forceinline__ T const* first(T const* g_rows, int64_t stride) const {
+    static_assert(sizeof(T) == 2, "rows are of 16-bit elements");
+    return g_rows + row0 * stride + chunk * 8;
+  }
+  // Starts copying, from where `first` says; of the tile's rows the first `valid` exist, the others become zeros.
+  template <class T>
+  __device__ __forceinline__ void load(uint32_t s_tile, T const* g_first, int64_t stride, int valid) const {
+    if (row0 >= kRowsPerPass) return;
+    int const left = valid - row0;
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(kRows, kRowsPerPass); ++pass) {
+      int const row = pass * kRowsPerPass;
+      if (kRows % kRowsPerPass == 0 || row + row0 < kRows) cp_async<16>(s_tile + at(row), g_first, row < left ? 16 : 0);
+      g_first += kRowsPerPass * stride;
+    }
+  }
+  // The share's chunk in the pass that begins at `row`.
+  __device__ __forceinline__ uint32_t at(int row) const {
+    if (kRegular) return offset + row * Layout::kRowBytes;
+    if (!kConstantXor) return Layout::offset(row0 + row, chunk);
+    return Layout::advance(offset, row / (8 / Layout::kGroup) % Layout::kGroup) + row * Layout::kRowBytes;
+  }
+};
+
 // Starts copying kRows rows, `stride` elements apart in global memory, of which the first `valid` exist; the others
 // become zeros. All kThreads threads of the block call it, and commit.
 template <class Layout, int kRows, int kThreads, class T>
 __device__ __forceinline__ void load_rows(uint32_t s_tile, T const* g_rows, int64_t stride, int valid) {
-  constexpr int kWidest = kThreads / Layout::kChunks;  // rows that have a thread for each chunk
-  // The swizzle repeats after 8 rows: with a multiple of 8, a thread's chunks lie a constant apart.
-  constexpr int kRowsPerPass = Layout::kGroup > 1 && kWidest >= 8 ? kWidest / 8 * 8 : kWidest;
-  static_assert(sizeof(T) == 2 && kRowsPerPass > 0, "a pass of the block copies at least one row of 16-bit elements");
-  int const row0 = threadIdx.x / Layout::kChunks, chunk = threadIdx.x % Layout::kChunks;
-  if (row0 >= kRowsPerPass) return;
-  T const* g_chunk = g_rows + row0 * stride + chunk * 8;
-#pragma unroll
-  for (int pass = 0; pass < ceil_div(kRows, kRowsPerPass); ++pass) {
-    int const row = row0 + pass * kRowsPerPass;
-    if (kRows % kRowsPerPass == 0 || row < kRows)
-      cp_async<16>(s_tile + Layout::offset(row, chunk), g_chunk, row < valid ? 16 : 0);
-    g_chunk += kRowsPerPass * stride;
-  }
+  CopyShare<Layout, kRows, kThreads> const share(threadIdx.x);
+  share.load(s_tile, share.first(g_rows, stride), stride, valid);
 }

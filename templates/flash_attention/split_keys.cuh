@@ -21,11 +21,18 @@ struct SplitKeys : Choice {
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kShares = Choice::kWarps * Choice::kSplits;  // of the keys
   static constexpr int kVectors = Choice::D / 4;                    // of 4 elements, in a row of O
-  // Floats a row of O while it is merged: 8 rows then begin in 8 places.
-  static constexpr int kSumStride = 8 * (Choice::D / 8 | 1);
+  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where D is 16 modulo 32
+  // the threads that read on in the next row would meet the others, so there groups of 8 change places instead.
+  static constexpr bool kSwaps = Choice::D % 32 == 16;
+  static constexpr int kSumStride = kSwaps ? Choice::D : 8 * (Choice::D / 8 | 1);
   static constexpr int kSumBytes = Choice::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
   static constexpr int kSharedBytes = Choice::kWarps * (kWarpBytes + Choice::BM * int(sizeof(RowSum)));
+
+  // Where a float of a row of O is while it is merged.
+  static __device__ __forceinline__ int sum_at(int row, int column) {
+    return row * kSumStride + (kSwaps ? column ^ row / 2 % 2 * 8 : column);
+  }
 };
 
 // Rows of D elements by batch, position and head; strides in elements.
@@ -80,19 +87,37 @@ template <class Split, class Attended>
 struct WarpTiles {
   using Layout = typename Split::WarpTile::Layout;
   using T = typename Split::T;
+  using Share = CopyShare<Layout, Split::BN, 32>;
   static constexpr int kBytes = Split::BN * Layout::kRowBytes;
 
   WarpWalk<typename Attended::Walk, Split::kShares> walk;
-  T const *g_k, *g_v;  // slot 0
+  Share share;
+  T const *g_k, *g_v;  // slot 0: kInOrder, where the thread's share begins
   int64_t k_stride, v_stride;
   Attended attended;
 
+  __device__ __forceinline__ WarpTiles(Attended const& attended, int share_of_keys, T const* g_k, T const* g_v,
+                                       int64_t k_stride, int64_t v_stride)
+      : walk(attended.walk(), share_of_keys),
+        share(threadIdx.x % 32),
+        g_k(Attended::kInOrder ? share.first(g_k, k_stride) : g_k),
+        g_v(Attended::kInOrder ? share.first(g_v, v_stride) : g_v),
+        k_stride(k_stride),
+        v_stride(v_stride),
+        attended(attended) {
+    forget(this->g_k);  // else all three are computed again for every tile
+    forget(this->g_v);
+    forget(share.offset);
+  }
   __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
-    int const key = walk.key(tile);
+    int const key = walk.key(tile), keys = walk.end(tile) - key;
     T const* g_rows = is_v ? g_v : g_k;
     int64_t const stride = is_v ? v_stride : k_stride;
-    gather_rows<Layout, Split::BN, 32>(s_tile, threadIdx.x % 32, walk.end(tile) - key,
-                                       [&](int row) { return g_rows + attended.slot(key + row) * stride; });
+    if constexpr (Attended::kInOrder)
+      share.load(s_tile, g_rows + key * stride, stride, keys);
+    else
+      gather_rows<Layout, Split::BN, 32>(s_tile, threadIdx.x % 32, keys,
+                                         [&](int row) { return g_rows + attended.slot(key + row) * stride; });
   }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
 };
@@ -120,15 +145,15 @@ struct WarpMask {
 template <class Split>
 __device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
                                       float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
-                                      RowState<Split::WarpTile::kM> const& state, float scale, int lane) {
+                                      RowState<Split::WarpTile::kM> const& state, int lane) {
 #pragma unroll
   for (int i = 0; i < 2 * Split::WarpTile::kM; ++i) {
     int const row = i * 8 + lane / 4;
     float const sum = quad_sum(state.sum[i / 2][i % 2]), max = state.max[i / 2][i % 2];
-    if (lane % 4 == 0) s_rows[row] = {max * scale, sum};
+    if (lane % 4 == 0) s_rows[row] = {max, sum};
 #pragma unroll
     for (int n = 0; n < Split::WarpTile::kN; ++n)
-      *reinterpret_cast<float2*>(s_o + row * Split::kSumStride + n * 8 + lane % 4 * 2) =
+      *reinterpret_cast<float2*>(s_o + Split::sum_at(row, n * 8 + lane % 4 * 2)) =
           *reinterpret_cast<float2 const*>(&r_o[i / 2][n][i % 2 * 2]);
   }
 }
@@ -143,7 +168,7 @@ __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum co
     int64_t const item = rows.item(row);
     Part part;
     for (int other = 0; other < Split::kWarps; ++other)
-      part.add(reinterpret_cast<float const*>(smem + other * Split::kWarpBytes) + row * Split::kSumStride + column,
+      part.add(reinterpret_cast<float const*>(smem + other * Split::kWarpBytes) + Split::sum_at(row, column),
                s_rows[other * Split::BM + row]);
     if constexpr (Split::kSplits == 1) {
       part.store(results.o.at(rows.batch, rows.query(row), rows.head0() + rows.head(row)) + column);
@@ -160,7 +185,7 @@ __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum co
 //   limit(query)          where the keys of a query end, as `hide` is told
 //   all(key, count)       whether every row attends all of `count` keys
 //   hide(r_s, limit, key) makes -inf of scores of keys that a row does not attend; `limit`: of the lane's rows
-//   slot(key)             the row of K and V that holds a key
+//   slot(key)             the row of K and V that holds a key; kInOrder: the row `key`
 template <class Split, class Attended>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,
                                            View<typename Split::T const> const& k,
@@ -173,8 +198,8 @@ __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Sp
   PackedQuery<WarpTile> const query{rows, q.at(b, 0, rows.head0()), q.row_stride, q.head_stride};
   unsigned char* s_warp = smem + warp * Split::kWarpBytes;
   int const share_of_keys = blockIdx.x % Split::kSplits * Split::kWarps + warp;
-  Ring<Tiles, Split::kStages> ring{Tiles{{attended.walk(), share_of_keys}, k.at(b, 0, kv_head), v.at(b, 0, kv_head),
-                                         k.row_stride, v.row_stride, attended},
+  Ring<Tiles, Split::kStages> ring{Tiles(attended, share_of_keys, k.at(b, 0, kv_head), v.at(b, 0, kv_head),
+                                         k.row_stride, v.row_stride),
                                    shared_address(s_warp) + WarpTile::kRing};
   WarpMask<Split, Attended> const mask(attended, rows, lane);
   float r_o[WarpTile::kM][WarpTile::kN][4];
@@ -183,7 +208,7 @@ __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Sp
   attend<WarpTile, Split::kQueryInRegisters, true>(r_o, state, s_warp, query, scale, ring, mask, at);
 
   RowSum* s_rows = reinterpret_cast<RowSum*>(smem + Split::kWarps * Split::kWarpBytes);
-  share<Split>(reinterpret_cast<float*>(s_warp), s_rows + warp * Split::BM, r_o, state, scale, lane);
+  share<Split>(reinterpret_cast<float*>(s_warp), s_rows + warp * Split::BM, r_o, state, lane);
   __syncthreads();
   merge_warps<Split>(smem, s_rows, rows, results);
 }

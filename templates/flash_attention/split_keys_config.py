@@ -61,7 +61,7 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
 def smem_bytes(D: int, c: Any) -> Any:
     """Shared memory of a block, in bytes; `c` is a config or columns of many."""
     tiles = (c.BM + c.stages * c.BN) * ELEMENT * D
-    merged = c.BM * 4 * 8 * (D // 8 | 1)  # a warp's rows of O in fp32, in the place of its tiles
+    merged = c.BM * 4 * (D if D % 32 == 16 else 8 * (D // 8 | 1))  # a warp's rows of O in fp32, in its tiles' place
     return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
 
 

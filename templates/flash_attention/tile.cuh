@@ -84,13 +84,13 @@ __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_
     }
 }
 
-// r_o += P V for the steps of a tile of keys that are visited. `p`: this lane's address of the shared P, by rows_first.
+// r_o += P V for the steps of a tile of keys that are visited. `p` and `v`: this lane's
+// addresses of the shared P, by rows_first, and of V, at its part of D.
 template <class Tile, class Steps = EveryStep>
 __device__ __forceinline__ void accumulate_tile(float (&r_o)[Tile::kM][Tile::kN][4],
                                                 uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,
-                                                uint32_t s_v, Place const& at, Steps visited = {}) {
+                                                uint32_t v, Steps visited = {}) {
   using Layout = typename Tile::Layout;
-  uint32_t const v = s_v + rows_first<Layout>(at.lane, 2 * at.part);
 #pragma unroll
   for (int step = 0; step < Tile::BN / 16; ++step) {
     if (!visited(step)) continue;

@@ -51,7 +51,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "overlap": (0, 1, 2),
             "ping_pong": (False, True),
             "value_columns": (0, *WIDTHS),
-            "polynomial": (0, 4),
+            "polynomial": (0, 4, 8),
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": _packs(problem),
@@ -133,15 +133,20 @@ def _sm_counts(arch: Arch) -> tuple[int, ...]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Two warpgroups in turn, the largest tile up to 128 keys, V in panels of the widest width that divides D.
+    """Warpgroups in turn, with the largest tile of keys that fits.
 
-    Heads share rows where one head's queries would leave most of a tile empty.
+    Three warpgroups where their registers hold 128 keys or nearly so, since they share what is loaded. With a mask, or
+    three, no more than 128 keys: a wider tile on the diagonal is mostly hidden. V in one panel, or in panels of 32
+    columns where these are exact and 64 are not, or of 64 with zeros in the last: in boxes of 16 columns there are four
+    times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty.
     """
     D = problem.head_dim
-    columns = next((width for width in WIDTHS if D % width == 0), WIDTHS[-1])
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
     heads = _packs(problem)[-1] if problem.seq_q <= _ROWS else 1
-    for BN in range(128, 31, -16):
-        config = Config(BN, 2, 2, 1, True, columns, 0, False, problem.causal, heads, 0)
+    warpgroups = 3 if D <= 96 and problem.seq_q > 2 * _ROWS else 2
+    widest = 128 if problem.causal or warpgroups == 3 else 176
+    for BN in range(widest, 31, -16):
+        config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 0)
         if fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config):
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")

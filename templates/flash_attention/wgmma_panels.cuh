@@ -53,6 +53,13 @@ struct Panels {
     return 2 * rows * column(panel) + swizzled(2 * (row * columns + col - column(panel)), swizzle(columns));
   }
 
+  // The maps that loads and stores use: a copy then need not wait for its map.
+  static __device__ __forceinline__ void prefetch(PanelMaps const& maps) {
+    if (k64 > 0) tma_prefetch(maps.columns64);
+    if (k32 > 0) tma_prefetch(maps.columns32);
+    if (k16 > 0) tma_prefetch(maps.columns16);
+  }
+
   // All panels of kRows rows from `row` on.
   template <int kRows>
   static __device__ __forceinline__ void load(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,
@@ -72,14 +79,14 @@ struct Panels {
   template <int kRows>
   static __device__ __forceinline__ uint64_t k_major(uint32_t s_tile, int k) {
     int const panel = holding(k), columns = width(panel);
-    uint32_t const address = s_tile + 2 * kRows * column(panel) + 2 * (k - column(panel));
-    return wgmma_descriptor(address, 16, 16 * columns, swizzle(columns));
+    uint64_t const tile = wgmma_descriptor(s_tile, 16, 16 * columns, swizzle(columns));
+    return wgmma_advance(tile, 2 * kRows * column(panel) + 2 * (k - column(panel)));
   }
   // 16 rows from row k on of the panels of equal width that begin at `col`, transposed.
   template <int kRows>
   static __device__ __forceinline__ uint64_t mn_major(uint32_t s_tile, int k, int col) {
     int const columns = width(holding(col));
-    uint32_t const address = s_tile + 2 * kRows * col + 2 * columns * k;
-    return wgmma_descriptor(address, 2 * columns * kRows, 16 * columns, swizzle(columns));
+    uint64_t const tile = wgmma_descriptor(s_tile, 2 * columns * kRows, 16 * columns, swizzle(columns));
+    return wgmma_advance(tile, 2 * kRows * col + 2 * columns * k);
   }
 };

@@ -28,7 +28,7 @@ struct Schedule {
   // Of the `sharers`-th so many heads. Tiles of keys that none of its rows attends are left out, but one is visited.
   __device__ __forceinline__ Work at(int row_tile, int sharers, int batch) const {
     int const queries = Tile::BM / packed, seq_q = sizes.seq_q, seq_k = sizes.seq_k;
-    int const attended = Tile::kCausal ? min(seq_k, (row_tile + 1) * queries + seq_k - seq_q) : seq_k;
+    int const attended = Tile::kCausal ? min(seq_k, (row_tile + 1) * queries + (seq_k - seq_q)) : seq_k;
     int const tiles = max(1, (attended + Tile::BN - 1) / Tile::BN), head = sharers * packed;
     return {row_tile * queries, packed, head, head / group, batch, tiles, seq_q, seq_k};
   }

@@ -13,6 +13,9 @@ __device__ __forceinline__ float exp2_polynomial(float x) {
   return __uint_as_float(__float_as_uint(power) + (__float_as_uint(whole) << 23));
 }
 
+// What exponents are taken relative to; 0 for a row that has attended no key, where -inf would give NaN.
+__device__ __forceinline__ float exponent_shift(float max, float scale) { return max == -kInfinity ? 0 : max * scale; }
+
 struct Softmax {
   float max[2] = {-kInfinity, -kInfinity};
   float sum[2] = {0, 0};  // of this thread's columns only, until `reduce`

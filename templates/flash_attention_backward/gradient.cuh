@@ -24,8 +24,8 @@ __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], ui
     for (int i = 0; i < 2 * kM; ++i) {
       int const m = i / 2, h = i % 2, e = 2 * h;
       TwoRows const two = values(m, h, n);
-      float const p0 = exp2_approx(r_s[m][n][e] * scale - two.at[0].shift);
-      float const p1 = exp2_approx(r_s[m][n][e + 1] * scale - two.at[1].shift);
+      float const p0 = exp2_approx(fmaf(r_s[m][n][e], scale, -two.at[0].shift));
+      float const p1 = exp2_approx(fmaf(r_s[m][n][e + 1], scale, -two.at[1].shift));
       float const ds0 = p0 * (r_dp[m][n][e] - two.at[0].delta), ds1 = p1 * (r_dp[m][n][e + 1] - two.at[1].delta);
       r_p[n / 2][m][n % 2 * 2 + h] = pack<T>(p0, p1);
       r_ds[n / 2][m][n % 2 * 2 + h] = pack<T>(ds0, ds1);
@@ -36,11 +36,12 @@ __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], ui
 // kN column tiles of 8 from `chunk0` on, as far as D goes; kSlices > 1: chunk0 is not 0 for all blocks.
 template <class T, class Layout, int kSlices, int kM, int kN, int kSteps>
 __device__ __forceinline__ void accumulate_steps(float (&r_sum)[kM][kN][4], uint32_t const (&r_a)[kSteps][kM][4],
-                                                 uint32_t s_b, int chunk0, int lane) {
+                                                 uint32_t s_b, int chunk0, LaneOffsets<Layout> const& offsets,
+                                                 int lane) {
   if constexpr (kSlices == 1) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      accumulate<T, Layout, 1>(r_sum, r_a[step], s_b + rows_first<Layout>(lane), step * 16 * Layout::kRowBytes);
+      accumulate<T, Layout, 1>(r_sum, r_a[step], s_b + offsets.v, step * 16 * Layout::kRowBytes);
   } else {
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {

@@ -3,7 +3,7 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Source: `int count`, how many pairs there are, and load(s_slot, index), which starts copying one by all threads.
+// Source: `int count`, how many pairs there are, and load(s_slot, index), by which all threads start copying one, in turn.
 template <class Source, int kStages, int kSlotBytes>
 struct PairRing {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");

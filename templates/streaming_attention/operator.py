@@ -193,9 +193,12 @@ def streaming_attention(
     o has the shape, layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials.
 
-    Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
+    Raises UsageError for an unknown layout, and a scale or seq_k that is not positive, InputError for arrays that do
+    not fit.
     """
     request = dense.flash_attention(q, k, v, softmax_scale=softmax_scale, layout=layout)
+    if seq_k is not None and seq_k < 1:
+        raise UsageError(f"seq_k {seq_k}: give the number of positions so far, those of q among them")
     rolling = {} if seq_k is None else {"rolling": True, "seq_k": seq_k}
     return replace(request, statics={"window": window, "sinks": sinks, **rolling})
 

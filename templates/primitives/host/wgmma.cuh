@@ -23,6 +23,11 @@ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int leading, int str
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | mode << 62;
 }
 
+// Of what lies `bytes` further, a multiple of 16. One addition: addresses in shared memory carry into no other field.
+__forceinline__ uint64_t wgmma_advance(uint64_t descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (uint32_t(descriptor) + (uint32_t(bytes) >> 4));
+}
+
 enum class Major { kK, kMN };  // which dim of an operand is contiguous
 
 // A in shared memory.

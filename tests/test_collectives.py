@@ -1,0 +1,38 @@
+"""Instructions that a warp executes as a whole: in the machine code they stay where all lanes are."""
+
+import pytest
+
+from tuner import nvrtc
+from tuner.assets import TEMPLATES
+from tuner.cubin import Cubin
+from tuner.render import headers
+from tuner.sass import decode
+from tuner.source import Source
+from tuner.toolkit import Options
+
+KERNEL = """
+#include "{header}"
+
+extern "C" __global__ void root(uint32_t* out, uint32_t const* in) {{
+  {collective}
+  if (in[threadIdx.x + 256] & 1) out[threadIdx.x] = found;
+}}
+"""
+FRAGMENTS = "uint32_t const a[4] = {in[threadIdx.x], in[1], in[2], in[3]}, b[2] = {in[4], in[5]}; float d[4] = {};"
+COLLECTIVES = {
+    "MOVM": ("movmatrix.cuh", "uint32_t const found = movmatrix_trans(in[threadIdx.x]);"),
+    "HMMA": ("mma.cuh", FRAGMENTS + " mma_m16n8k16<bf16>(d, a, b); uint32_t const found = __float_as_uint(d[0]);"),
+    "LDSM": ("ldmatrix.cuh", "uint32_t r[1]; ldmatrix<1>(r, 16 * threadIdx.x); uint32_t const found = r[0];"),
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("mnemonic", COLLECTIVES)
+def test_a_collective_does_not_move_into_the_branch_that_takes_its_result(mnemonic: str, arch: str) -> None:
+    header, collective = COLLECTIVES[mnemonic]
+    text = KERNEL.format(header=header, collective=collective)
+    cubin = nvrtc.compile(Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda"), Options(arch))
+    assert isinstance(cubin, Cubin)
+    code = decode(cubin.code("root"), arch)
+    leaves = [i for i, each in enumerate(code) if each.mnemonic in ("BRA", "EXIT") and not each.always]
+    assert [each.mnemonic for each in code[: leaves[0]]].count(mnemonic) == 1

@@ -1,0 +1,94 @@
+"""Tensors of which rows, heads and batches lie further apart than 32 bits count: every offset is formed in 64 bits."""
+
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES
+from tuner.operator import Role, parameters, scalars
+from tuner.render import render
+from tuner.tensor_map import MappedTensor
+from tuner.verify import errors
+
+Array = np.ndarray[Any, Any]
+
+APART = 2**31 + 64  # elements from a head, the innermost of a tensor's outer dims, to the next
+NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
+SIZES = {"head_dim": 32, "batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 35}
+PROBLEMS = dict.fromkeys(("flash_attention", "flash_attention_backward", "streaming_attention"), SIZES)
+ARCH = ARCHES["sm_90a"]
+
+
+def vast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Zeros: APART lie between neighbours in the last dim but one, and more in the dims outside of it."""
+    strides = [dtype.itemsize]
+    for extent in (APART, *shape[-2:0:-1]):
+        strides.insert(0, strides[0] * extent)
+    span = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + dtype.itemsize
+    memory = mmap.mmap(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return np.ndarray(shape, dtype, memory, strides=tuple(strides))
+
+
+def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str, Array]:
+    """The arguments of an operator in memory: what is strided is vast, the rest dense."""
+    found = {}
+    for argument in operator.arguments:
+        if argument.role is not Role.SCALAR:
+            shape, dtype = argument.shape(problem), argument.dtype_of(problem).numpy
+            spread = argument.strided and 0 not in shape
+            found[argument.name] = vast(shape, dtype) if spread else np.zeros(shape, dtype)
+            if argument.given:
+                found[argument.name][...] = given[argument.name]
+    return found
+
+
+def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mapping[str, Any], given: Any) -> None:
+    plan = kernel.plan(problem, config)
+    built = emulator.build(render(operator, kernel, problem, config, "host"), checked=False)
+    memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces} | dict(arrays)
+    values = scalars(operator, problem, given)
+    for step in plan.launches:
+        arguments: list[Any] = []
+        for parameter in parameters(operator, problem, plan, step):
+            array = memory.get(parameter.argument)
+            if array is None:
+                arguments.append(parameter.dtype.numpy.type(values[parameter.argument]))
+                continue
+            address = array.__array_interface__["data"][0]
+            steps = tuple(stride // array.itemsize for stride in array.strides)
+            if parameter.tensor_map is not None:
+                mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)
+                arguments.append(emulator.encode(mapped))
+            else:
+                arguments.append(np.uint64(address) if parameter.pointer else np.int64(steps[parameter.axis]))
+        run = built.launch(step.entry, step.grid, step.threads, step.smem_bytes, arguments, emulator.Mode())
+        assert not run.findings, run.findings
+
+
+def problem_of(operator: Any) -> Any:
+    default = operator.problem()
+    return operator.problem(**PROBLEMS[operator.name]) if operator.name in PROBLEMS else operator.tails(default)[-1]
+
+
+KERNELS = [
+    (name, kernel.name)
+    for name in operators.names()
+    for kernel in operators.implementations(name)
+    if kernel.refusal(problem_of(operators.load(name)), ARCH) is None
+]
+
+
+@pytest.mark.parametrize(("name", "implementation"), KERNELS, ids=["/".join(pair) for pair in KERNELS])
+def test_offsets_do_not_wrap_at_32_bits(name: str, implementation: str) -> None:
+    operator, kernel = operators.load(name), operators.implementation(name, implementation)
+    problem = problem_of(operator)
+    given = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
+    arrays = far_apart(operator, problem, given)
+    launch(operator, kernel, problem, kernel.default(problem, ARCH), arrays, given)
+    outputs = {argument.name: np.ascontiguousarray(arrays[argument.name]) for argument in operator.written}
+    found = errors(operator, problem, given, outputs)
+    assert all(each.ok for each in found), [each.reason for each in found]
