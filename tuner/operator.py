@@ -82,6 +82,7 @@ class Workspace:
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    exchanged: bool = False  # between blocks of one launch: __restrict__ would let accesses pass acquires and releases
 
     @property
     def nbytes(self) -> int:
@@ -252,8 +253,8 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
         if name in known:
             found += known[name].parameters(problem)
         elif name in spaces:
-            dtype = spaces[name].dtype
-            found.append(Parameter(f"{dtype.cuda}* __restrict__ {name}", name, dtype, pointer=True))
+            dtype, restrict = spaces[name].dtype, "" if spaces[name].exchanged else "__restrict__ "
+            found.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
         elif name in maps:
             argument = known[maps[name].argument]
             declaration = f"const __grid_constant__ TensorMap {name}"

@@ -11,8 +11,6 @@ from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import (
     WARP,
-    default_budget,
-    default_tile,
     smem_bytes,
     staged,
     sum_bytes,
@@ -68,8 +66,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    BT, BK, threads, width = default_tile(problem)
-    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, 1, False, budget))
+    return tiles.default(problem, arch)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
@@ -86,6 +83,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         tensors_read=2,
         exchanged=exchanged + initial_bytes(problem),
         dram_bytes=first,
+        weight_sweeps=1,
         state_sweeps=1,
         folds=1,
         chain=1,
@@ -99,7 +97,8 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         tensors_read=3,
         exchanged=exchanged + state_bytes(problem, 2),
         dram_bytes=cost(problem).bytes - first + (0 if fits else tensor_bytes(problem, 2)),
-        state_sweeps=1 if config.keep_weights else 2,
+        weight_sweeps=1 if config.keep_weights else 2,
+        state_sweeps=2,
         folds=1,
         chain=1,
         in_shared=in_shared,

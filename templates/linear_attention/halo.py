@@ -12,7 +12,7 @@ from tuner.space import Space
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
-from .tiles import Shape, default_tile, register_constraint, shape_constraints, sum_bytes, widths
+from .tiles import Shape, register_constraint, shape_constraints, sum_bytes, widths
 from .work import blocks, state_bytes, tile_beta_bytes, tiled
 
 MAX_BETA = 0.95  # beyond, the halo is longer than any tile
@@ -50,7 +50,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
-            "min_ctas": (1, 2, 3, 4),
+            "min_ctas": (1, 2, 3, 4, 6, 8),
             "keep_weights": (False, True),
         },
         constraints=(
@@ -70,8 +70,10 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    BT, BK, threads, width = default_tile(problem)
-    return Config(BT, BK, threads, width, 1, False)
+    """8 tokens of the widest vector a thread, or 4 where it has sequences to keep apart; long tiles, which read little
+    of their past again."""
+    width = widths(problem)[-1]
+    return Config((16 if problem.varlen else 32) * width, 32, 128, width, 1, False)
 
 
 def halo_tokens(problem: Problem, config: Config) -> int:
@@ -93,7 +95,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         + tile_beta_bytes(problem, config)
         + state_bytes(problem, 0),
         dram_bytes=cost(problem).bytes,
-        state_sweeps=(1 if config.keep_weights else 2) + share,
+        weight_sweeps=(1 if config.keep_weights else 2) + share,
+        state_sweeps=2 + share,
         folds=2,
         chain=2 + math.ceil(reach(problem) / config.BT),
         in_shared=False,

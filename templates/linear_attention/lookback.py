@@ -9,16 +9,11 @@ from . import tiles
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
-from .tiles import (
-    WARP,
-    default_budget,
-    default_tile,
-    smem_bytes,
-    staged,
-)
-from .work import PAIR, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
+from .tiles import WARP, smem_bytes, staged
+from .work import CARRY, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
 
 CLEAR_THREADS = 256
+ROUND_TRIPS = 6  # of a block, one after the other: its ticket, its tile, a release, flags, an end, a release
 TICKET = 16  # bytes of shared memory for the block's ticket, which keep what follows it aligned
 
 
@@ -52,17 +47,16 @@ def plan(problem: Problem, config: Config) -> Plan:
             **pointers(problem),
         },
         workspaces=(
-            Workspace("sums", DType.FP32, (tiles, channels, 2)),
-            Workspace("ends", DType.FP32, (tiles, channels, 2)),
-            Workspace("flags", DType.INT32, (flags,)),
-            Workspace("ticket", DType.INT32, (1,)),
+            Workspace("sums", DType.FP32, (tiles, channels, 2), exchanged=True),
+            Workspace("ends", DType.FP32, (tiles, channels, 4), exchanged=True),  # two fp64 each
+            Workspace("flags", DType.INT32, (flags,), exchanged=True),
+            Workspace("ticket", DType.INT32, (1,), exchanged=True),
         ),
     )
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    BT, BK, threads, width = default_tile(problem)
-    return default_budget(problem, arch, lambda budget: Config(BT, BK, threads, width, 1, False, budget), TICKET)
+    return tiles.default(problem, arch, TICKET)
 
 
 def flag_words(problem: Problem, config: Config) -> int:
@@ -73,8 +67,8 @@ def flag_words(problem: Problem, config: Config) -> int:
 def exchanged_bytes(problem: Problem, config: Config) -> int:
     """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
-    published = PAIR * channels * tiles + 4 * flags
-    found = PAIR * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
+    published = CARRY * channels * tiles + 4 * flags
+    found = CARRY * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
     return published + found + 8 * blocks(problem, config)  # tickets read and written
 
 
@@ -89,9 +83,10 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         tensors_read=3,
         exchanged=exchanged_bytes(problem, config) + tile_beta_bytes(problem, config) + state_bytes(problem, 2),
         dram_bytes=cost(problem).bytes,
-        state_sweeps=1 if config.keep_weights else 2,
+        weight_sweeps=1 if config.keep_weights else 2,
+        state_sweeps=2,
         folds=2,
-        chain=3,
+        chain=ROUND_TRIPS,
         in_shared=bool(staged(problem, config, TICKET)),
     )
     return clear, main

@@ -49,7 +49,7 @@ def linear_attention(
     q: Any,
     k: Any,
     v: Any,
-    beta: Any,
+    beta: Any | float,
     *,
     initial_state: Any = None,
     output_final_state: bool = False,
@@ -73,7 +73,8 @@ def linear_attention(
     fed back as initial_state, it continues the sequences.
 
     cu_seqlens: int32 [N + 1], from 0, ascending, to T: N sequences follow each other in one row of tokens (B = 1).
-    Otherwise N = B. o has the shape, layout and dtype of q.
+    Where it ends before T, o of the tokens left over means nothing. Otherwise N = B. o has the shape, layout and dtype
+    of q.
 
     Raises UsageError for an unknown layout or values that are out of range, InputError for arrays that do not fit.
     """
@@ -107,7 +108,10 @@ def _beta_array(beta: Any) -> dict[str, Any]:
 
 
 def _number(beta: Any, bound: float) -> float:
-    value = float(beta)
+    try:
+        value = float(beta + 0)  # + 0: text is no number
+    except TypeError as error:
+        raise UsageError(f"beta is a {type(beta).__name__}: give a number, or an fp32 array [H] or [H, D]") from error
     if not 0 <= value <= bound:
         raise UsageError(f"beta {value}: must lie between 0 and beta_bound, {bound}")
     return value

@@ -10,7 +10,8 @@ from tuner.operator import extent, static
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 DECAYS = ("scalar", "head", "channel")
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a tile more
-MAX_ROWS = 2**30  # sequences · channels, and blocks: counted in 31 bits, with room for a block more
+MAX_ROWS = 2**30  # sequences · channels: counted in 31 bits, with room for a block more
+MAX_ELEMENTS = 2**37  # batch · seq_len · channels, these in steps of 256: blocks and flags are counted in 31 bits
 MAX_KEY_FLOOR = 60  # e^-60, and what it is multiplied with, stay normal in fp32
 
 
@@ -96,4 +97,10 @@ def _refusals(problem: Problem) -> Iterator[str]:
         yield (
             f"batch {problem.batch}, heads {problem.heads}, head_dim {problem.head_dim}, seq_len {problem.seq_len}: "
             f"too large; seq_len goes up to {MAX_SEQ}, sequences · heads · head_dim up to {MAX_ROWS}"
+        )
+    elements = problem.batch * problem.seq_len * -(-problem.channels // 256) * 256
+    if elements > MAX_ELEMENTS:
+        yield (
+            f"batch · seq_len · heads · head_dim, the last two rounded up to 256, is {elements}: "
+            f"linear_attention takes up to {MAX_ELEMENTS}"
         )

@@ -14,6 +14,14 @@ struct State {
 __device__ __forceinline__ State<1> to_state(float2 pair) { return {{pair.x}, {pair.y}}; }
 __device__ __forceinline__ float2 to_pair(State<1> const& state) { return {state.s[0], state.n[0]}; }
 
+// s and n of one channel over a long way, in fp64: while little is forgotten, the roundings of a chain in fp32 add up, and
+// that of β^BT makes another β.
+struct alignas(16) Carry {
+  double s, n;
+};
+__device__ __forceinline__ Carry to_carry(State<1> const& state) { return {state.s[0], state.n[0]}; }
+__device__ __forceinline__ State<1> to_state(Carry const& carry) { return {{float(carry.s)}, {float(carry.n)}}; }
+
 // A key below the floor counts as the floor; a NaN stays one.
 template <int FLOOR>
 __device__ __forceinline__ float sigmoid(float k) {
@@ -22,12 +30,18 @@ __device__ __forceinline__ float sigmoid(float k) {
 }
 
 template <int FLOOR, class Vec, int V>
-__device__ __forceinline__ void advance(State<V>& state, float const (&beta)[V], Vec const& k, Vec const& v) {
+__device__ __forceinline__ void weigh(float (&weight)[V], Vec const& k) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) weight[i] = sigmoid<FLOOR>(to_float(k.at[i]));
+}
+
+template <class Vec, int V>
+__device__ __forceinline__ void advance(State<V>& state, float const (&beta)[V], float const (&weight)[V],
+                                        Vec const& v) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    float const weight = sigmoid<FLOOR>(to_float(k.at[i]));
-    state.n[i] = fmaf(beta[i], state.n[i], weight);
-    state.s[i] = fmaf(beta[i], state.s[i], weight * to_float(v.at[i]));
+    state.n[i] = fmaf(beta[i], state.n[i], weight[i]);
+    state.s[i] = fmaf(beta[i], state.s[i], weight[i] * to_float(v.at[i]));
   }
 }
 
@@ -49,8 +63,20 @@ __device__ __forceinline__ void append(State<V>& state, float const (&factor)[V]
   }
 }
 
-// β^tokens to two ulp: by squaring, the roundings of β near 1 would add up. 0^0 = 1.
-__device__ __forceinline__ float power(float beta, int tokens) { return tokens ? exp2f(tokens * log2f(beta)) : 1; }
+__device__ __forceinline__ void append(Carry& carry, double factor, State<1> const& later) {
+  carry.s = factor * carry.s + later.s[0];
+  carry.n = factor * carry.n + later.n[0];
+}
+
+// β^TOKENS: in fp32 the roundings of β near 1 would add up.
+template <int TOKENS>
+__device__ __forceinline__ double long_power(float beta) {
+  static_assert((TOKENS & (TOKENS - 1)) == 0, "a power of two takes squarings alone");
+  double power = beta;
+#pragma unroll
+  for (int i = 1; i < TOKENS; i *= 2) power *= power;
+  return power;
+}
 
 enum class Decay { scalar, head, channel };
 

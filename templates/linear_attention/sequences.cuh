@@ -85,5 +85,5 @@ __device__ __forceinline__ void finish(State<V> const& state, Span const& span, 
                                        States const& states, int channel) {
   states.end(state, span.index, channel);
   if constexpr (kVarlen)
-    if (span.end == sequences.tokens) pass_empty<V>(states, sequences, span.index, 1, span.end, channel);
+    if (span.end == sequences.boundaries[sequences.count]) pass_empty<V>(states, sequences, span.index, 1, span.end, channel);
 }

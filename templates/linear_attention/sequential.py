@@ -15,6 +15,7 @@ from .tiles import widths
 from .work import per_thread
 
 ENTRY = "linear_attention_sequential"
+THREADS = 2**15  # about what fills a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
-    """A thread's: q, k and v of twice `ahead` tokens and their addresses, s, n and β of each channel, and 40 more."""
+    """A thread's: q, k and v of twice `ahead` tokens and their addresses, s, n, what they lost and β of each channel,
+    and 40 more."""
     vectors = 6 * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
-    return c.ahead * (vectors + 8) + 4 * c.width + 40
+    return c.ahead * (vectors + 8) + 6 * c.width + 40
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -50,13 +52,15 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    """Small blocks, since there are few threads; vectors as wide as they can be."""
-    return Config(32, widths(problem)[-1], 4)
+    """The widest vectors that leave threads enough to fill a GPU, or 4 bytes; small blocks, since threads are few."""
+    items = problem.sequences * problem.channels
+    wide = [width for width in widths(problem) if items // width >= THREADS or width * problem.dtype.itemsize <= 4]
+    return Config(32, wide[-1], 8 if wide[-1] * problem.dtype.itemsize <= 4 else 4)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Nothing is read twice."""
-    return (per_thread(problem, config.threads, config.width, config.ahead),)
+    return (per_thread(problem, config.threads, config.width, config.ahead, compensation=12),)
 
 
 IMPLEMENTATION = Implementation(

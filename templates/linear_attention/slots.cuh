@@ -33,9 +33,10 @@ struct Slots<Vec, TOKENS, THREADS, false> {
   __device__ __forceinline__ explicit Slots(unsigned char*) {}
   template <class T>
   __device__ __forceinline__ void fetch(Column<T const> const& column, int first, int begin, int end) {
+    T const* from = column.token(first);
 #pragma unroll
-    for (int i = 0; i < TOKENS; ++i)
-      if (i >= begin && i < end) r[i] = load_once<Vec>(column.token(first + i));
+    for (int i = 0; i < TOKENS; ++i, from += column.stride)
+      if (i >= begin && i < end) r[i] = load_once<Vec>(from);
   }
   __device__ __forceinline__ Vec const& get(int i) const { return r[i]; }
   __device__ __forceinline__ void forget() {
@@ -53,8 +54,10 @@ struct Slots<Vec, TOKENS, THREADS, true> {
   template <class T>
   __device__ __forceinline__ void fetch(Column<T const> const& column, int first, int begin, int end) {
     uint32_t const slots = shared_address(smem);
-    for (int i = begin; i < end; ++i)
-      cp_async<sizeof(Vec)>(slots + i * THREADS * sizeof(Vec), column.token(first + i));
+    T const* from = column.token(first);
+#pragma unroll
+    for (int i = 0; i < TOKENS; ++i, from += column.stride)
+      if (i >= begin && i < end) cp_async<sizeof(Vec)>(slots + i * THREADS * sizeof(Vec), from);
     cp_async_commit();
   }
   __device__ __forceinline__ Vec get(int i) const {

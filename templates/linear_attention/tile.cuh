@@ -5,8 +5,6 @@
 #include "linear_attention/sequences.cuh"
 #include "linear_attention/slots.cuh"
 
-constexpr int kCut = -1;  // instead of a number of tokens: a sequence began among them, so nothing earlier counts
-
 template <class Element, int TOKENS, int CHANNELS, int THREADS, int WIDTH, bool STAGED>
 struct Tile {
   using T = Element;
@@ -39,11 +37,29 @@ __device__ __forceinline__ Place locate(int channel_block, int tile_begin, int t
   return {block_channel, channel, group, first, 0, channel < channels ? min(max(tokens - first, 0), Tile::L) : 0};
 }
 
-// What a group leaves: its sum, and how many tokens an earlier sum fades by, or kCut.
+// Where a span ends among a thread's tokens: behind `begin`, even for tokens that cu_seqlens leaves out.
+__device__ __forceinline__ int span_end(Span const& span, Place const& at, int begin) {
+  return min(at.end, max(span.end - at.first, begin + 1));
+}
+
+// What a group leaves: its sum, and whether a sequence began among its tokens, so that nothing earlier counts. The first
+// token of an unpacked sequence has nothing before it, and needs no cut.
 template <int V>
 struct Summary {
   State<V> sum;
-  int tokens;
+  bool cut;
+};
+
+// σ(k) of a thread's tokens: kept from the sums to the outputs, or computed for each.
+template <class Tile, int FLOOR, bool KEPT>
+struct Weights {
+  static constexpr bool kKept = KEPT;
+  float r[KEPT ? Tile::L : 1][Tile::V];
+
+  __device__ __forceinline__ float const (&of(int i) const)[Tile::V] { return r[KEPT ? i : 0]; }
+  __device__ __forceinline__ void compute(int i, typename Tile::Kept const& k) {
+    weigh<FLOOR>(r[KEPT ? i : 0], k.get(i));
+  }
 };
 
 // Otherwise what each token needs would be computed ahead of a loop over sequences, all at once.
@@ -53,101 +69,104 @@ __device__ __forceinline__ void forget_all(Kept&... kept) {
 }
 
 // The sum over a thread's tokens, from zero or from where a sequence begins.
-template <class Tile, int FLOOR, bool kVarlen>
-__device__ __forceinline__ Summary<Tile::V> summarize(typename Tile::Kept& k, typename Tile::Kept& v,
+template <class Tile, class Weights, bool kVarlen>
+__device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename Tile::Kept& k, typename Tile::Kept& v,
                                                       float const (&beta)[Tile::V], Place const& at,
                                                       Sequences<kVarlen> const& sequences, States const& states) {
-  Summary<Tile::V> found = {{}, at.end};
+  Summary<Tile::V> found = {{}, false};
   if (at.begin >= at.end) return found;
   Span span = sequences.at(at.first + at.begin);
   for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // once, but where sequences meet
-    end = min(at.end, span.end - at.first);
+    end = span_end(span, at, begin);
     if (at.first + begin == span.begin) {
       states.begin(found.sum, span.index, at.channel);
-      found.tokens = kCut;
+      found.cut = true;
     }
     if constexpr (kVarlen) forget_all(k, v);
 #pragma unroll
-    for (int i = 0; i < Tile::L; ++i)
-      if (i >= begin && i < end) advance<FLOOR>(found.sum, beta, k.get(i), v.get(i));
+    for (int i = 0; i < Tile::L; ++i) {
+      if (i < begin || i >= end) continue;
+      weights.compute(i, k);
+      advance(found.sum, beta, weights.of(i), v.get(i));
+    }
     if (!kVarlen || end == at.end) return found;
   }
 }
 
-// Groups' sums in shared memory, then what each group starts from.
-template <class Tile>
+// Groups' sums in shared memory, then what each group starts from. Groups with fewer than L tokens are the last of their
+// row: nothing that follows asks how much they forget.
+template <class Tile, bool kVarlen>
 struct Groups {
   float *s, *n;  // [kGroups][BK]
-  int* tokens;   // [kGroups]
+  int* cuts;     // [kGroups], read where kVarlen
 
   __device__ __forceinline__ explicit Groups(unsigned char* smem)
       : s(reinterpret_cast<float*>(smem)),
         n(s + Tile::kGroups * Tile::BK),
-        tokens(reinterpret_cast<int*>(n + Tile::kGroups * Tile::BK)) {}
+        cuts(reinterpret_cast<int*>(n + Tile::kGroups * Tile::BK)) {}
 
   __device__ __forceinline__ void put(Place const& at, Summary<Tile::V> const& summary) {
     int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
     store_floats(s + offset, summary.sum.s);
     store_floats(n + offset, summary.sum.n);
-    if (threadIdx.x % Tile::kLanes == 0) tokens[at.group] = summary.tokens;
+    if (kVarlen && threadIdx.x % Tile::kLanes == 0) cuts[at.group] = summary.cut;
   }
   __device__ __forceinline__ void get(State<Tile::V>& state, Place const& at) const {
     int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
     load_floats(state.s, s + offset);
     load_floats(state.n, n + offset);
   }
-  __device__ __forceinline__ float fade(int group, float beta, float beta_group) const {
-    int const count = tokens[group];
-    return count == Tile::L ? beta_group : count == kCut ? 0 : power(beta, count);
-  }
+  __device__ __forceinline__ bool cut(int group) const { return kVarlen && cuts[group]; }
   __device__ __forceinline__ bool any_cut() const {
     bool found = false;
-    for (int group = 0; group < Tile::kGroups; ++group) found |= tokens[group] == kCut;
+    for (int group = 0; group < Tile::kGroups; ++group) found |= cut(group);
     return found;
   }
 
   // For the thread of channel threadIdx.x < BK: the sum over the tile, from zero.
   __device__ __forceinline__ State<1> fold(float beta) const {
     State<1> total = {};
-    float const beta_group = power(beta, Tile::L);
+    float const beta_group = float(long_power<Tile::L>(beta));
     for (int group = 0; group < Tile::kGroups; ++group) {
       int const offset = group * Tile::BK + threadIdx.x;
-      float const factor[1] = {fade(group, beta, beta_group)};
+      float const factor[1] = {cut(group) ? 0 : beta_group};
       append(total, factor, State<1>{{s[offset]}, {n[offset]}});
     }
     return total;
   }
   // Likewise: replaces each group's sum by the state it starts from, when the tile starts from `carry`.
   __device__ __forceinline__ void spread(float beta, State<1> carry) {
-    float const beta_group = power(beta, Tile::L);
+    float const beta_group = float(long_power<Tile::L>(beta));
     for (int group = 0; group < Tile::kGroups; ++group) {
       int const offset = group * Tile::BK + threadIdx.x;
       State<1> const own = {{s[offset]}, {n[offset]}};
       s[offset] = carry.s[0];
       n[offset] = carry.n[0];
-      float const factor[1] = {fade(group, beta, beta_group)};
+      float const factor[1] = {cut(group) ? 0 : beta_group};
       append(carry, factor, own);
     }
   }
 };
 
 // o of a thread's tokens, from the state before them.
-template <class Tile, int FLOOR, bool kKeepWeights, bool kFinal, bool kVarlen>
-__device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state,
+template <class Tile, bool kFinal, class Weights, bool kVarlen>
+__device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state, Weights& weights,
                                       typename Tile::Kept& q, typename Tile::Kept& k, typename Tile::Kept& v,
                                       float const (&beta)[Tile::V], Place const& at,
                                       Sequences<kVarlen> const& sequences, States const& states) {
   if (at.begin >= at.end) return;
   Span span = sequences.at(at.first);
   for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {
-    end = min(at.end, span.end - at.first);
+    end = span_end(span, at, begin);
     if (at.first + begin == span.begin) start<kFinal>(state, span, sequences, states, at.channel);
-    if constexpr (kVarlen || !kKeepWeights) forget_all(q, k, v);
+    if constexpr (kVarlen || !Weights::kKept) forget_all(q, k, v);
+    auto* to = o.token(at.first);
 #pragma unroll
-    for (int i = 0; i < Tile::L; ++i) {
+    for (int i = 0; i < Tile::L; ++i, to += o.stride) {
       if (i < begin || i >= end) continue;
-      advance<FLOOR>(state, beta, k.get(i), v.get(i));
-      store_once(o.token(at.first + i), output<typename Tile::T>(state, q.get(i)));
+      if constexpr (!Weights::kKept) weights.compute(i, k);
+      advance(state, beta, weights.of(i), v.get(i));
+      store_once(to, output<typename Tile::T>(state, q.get(i)));
     }
     if (kFinal && at.first + end == span.end) finish(state, span, sequences, states, at.channel);
     if (!kVarlen || end == at.end) return;

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from tuner.arch import Arch
 from tuner.space import Constraint, Space
 
 from .problem import Problem
-
-C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class Budgeted(Shape):
 WARP = 32  # lanes
 LOAD = 16  # bytes: the widest
 MAX_TOKENS = 32  # a thread: its loop over them is unrolled
+LONG = 2**14  # tokens
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks an SM
 
 
@@ -122,10 +121,6 @@ def budget_constraints(problem: Problem, arch: Arch, extra: int = 0) -> tuple[Co
             "a smaller shared-memory budget holds the same",
             lambda c: smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
-        Constraint(
-            "what is in shared memory is computed again from there",
-            lambda c: ~c.keep_weights | ~np.asarray(staged(problem, c, extra), bool),
-        ),
         register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
     )
 
@@ -149,7 +144,7 @@ def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
             "BK": (32, 64, 128, 256),
             "threads": (64, 128, 256, 512),
             "width": widths(problem),
-            "min_ctas": (1, 2, 3, 4),
+            "min_ctas": (1, 2, 3, 4, 6, 8),
             "keep_weights": (False, True),
             "smem_budget": smem_budgets(arch),
         },
@@ -164,13 +159,19 @@ def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
 
 
 def default_tile(problem: Problem) -> tuple[int, int, int, int]:
-    """BT, BK, threads, width: 8 tokens of the widest vector a thread, or 4 where it has sequences to keep apart, leave
-    registers for three blocks an SM."""
+    """BT, BK, threads, width: a thread takes 8 tokens of 16 bytes, or 16 of less; small blocks, so that many are on an
+    SM and some always load. Of long rows of few channels hundreds of tiles are under way at once, and each adds up the
+    sums before it: there tiles are longer."""
     width = widths(problem)[-1]
-    return (4 if problem.varlen else 8) * width, 128, 128, width
+    tokens = (8 if width * problem.dtype.itemsize == LOAD else 16) * width
+    if problem.seq_len < LONG or problem.channels >= 1024:
+        return tokens, 64, 64, width
+    return (2 * tokens, 32, 64, width) if problem.channels >= 512 else (4 * tokens, 32, 128, width)
 
 
-def default_budget(problem: Problem, arch: Arch, config: Callable[[int], C], extra: int = 0) -> C:
-    """The config with the smallest budget that holds it."""
-    configs = (config(budget) for budget in smem_budgets(arch))
-    return next(c for c in configs if smem_bytes(problem, c, extra) <= c.smem_budget)  # type: ignore[attr-defined]
+def default(problem: Problem, arch: Arch, extra: int = 0) -> Budgeted:
+    """The tile with the smallest budget that has room for q, k and v, or, where they stay in registers, for sums."""
+    keep = not problem.varlen
+    configs = [Budgeted(*default_tile(problem), 1, keep, budget) for budget in smem_budgets(arch)]
+    fitting = [c for c in configs if smem_bytes(problem, c, extra) <= c.smem_budget]
+    return next((c for c in fitting if staged(problem, c, extra)), fitting[0])

@@ -11,10 +11,12 @@ from .problem import Problem
 from .tiles import WARP, Shape, sum_bytes, tokens_per_thread
 
 PAIR = 8  # bytes of s and n in fp32
+CARRY = 16  # in fp64
 
-# An element's instructions on the way to its state, and from there to o.
-_STATE_FMA, _STATE_MUFU = 5, 2  # exponent, 1 +, n, σ v, s; ex2 and rcp
-_OUT_FMA, _OUT_MUFU = 2, 1
+# An element's instructions, conversions and the key floor among the ALU's.
+_WEIGHT_FMA, _WEIGHT_MUFU, _WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
+_STATE_FMA, _STATE_ALU = 3, 1  # n, σ v, s
+_OUT_FMA, _OUT_MUFU, _OUT_ALU = 2, 1, 2
 
 
 def tensor_bytes(problem: Problem, tensors: float) -> float:
@@ -37,8 +39,9 @@ def initial_bytes(problem: Problem) -> int:
     return PAIR * problem.channels * problem.initial_states
 
 
-def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
-    """A thread takes `width` channels of a sequence through all of its tokens, `ahead` at a time."""
+def per_thread(problem: Problem, threads: int, width: int, ahead: int, compensation: int = 0) -> Work:
+    """A thread takes `width` channels of a sequence through all of its tokens, `ahead` at a time; `compensation`:
+    instructions an element that find what roundings lose."""
     items = problem.sequences * problem.channels // width
     own = items * (beta_bytes(problem, width) + 8 * problem.varlen)
     moved = tensor_bytes(problem, 4) + state_bytes(problem, 1)
@@ -47,9 +50,9 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int) -> Work:
         ctas=-(-items // threads),
         warps=threads // WARP,
         mma=0,
-        fma=lanes * (_STATE_FMA + _OUT_FMA),
-        mufu=lanes * (_STATE_MUFU + _OUT_MUFU),
-        alu=lanes * (5 + 8 / width),
+        fma=lanes * (_WEIGHT_FMA + _STATE_FMA + _OUT_FMA + compensation),
+        mufu=lanes * (_WEIGHT_MUFU + _OUT_MUFU),
+        alu=lanes * (_WEIGHT_ALU + _STATE_ALU + _OUT_ALU + 8 / width),
         smem_wavefronts=0,
         l2_bytes=moved + own,
         dram_bytes=cost(problem).bytes,
@@ -103,7 +106,8 @@ def tiled(
     tensors_read: int,  # of q, k and v
     exchanged: int,  # all bytes that SMs read and write besides those and o
     dram_bytes: float,
-    state_sweeps: float,  # times that σ and the state of an element are computed
+    weight_sweeps: float,  # times that σ of an element is computed
+    state_sweeps: float,  # times that its state is
     folds: int,  # times that a tile's groups are folded
     chain: float,
     in_shared: bool,
@@ -113,15 +117,17 @@ def tiled(
     lanes = problem.elements / WARP
     tile_sums = sum_bytes(config) / 128
     moved = tensor_bytes(problem, tensors_read + writes_o)
+    addresses = (tensors_read + writes_o) * 4 / config.width
+    read_back = 2 + writes_o * (1 + weight_sweeps)  # from shared memory: k and v, then q, v, and k where σ was not kept
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
         mma=0,
-        fma=lanes * (state_sweeps * _STATE_FMA + writes_o * _OUT_FMA),
-        mufu=lanes * (state_sweeps * _STATE_MUFU + writes_o * _OUT_MUFU),
-        alu=lanes * (2 * writes_o + state_sweeps * 4 + (tensors_read + writes_o) * 4 / config.width),
+        fma=lanes * (weight_sweeps * _WEIGHT_FMA + state_sweeps * _STATE_FMA + writes_o * _OUT_FMA),
+        mufu=lanes * (weight_sweeps * _WEIGHT_MUFU + writes_o * _OUT_MUFU),
+        alu=lanes * (weight_sweeps * _WEIGHT_ALU + state_sweeps * _STATE_ALU + writes_o * _OUT_ALU + addresses),
         smem_wavefronts=blocks(problem, config) * folds * 3 * tile_sums
-        + in_shared * (tensor_bytes(problem, tensors_read) + tensor_bytes(problem, 2 * state_sweeps + writes_o)) / 128,
+        + in_shared * tensor_bytes(problem, tensors_read + read_back) / 128,
         l2_bytes=moved + exchanged,
         dram_bytes=dram_bytes,
         barriers=ctas * (1 + 2 * writes_o),
