@@ -44,9 +44,9 @@ PREP_SCAN_CASES = {
     "chunk32_rows32_keys_ahead": (SMALL, replace(BASE, C=32, rows=32, ahead=2, prep_groups=8)),
     "keys_ahead_without_loader": (SMALL, replace(BASE, loader=False, stages=4, ahead=4)),
     "chunk32_no_loader": (replace(SMALL, safe_gate=True), replace(BASE, C=32, loader=False, prep_groups=4)),
-    "raw_fp16": (replace(SMALL, dtype=DType.FP16, **RAW), replace(BASE, stages=4, prep_groups=1)),
+    "raw_fp16": (replace(SMALL, dtype=DType.FP16, **RAW), replace(BASE, stages=4, prep_groups=16)),
     "fp32_gate_and_beta": (replace(SMALL, gate_dtype=DType.FP32, beta_dtype=DType.FP32), replace(BASE, BV=64)),
-    "dims_without_full_swizzle": (replace(SMALL, key_dim=48, value_dim=48), replace(BASE, BV=48, prep_groups=4)),
+    "dims_without_full_swizzle": (replace(SMALL, key_dim=48, value_dim=48), replace(BASE, BV=48, prep_groups=8)),
     "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
     "k256_v16": (replace(SMALL, key_dim=256, value_dim=16, **SOFTPLUS), replace(BASE, BV=16, prep_min_ctas=4)),
 }
@@ -56,7 +56,7 @@ FUSED_CASES = {
         replace(FUSED_BASE, C=32, rows=32, stages=2, prep_groups=4, producers=1),
     ),
     "three_producers": (replace(SMALL, **BOUNDED), replace(FUSED_BASE, BV=64, stages=3, producers=3)),
-    "softplus_two_partials": (replace(SMALL, key_dim=48, **SOFTPLUS), replace(FUSED_BASE, prep_groups=4, partials=2)),
+    "softplus_two_partials": (replace(SMALL, key_dim=48, **SOFTPLUS), replace(FUSED_BASE, prep_groups=8, partials=2)),
 }
 RECURRENT_CASES = {
     "fp32_raw": (replace(SMALL, **FP32, **RAW, **SOFTPLUS), RecurrentConfig(BV=32, columns=1, splits=8, BT=8)),
@@ -208,6 +208,18 @@ def test_chunks_are_right_for_every_kind_of_input(implementation: Any, kind: str
     problem = replace(SMALL, batch=1, seq_len=77, heads=1)
     config = implementation.default(problem, ARCHES["sm_90a"])
     arrays, outputs, _ = run(implementation, problem, config, PLAIN[0], kind)
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+@CHUNKED
+@pytest.mark.parametrize(("C", "gate"), [(16, -np.inf), (32, -1e30)])
+def test_a_gate_that_wipes_the_state_leaves_the_decays_after_it_exact(implementation: Any, C: int, gate: float) -> None:
+    problem = replace(SMALL, batch=1, seq_len=77, heads=1, gate_dtype=DType.FP32)
+    config = replace(implementation.default(problem, ARCHES["sm_90a"]), C=C, prep_groups=4)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
+    arrays["g"][:, 5::13] = gate
+    outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
     for error in errors(OPERATOR, problem, arrays, outputs):
         assert error.ok, error
 

@@ -49,7 +49,7 @@ CASES = {
     ),
     "fp32_keys_ahead_dims_without_full_swizzle": (
         replace(FP32, key_dim=48, value_dim=48),
-        replace(BASE, BV=48, ahead=4, prep_groups=4),
+        replace(BASE, BV=48, ahead=4, prep_groups=8),
     ),
     "fp32_packed": (replace(FP32, key_dim=32, value_dim=32, use_cu_seqlens=True), replace(BASE, prep_groups=4)),
     "tf32_rows32_keys_ahead_no_loader": (TF32, replace(BASE, rows=32, loader=False, stages=4, ahead=4)),

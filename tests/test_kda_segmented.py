@@ -35,7 +35,7 @@ BASE = Config(
     loader=True,
     partials=2,
     ahead=0,
-    prep_groups=2,
+    prep_groups=4,
     prep_min_ctas=1,
     segments=4,
     scan_min_ctas=1,
@@ -51,6 +51,11 @@ CASES = {
     "keys_ahead": (replace(SMALL, key_dim=64), replace(BASE, ahead=2, stages=4, prep_min_ctas=4)),
     "raw_fp16_without_first_state": (replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW), BASE),
     "states_v_first": (replace(SMALL, state_v_first=True), BASE),
+    "packed": (replace(SMALL, use_cu_seqlens=True), BASE),
+    "packed_chunk32_keys_ahead_no_loader": (
+        replace(SMALL, use_cu_seqlens=True, state_v_first=True, use_initial_state=False),
+        replace(BASE, C=32, loader=False, stages=4, ahead=2, segments=8, merge_columns=4),
+    ),
     "fp32": (replace(SMALL, dtype=DType.FP32), BASE),
     "tf32_operands_of_bf16": (replace(SMALL, precision=Precision.TF32), replace(BASE, BV=16)),
     "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
@@ -154,9 +159,3 @@ def test_fp32_operands_of_long_keys_are_refused_with_what_serves_them() -> None:
     long = replace(SMALL, key_dim=192, **FP32)
     assert "use prep_scan" in str(SEGMENTED.refusal(long, ARCHES["sm_90a"]))
     assert PREP_SCAN.refusal(long, ARCHES["sm_90a"]) is None
-
-
-def test_packed_sequences_are_refused_with_what_serves_them() -> None:
-    reason = SEGMENTED.refusal(replace(SMALL, use_cu_seqlens=True), ARCHES["sm_90a"])
-    assert reason is not None
-    assert "use prep_scan" in reason

@@ -23,11 +23,14 @@ struct Bf16Operands {
   }
   static __device__ __forceinline__ void load(A& r_a, uint32_t address) { ldmatrix<4>(r_a, address); }
 
-  // Two neighbours of a row, and one element.
+  // Two neighbours of a row, one element, and four.
   static __device__ __forceinline__ void put(void* p, float lo, float hi) {
     *reinterpret_cast<uint32_t*>(p) = pack<bf16>(lo, hi);
   }
   static __device__ __forceinline__ void put(void* p, float x) { *reinterpret_cast<bf16*>(p) = from_float<bf16>(x); }
+  static __device__ __forceinline__ void put(void* p, float const (&x)[4]) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(pack<bf16>(x[0], x[1]), pack<bf16>(x[2], x[3]));
+  }
   // A lane's two elements of a row of an accumulator tile.
   static __device__ __forceinline__ void put_columns(unsigned char* row, int lane, float lo, float hi) {
     put(row + 4 * (lane % 4), lo, hi);
@@ -48,7 +51,7 @@ struct Bf16Operands {
   }
 
   // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
-  static constexpr __host__ __device__ int decay(int channel) {
+  static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 8 / 2 * 16 + channel / 8 * 8 + channel % 2 * 4;
   }
 
@@ -59,8 +62,8 @@ struct Bf16Operands {
     using Square = ::Rows<C, false>;
     static constexpr int kRestBytes = C * Rows::kRowBytes;
 
-    static __device__ __forceinline__ uint32_t rest(int row, int pair) {
-      return Rows::offset(row, pair / 4) + pair % 4 * 4;
+    static __device__ __forceinline__ uint32_t rest(int row, int quad) {
+      return Rows::offset(row, quad / 2) + quad % 2 * 8;
     }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 32 * j; }
 

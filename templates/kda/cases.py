@@ -101,7 +101,8 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
         share = np.clip(g / LOWER_BOUND, 1e-4, 1 - 1e-4)
         raw = np.log(share / (1 - share)) / rate
     else:
-        raw = np.log(np.expm1(np.maximum(-g / rate, 1e-6)))
+        softplus = np.maximum(-g / rate, 1e-6)
+        raw = softplus + np.log(-np.expm1(-softplus))
     shifted: Array = raw - (dt_bias if problem.use_dt_bias else 0)
     return shifted
 

@@ -29,6 +29,27 @@ __device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) 
   *reinterpret_cast<float2*>(p) = both;
 }
 
+// Four neighbours of a row, as they lie in memory.
+template <class T>
+struct Quad {
+  uint2 bits;
+  __device__ __forceinline__ void unpack(float (&x)[4]) const {
+    x[0] = unpack_lo<T>(bits.x), x[1] = unpack_hi<T>(bits.x);
+    x[2] = unpack_lo<T>(bits.y), x[3] = unpack_hi<T>(bits.y);
+  }
+};
+template <>
+struct Quad<float> {
+  float4 all;
+  __device__ __forceinline__ void unpack(float (&x)[4]) const {
+    x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+  }
+};
+template <class T>
+__device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
+  return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
+}
+
 // The rows of a chunk in global memory, of which the first `tokens` exist.
 template <class T, class Gate, class Beta>
 struct Chunk {

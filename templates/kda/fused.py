@@ -1,6 +1,8 @@
 """kda in one launch on mma.sync (sm_80 and up): some warps prepare chunks, others carry the state through them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from .prep_scan_config import (
     token_registers,
     tokens_fit,
 )
-from .prep_scan_work import instructions, prep_mma, scan_mma, step_mma, step_other
+from .prep_scan_work import instructions, prep_mma, prepared_row_bytes, scan_mma, step_mma, step_other
 from .problem import Problem
 
 ENTRY = "kda_fused"
@@ -38,7 +40,7 @@ class Config:
     rows: int  # of them, a warp: rows of the transposed state
     stages: int  # slots for chunks
     partials: int  # sums that the state's product with k is split into: shorter chains of mma
-    prep_groups: int  # threads that share two channels of a chunk, each C / prep_groups tokens
+    prep_groups: int  # threads that share four channels of a chunk, each C / prep_groups tokens
     producers: int  # groups of threads that prepare chunks in turn
 
 
@@ -46,10 +48,11 @@ def threads(K: int, c: Any) -> Any:
     return c.BV // c.rows * WARP + c.producers * prep_threads(K, c)
 
 
-def smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS, itemsize: int = BF16) -> Any:
-    """A ring of images with their values (of `itemsize` bytes each), and what each group of producers works in."""
-    producer = -(-prep_smem_bytes(K, c, operands) // 128) * 128
-    return c.stages * stage_bytes(K, c, operands, itemsize) + c.producers * producer
+def smem_bytes(problem: Problem, c: Any) -> Any:
+    """A ring of images with their values, and what each group of producers works in."""
+    K, operands = problem.key_dim, operands_of(problem)
+    producer = -(-prep_smem_bytes(K, c, operands, problem.use_qk_l2norm_in_kernel) // 128) * 128
+    return c.stages * stage_bytes(K, c, operands, problem.dtype.itemsize) + c.producers * producer
 
 
 def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS, a_token: int = 3) -> Any:
@@ -74,7 +77,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, operands, element = problem.key_dim, problem.value_dim, operands_of(problem), problem.dtype.itemsize
+    K, V, operands = problem.key_dim, problem.value_dim, operands_of(problem)
     return Space(
         Config,
         choices={
@@ -89,7 +92,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
-            Constraint("a producer has 2 to 16 tokens", tokens_fit),
+            Constraint("a producer has 1 to 16 tokens", tokens_fit),
             Constraint(
                 "a stage is always filled by the same producers, so that its barriers keep their order",
                 lambda c: c.stages % c.producers == 0,
@@ -98,7 +101,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
             Constraint(
                 "the stages and the producers fit the shared memory",
-                lambda c: smem_bytes(K, c, operands, element) <= arch.smem_per_block,
+                lambda c: smem_bytes(problem, c) <= arch.smem_per_block,
             ),
             Constraint(
                 "the state fits the registers",
@@ -114,7 +117,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     K = problem.key_dim
     names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     operands = operands_of(problem)
-    smem = int(smem_bytes(K, config, operands, problem.dtype.itemsize))
+    smem = int(smem_bytes(problem, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names))
     return Plan((launch,), {"operands": operands.cuda, "smem_bytes": smem, **pointers(problem)})
@@ -122,10 +125,13 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 # Threads that leave each 168 registers, or 255, where no arch spills.
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
+BLOCKS = 128  # as many as a large device has SMs
+LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Half of a wide state a block, and two groups of producers where shared memory holds them."""
+    """Half of a wide state a block, or less where a large device has an SM for each. Four groups of producers where
+    registers and shared memory hold them."""
     found = _fitting(problem, arch)
     if found is None:
         raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
@@ -134,13 +140,26 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
     found = space(problem, arch)
-    for BV in (64, 48, 32, 16):
-        for stages, producers in ((4, 2), (2, 2), (2, 1)):
-            for groups in (2, 4, 1, 8):
-                config = Config(16, BV, 16, stages, 1, groups, producers)
-                if threads(problem.key_dim, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
-                    return config
+    for BV, (groups, stages, producers) in product(_widths(problem), _turns(problem)):
+        config = Config(16, BV, 16, stages, 1, groups, producers)
+        if threads(problem.key_dim, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
+            return config
     return None
+
+
+def _widths(problem: Problem) -> Iterator[int]:
+    heads = problem.sequences * problem.value_heads
+    if problem.mean_len >= LONG:
+        yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= BLOCKS)
+    yield from (64, 48, 32, 16)
+
+
+def _turns(problem: Problem) -> Iterator[tuple[int, int, int]]:
+    """prep_groups, stages and producers. Eight tokens a thread take the fewest instructions; beside a gate of the
+    kernel's own they spill."""
+    if problem.operands == "bf16" and not problem.use_gate_in_kernel:
+        yield 2, 4, 4
+    yield from ((groups, *turns) for groups in (4, 8, 2, 16) for turns in ((4, 2), (2, 2), (2, 1)))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -152,16 +171,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     mma = chunks * (blocks * prep_mma(K, C, operands) + V // 16 * scan_mma(K, C, operands))
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
-    keys = 2 * element * (1 + problem.use_qk_l2norm_in_kernel)
-    row = blocks * (K * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize) + 2 * element * V
+    row = blocks * prepared_row_bytes(problem) + 2 * element * V
     launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
         mma=mma,
         fma=chunks * (blocks * prep.fma + scan.fma),
-        mufu=chunks * blocks * (2 + (not problem.safe_gate)) * C * K / WARP,
+        mufu=chunks * blocks * 2 * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
-        smem_wavefronts=chunks * (blocks * (prep.wavefronts + C * K * operands.nbytes / 64) + scan.wavefronts),
+        smem_wavefronts=chunks * (blocks * prep.wavefronts + scan.wavefronts),
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (5 * NT + max(0, NT - config.stages)),

@@ -21,19 +21,20 @@ struct Image {
   static constexpr int kBytes = (kUsedBytes + 127) / 128 * 128;
 
   static constexpr __device__ int block(int i, int j) { return i * (i + 1) / 2 + j; }
-  // Byte offset in a tile of the channels 2 pair and 2 pair + 1 of a row.
-  static __device__ __forceinline__ uint32_t offset(int row, int pair) {
-    constexpr int kPairs = 8 / kElement;  // a chunk
-    return Rows::offset(row, pair / kPairs) + pair % kPairs * (2 * kElement);
+  // Byte offset in a tile of the channels from 4 quad on of a row.
+  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t quad) {
+    constexpr uint32_t kQuads = 4 / kElement;  // a chunk
+    return Rows::offset(row, quad / kQuads) + quad % kQuads * (4 * kElement);
   }
-  // The decay of the channels 2 pair and 2 pair + 1.
-  static __device__ __forceinline__ void store_decay(unsigned char* image, int pair, float2 x) {
-    unsigned char* p = image + kDecay + pair / 8 * 64 + Operands::decay(pair % 8 * 2);
-    if constexpr (Operands::decay(1) == 4) {
-      *reinterpret_cast<float2*>(p) = x;
-    } else {
-      *reinterpret_cast<float*>(p) = x.x;
-      *reinterpret_cast<float*>(p + Operands::decay(1)) = x.y;
+  // The decay of the channels from 4 quad on, in an order that spreads a warp's over all banks.
+  static __device__ __forceinline__ void store_decay(unsigned char* image, uint32_t quad, float const (&x)[4]) {
+    uint32_t const turn = quad / 8 % 4, at = Operands::decay(quad % 4 * 4) ^ Operands::decay(turn);
+    bool const halves = turn / 2, neighbours = turn % 2;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {  // element e ^ turn; decay permutes bits, so that an XOR passes through it
+      float const even = halves ? x[e & 2 ^ 2] : x[e & 2], odd = halves ? x[e & 2 ^ 3] : x[e & 2 | 1];
+      *reinterpret_cast<float*>(image + kDecay + quad / 4 * 64 + (at ^ Operands::decay(e))) =
+          neighbours == (e % 2 == 0) ? odd : even;
     }
   }
 };

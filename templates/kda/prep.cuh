@@ -1,167 +1,185 @@
-// What can be computed of a chunk without the state: decayed keys and queries, and the inverse of their triangle.
+// What can be computed of a chunk without the state: its keys and queries are decayed, and handed to Triangle.
 #pragma once
 #include "kda/chunk.cuh"
-#include "kda/image.cuh"
 #include "kda/token.cuh"
-#include "thread.cuh"
+#include "kda/triangle.cuh"
+#include "opaque.cuh"
 
-// A thread owns two channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
+// A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
 // count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
           BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands>
-struct Prep {
+struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
+  using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
   using Chunk = ::Chunk<T, Gate, Beta>;
-  using Image = ::Image<K, C, Operands>;
-  using Folds = typename Operands::template Folds<K, C>;
-  using Rows = typename Image::Rows;
-  using Square = typename Folds::Square; // a [C, C] tile
-  static constexpr int kElement = Operands::kBytes;
-  static constexpr int kPairs = K / 2;
-  static constexpr int kThreads = kPairs * kGroups;
-  static constexpr int kWarps = kThreads / 32;
+  using Tiles::floats, Tiles::image, Tiles::kElement, Tiles::kInImage, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps;
+  using Tiles::lane, Tiles::smem, Tiles::thread, Tiles::warp;
+  using typename Tiles::Folds, typename Tiles::Image;
+  static constexpr int kQuads = K / 4;
   static constexpr int kTokens = C / kGroups;  // of a thread
-  static constexpr int kSubs = C / 16;
   static constexpr float kDown = Operands::kCentreFactor;
-  static constexpr int kTriangleStride = C + 2 * kElement;  // floats: a warp stores columns in different banks
   static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
-  static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
-  // Byte offsets in shared memory.
-  static constexpr int kQueries = 0;                                     // q e^G
-  static constexpr int kKeys = kQueries + Image::kTileBytes;             // k e^G
-  static constexpr int kInverse = kKeys + Image::kTileBytes;             // k e^-G
-  static constexpr int kRest = kInverse + Image::kTileBytes;             // k e^(G_last - G) to the end of the chunk
-  static constexpr int kSubRest = kRest + Folds::kRestBytes;             // the same to the end of the first sub-chunk
-  static constexpr int kT = kSubRest + (kSubs > 1 ? 16 * kElement * K : 0);  // T' = (I + M)^-1 diag(beta)
-  static constexpr int kP = kT + C * Square::kRowBytes;                  // tril(q e^G (k e^-G)ᵀ)
-  static constexpr int kTriangle = kP + C * Square::kRowBytes;           // M transposed, fp32
-  static constexpr int kTotals = kTriangle + 4 * C * kTriangleStride;    // sums of g, a group of threads each
-  static constexpr int kBeta = kTotals + 4 * kGroups * K;
-  static constexpr int kScales = kBeta + 4 * C;                          // of the rows of q, then of k
-  static constexpr int kFlags = kScales + 8 * C;                         // a warp: some exponent is too large
-  static constexpr int kBytes = kFlags + 4 * ((kWarps + 3) / 4 * 4);
+  // Byte offsets in shared memory, behind Triangle's.
+  static constexpr int kScales = Tiles::kTriangleBytes;  // of the rows of q, then of k
+  static constexpr int kTotals = kScales + (kNormalize ? 8 * C : 0);  // sums of g, a group of threads each
+  static constexpr int kFlags = kTotals + 4 * kGroups * K;            // a warp: some exponent is too large
+  static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
-  unsigned char* smem;
-  uint32_t s_base;  // the same, as an address of shared memory
-  int thread;
   float scale;
   HeadGate<kGating> gate;
   Chunk chunk;
-  unsigned char* image;  // in global memory, or where scan will read it
 
-  __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(smem + offset); }
-  __device__ __forceinline__ int warp() const { return thread / 32; }
-  __device__ __forceinline__ int lane() const { return thread % 32; }
-  __device__ __forceinline__ int pair() const { return thread % kPairs; }
-  __device__ __forceinline__ int group() const { return thread / kPairs; }
+  __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
+                                  Chunk const& chunk, unsigned char* image)
+      : Tiles{smem, thread, image}, scale(scale), gate(gate), chunk(chunk) {}
+
+  __device__ __forceinline__ uint32_t quad() const { return thread % kQuads; }
+  __device__ __forceinline__ int group() const { return int(thread / kQuads); }
   __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
 
   // A thread's share of a chunk, as it lies in memory.
   struct Registers {
-    Pair<T> q[kTokens], k[kTokens];
-    Pair<Gate> g[kTokens];
+    Quad<T> q[kTokens], k[kTokens];
+    Quad<Gate> g[kTokens];
     Beta beta;
   };
-  using Gates = float2[kTokens];  // exponents, summed from the thread's first token on
+  using Channels = float[4];
+  using Gates = Channels[kTokens];  // exponents, summed from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
-    float2 before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
+    Channels before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
   };
 
-  // All of a chunk, to an image in global memory, by a block of kThreads threads.
-  __device__ __forceinline__ void write_image() const {
+  // All of a chunk, by a block of kThreads threads, and to global memory.
+  __device__ __forceinline__ void write_image(unsigned char* g_image) const {
     Registers r;
     load(r, chunk);
     prepare(r, nullptr, [] { __syncthreads(); });
     __syncthreads();
-    fold_keys(smem + kInverse);
-    fold_queries();
-    __syncthreads();
-    store_updates();
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(Image::kUsedBytes / 16, kThreads); ++pass) {
+      uint32_t const i = 16 * (thread + pass * kThreads);
+      if (i < Image::kUsedBytes) *reinterpret_cast<uint4*>(g_image + i) = *reinterpret_cast<uint4 const*>(image + i);
+    }
   }
 
-  // All but the updates and what is folded into P. `r` holds the chunk, and afterwards `next`. `sync` is a barrier of
-  // the kThreads threads; one is due before the folds.
+  // All of a chunk's image. `r` holds the chunk, and afterwards `next`. `sync` is a barrier of the kThreads threads;
+  // one is due before the image is read.
   template <class Sync>
   __device__ __forceinline__ void prepare(Registers& r, Chunk const* next, Sync sync) const {
     Gates gates;
+    if constexpr (kNormalize) store_scales(r);
     sum_gates(gates, r);
-    row_scales();
-    if (thread < C) floats(kBeta)[thread] = thread < chunk.tokens ? beta_of<kBetaGate>(to_float(r.beta)) : 0;
+    bool const there = int(thread) < chunk.tokens;
+    if (thread < C) floats(Tiles::kBeta)[thread] = there ? beta_of<kBetaGate>(to_float(r.beta)) : 0;
     sync();
-    Sums const all = sums();
+    Sums all{};
+    sum_groups(all);
     if constexpr (!kSafeGate) flag_large_exponents(all);
     decay(r, gates, all);
     if (next) load(r, *next);
     sync();
     bool const large = !kSafeGate && exponents_are_large();
-    scores(!large);
+    this->scores(!large);
     if (large) diagonal_by_pairs();
     sync();
-    solve();
+    this->solve();
+    sync();
+    this->fold_keys();
+    this->fold_queries();
   }
 
   __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
     // Pointers that advance: products with the strides, kept for every chunk, would fill the registers.
-    T const *q = from.q + first() * from.q_stride + 2 * pair(), *k = from.k + first() * from.k_stride + 2 * pair();
-    Gate const* g = from.g + first() * from.g_stride + 2 * pair();
+    T const *q = from.q + first() * from.q_stride + 4 * quad(), *k = from.k + first() * from.k_stride + 4 * quad();
+    Gate const* g = from.g + first() * from.g_stride + 4 * quad();
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       bool const there = first() + i < from.tokens;
-      r.q[i] = load_pair(q, there);
-      r.k[i] = load_pair(k, there);
-      r.g[i] = load_pair(g, there);
+      r.q[i] = load_quad(q, there);
+      r.k[i] = load_quad(k, there);
+      r.g[i] = load_quad(g, there);
       q += from.q_stride;
       k += from.k_stride;
       g += from.g_stride;
     }
-    if (thread < C && thread < from.tokens) r.beta = from.beta[thread * from.beta_stride];
+    if (thread < C && int(thread) < from.tokens) r.beta = from.beta[thread * from.beta_stride];
   }
 
   __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
-    float const low_bias = gate.bias_of(2 * pair()), high_bias = gate.bias_of(2 * pair() + 1);
-    float2 sum = make_float2(0, 0);
+    Channels bias, sum = {};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       bool const there = kGating == Gating::kNone || first() + i < chunk.tokens;
-      if (there) add(sum, make_float2(gate(r.g[i].lo(), low_bias), gate(r.g[i].hi(), high_bias)));
-      gates[i] = sum;
+      Channels g;
+      r.g[i].unpack(g);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += there ? gate(g[e], bias[e]) : 0;
     }
-    reinterpret_cast<float2*>(smem + kTotals)[group() * kPairs + pair()] = sum;
+    *reinterpret_cast<float4*>(smem + kTotals + 16 * thread) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
 
-  // The factors of the rows of q and k: scale, and the inverse lengths.
-  __device__ __forceinline__ void row_scales() const {
-    float* s_scales = floats(kScales);
-    for (int row = warp(); row < 2 * C; row += kWarps) {
-      T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
-      float sum = 0;
-      if (kNormalize && row % C < chunk.tokens)
-        for (int d = lane(); d < K; d += 32) sum += to_float(x[d]) * to_float(x[d]);
-      float const length = kNormalize ? rsqrtf(warp_sum(sum) + kL2Epsilon) : 1;
-      if (lane() == 0) s_scales[row] = row < C ? length * scale : length;
+  // The factors of the rows of q and k: scale, and the inverse lengths. Where the threads of a row are neighbours in a
+  // warp they hold all of it; others read it again, a row a warp.
+  __device__ __forceinline__ void store_scales(Registers const& r) const {
+    if constexpr (32 % kQuads == 0) {
+#pragma unroll
+      for (int i = 0; i < kTokens; ++i) {
+        float const q = row_sum(r.q[i]), k = row_sum(r.k[i]);
+        if (quad() == 0) store_scale(first() + i, q), store_scale(C + first() + i, k);
+      }
+    } else {
+      for (int row = warp(); row < 2 * C; row += kWarps) {
+        T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
+        float sum = 0;
+        if (row % C < chunk.tokens)
+          for (int d = lane(); d < K; d += 32) sum += to_float(x[d]) * to_float(x[d]);
+        sum = warp_sum(sum);
+        if (lane() == 0) store_scale(row, sum);
+      }
     }
   }
+  static __device__ __forceinline__ float row_sum(Quad<T> const& row) {
+    Channels x;
+    row.unpack(x);
+    float sum = (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+#pragma unroll
+    for (int lanes = kQuads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    return sum;
+  }
+  __device__ __forceinline__ void store_scale(int row, float sum) const {
+    floats(kScales)[row] = rsqrtf(sum + kL2Epsilon) * (row < C ? scale : 1);
+  }
+  __device__ __forceinline__ float q_scale(int row) const { return kNormalize ? floats(kScales)[row] : scale; }
+  __device__ __forceinline__ float k_scale(int row) const { return kNormalize ? floats(kScales)[C + row] : 1; }
 
-  __device__ __forceinline__ Sums sums() const {
-    Sums r{};
+  __device__ __forceinline__ void sum_groups(Sums& r) const {
+    static_assert(kGroups >= kSubs, "a thread's tokens lie in one sub-chunk");
+    int const mine = kSubs > 1 ? first() / 16 : 0;
 #pragma unroll
     for (int other = 0; other < kGroups; ++other) {
-      float2 const sum = reinterpret_cast<float2 const*>(smem + kTotals)[other * kPairs + pair()];
-      int const sub = other * kTokens / 16, mine = kSubs > 1 ? first() / 16 : 0;
-      if (sub == mine) add(r.sub, sum);
-      if (sub == mine && other < group()) add(r.before, sum);
-      if (sub < mine) add(r.earlier, sum);
-      if (sub > mine) add(r.later, sum);
+      float4 const all = *reinterpret_cast<float4 const*>(smem + kTotals + 16 * (other * kQuads + quad()));
+      Channels const sum = {all.x, all.y, all.z, all.w};
+      int const sub = other * kTokens / 16;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (sub == mine) r.sub[e] += sum[e];
+        if (sub == mine && other < group()) r.before[e] += sum[e];
+        if (sub < mine) r.earlier[e] += sum[e];
+        if (sub > mine) r.later[e] += sum[e];
+      }
     }
-    return r;
   }
-  static __device__ __forceinline__ void add(float2& a, float2 b) { a.x += b.x, a.y += b.y; }
 
+  static __device__ __forceinline__ bool is_large(Channels const& sum) {
+    return fminf(fminf(sum[0], sum[1]), fminf(sum[2], sum[3])) < -kLargestExponent;
+  }
   __device__ __forceinline__ void flag_large_exponents(Sums const& sums) const {
-    bool const large = fminf(sums.sub.x, sums.sub.y) < -kLargestExponent;
-    bool const any = __any_sync(0xffffffff, large);
+    bool const any = __any_sync(0xffffffff, is_large(sums.sub));
     if (lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
   }
   __device__ __forceinline__ bool exponents_are_large() const {
@@ -171,85 +189,81 @@ struct Prep {
     return any != 0;
   }
 
-  // All the ways in which the tokens are decayed, to shared memory and to the image.
-  __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
-    float2 const one = make_float2(1, 1), sub = exp2_both(sums.sub);
-    float2 const from_start = kSubs > 1 ? exp2_both(sums.earlier) : one;
-    float2 const to_end = kSubs > 1 ? exp2_both(sums.later) : one;
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) decay_token(r, gates[i], i, sums, from_start, to_end, sub);
-    if (group() == 0)
-      Image::store_decay(image, pair(), make_float2(sub.x * to_end.x, sub.y * to_end.y));
-  }
-  static __device__ __forceinline__ float2 exp2_both(float2 x) {
-    return make_float2(exp2_approx(x.x), exp2_approx(x.y));
-  }
-  __device__ __forceinline__ void decay_token(Registers const& r, float2 exponent, int i, Sums const& sums,
-                                              float2 from_start, float2 to_end, float2 sub) const {
-    int const row = first() + i;
-    float const gx = sums.before.x + exponent.x, gy = sums.before.y + exponent.y;
-    float const cx = gx - Operands::kCentre, cy = gy - Operands::kCentre;
-    float const ex = exp2_approx(cx), ey = exp2_approx(cy), nx = exp2_approx(-cx), ny = exp2_approx(-cy);
-    float const q_scale = floats(kScales)[row], k_scale = floats(kScales)[C + row];
-    float const kx = r.k[i].lo() * k_scale, ky = r.k[i].hi() * k_scale;
-    float const qx = r.q[i].lo() * q_scale * ex, qy = r.q[i].hi() * q_scale * ey;
-    // Within a safe gate's range the exponential that is there already serves once more.
-    float const rx = kx * (kSafeGate ? nx * (sub.x / kDown) : exp2_approx(sums.sub.x - gx));
-    float const ry = ky * (kSafeGate ? ny * (sub.y / kDown) : exp2_approx(sums.sub.y - gy));
-    uint32_t const at = Image::offset(row, pair());
-    store(kQueries + at, qx, qy);
-    store(kKeys + at, kx * ex, ky * ey);
-    store(kInverse + at, kx * nx, ky * ny);
-    if (kSubs > 1 && row < 16) store(kSubRest + at, rx * kDown, ry * kDown);
-    store(kRest + Folds::rest(row, pair()), rx * to_end.x, ry * to_end.y);
-    float const fx = from_start.x * kDown, fy = from_start.y * kDown;
-    Operands::put(image + Image::kKeys + at, -kx * ex * fx, -ky * ey * fy);
-    Operands::put(image + Image::kQueries + at, qx * fx, qy * fy);
-  }
-  __device__ __forceinline__ void store(uint32_t offset, float lo, float hi) const {
-    Operands::put(smem + offset, lo, hi);
-  }
+  // What the decays of a thread's tokens are times.
+  struct Factors {
+    Channels sub, from_start, to_end;  // the sub-chunk's own; those of the sub-chunks before it, and after it
+  };
 
-  // M and P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal are wanted.
-  __device__ __forceinline__ void scores(bool diagonal) const {
-    for (int task = warp(); task < 2 * Image::kBlocks; task += kWarps) {
-      int const block = task / 2, i = block > 0, j = block > 1;
-      bool const queries = task % 2;
-      if (i == j && !diagonal) continue;
-      uint32_t const a = s_base + (queries ? kQueries : kKeys) + rows(i) + rows_by_lane<Rows>(lane());
-      uint32_t const columns = Operands::template columns_by_lane<Rows>(lane());
-      uint32_t const b = s_base + (i == j ? kInverse + rows(i) : kSubRest) + columns;
-      float r[1][2][4] = {};
-#pragma unroll
-      for (int step = 0; step < K / Operands::kStep; ++step) {
-        typename Operands::A r_a[1];
-        Operands::load(r_a[0], Rows::advance(a, 2 * step));
-        multiply_rows<Rows, Operands>(r, r_a, Rows::advance(b, 2 * step));
-      }
-      if (queries)
-        store_scores(r[0], i, j);
-      else
-        store_triangle(r[0], i, j);
-    }
-  }
-  // A block of P: zeros above the diagonal.
-  __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {
+  // All the ways in which the tokens are decayed, to shared memory.
+  __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
+    Factors f;
+    Channels all;
+    float q_scales[kTokens], k_scales[kTokens];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
-      int const high = e / 2 * 8 + Operands::column(lane(), 1);
-      float const* keep = &r[e / 2][e % 2 * 2];
-      Operands::put_columns(smem + kP + (i * 16 + row) * Square::kRowBytes + kElement * (j * 16 + e / 2 * 8), lane(),
-                            i > j || low <= row ? keep[0] : 0, i > j || high <= row ? keep[1] : 0);
+      f.sub[e] = exp2_approx(sums.sub[e]);
+      f.from_start[e] = kSubs > 1 ? exp2_approx(sums.earlier[e]) : 1;
+      f.to_end[e] = kSubs > 1 ? exp2_approx(sums.later[e]) : 1;
+      all[e] = f.from_start[e] * f.sub[e] * f.to_end[e];
+    }
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) q_scales[i] = q_scale(first() + i), k_scales[i] = k_scale(first() + i);
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i)
+      decay_token(first() + i, r.q[i], r.k[i], q_scales[i], k_scales[i], gates[i], sums.before, f);
+    if (!kSafeGate && is_large(sums.sub)) rest_by_gates(f.to_end);
+    if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
+  }
+  __device__ __forceinline__ void decay_token(int row, Quad<T> const& q_row, Quad<T> const& k_row, float q_scale,
+                                              float k_scale, Channels const& gates, Channels const& before,
+                                              Factors const& f) const {
+    Channels q, k, inverse, rest, sub_rest;
+    q_row.unpack(q);
+    k_row.unpack(k);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float const exponent = before[e] + gates[e] - Operands::kCentre;
+      float const up = exp2_approx(exponent), key = k[e] * k_scale;
+      q[e] = q[e] * q_scale * up;
+      k[e] = -key * up;
+      inverse[e] = key * exp2_approx(-exponent);
+      sub_rest[e] = inverse[e] * f.sub[e];
+      rest[e] = inverse[e] * (f.sub[e] / kDown) * f.to_end[e];
+    }
+    uint32_t const at = Image::offset(row, quad());
+    Operands::put(this->queries() + at, q);
+    Operands::put(this->keys() + at, k);
+    Operands::put(this->inverse_keys() + at, inverse);
+    store_rest(row, rest, sub_rest);
+    if constexpr (!kInImage) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) q[e] *= f.from_start[e] * kDown, k[e] *= f.from_start[e] * kDown;
+      Operands::put(image + Image::kQueries + at, q);
+      Operands::put(image + Image::kKeys + at, k);
     }
   }
-  // A block of M, transposed: zeros on the diagonal and above.
-  __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
+  __device__ __forceinline__ void store_rest(int row, Channels const& to_chunk, Channels const& to_sub) const {
+    Operands::put(smem + Tiles::kRest + Folds::rest(row, quad()), to_chunk);
+    if (kSubs > 1 && row < 16) Operands::put(smem + Tiles::kSubRest + Image::offset(row, quad()), to_sub);
+  }
+  // k e^(G_last - G) once more where G is large: sums so large have no room for small differences. From the gates
+  // that follow a token it is exact.
+  __device__ __forceinline__ void rest_by_gates(Channels const& to_end) const {
+    Channels later = {};
+#pragma unroll 1
+    for (int row = first() / 16 * 16 + 15; row >= first(); --row) {
+      bool const there = row < chunk.tokens;
+      Channels k, g, to_sub;
+      load_quad(chunk.k + row * chunk.k_stride + 4 * quad(), there).unpack(k);
+      load_quad(chunk.g + row * chunk.g_stride + 4 * quad(), there).unpack(g);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      int const row = lane() / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + Operands::column(lane(), e % 2);
-      floats(kTriangle)[(j * 16 + column) * kTriangleStride + i * 16 + row] =
-          i > j || column < row ? r[e / 4][e % 4] * floats(kBeta)[i * 16 + row] : 0;
+      for (int e = 0; e < 4; ++e) {
+        k[e] *= k_scale(row) * exp2_approx(later[e]);
+        to_sub[e] = k[e] * kDown;
+        k[e] *= to_end[e];
+        later[e] += there ? gate(g[e], gate.bias_of(4 * quad() + e)) : 0;
+      }
+      if (row < first() + kTokens) store_rest(row, k, to_sub);
     }
   }
 
@@ -270,71 +284,16 @@ struct Prep {
           qk += key * (there ? to_float(chunk.q[row * chunk.q_stride + d]) : 0);
           between[e] += there ? gate(to_float(chunk.g[column * chunk.g_stride + d]), gate.bias_of(d)) : 0;
         }
-        float const k_scale = floats(kScales)[C + column];
-        kk = warp_sum(kk) * k_scale * floats(kScales)[C + row];
-        qk = warp_sum(qk) * k_scale * floats(kScales)[row];
+        kk = warp_sum(kk) * k_scale(column) * k_scale(row);
+        qk = warp_sum(qk) * k_scale(column) * q_scale(row);
         place(row, column, kk, qk);
       }
     }
   }
   __device__ __forceinline__ void place(int row, int column, float kk, float qk) const {
     if (lane() == 0)
-      floats(kTriangle)[column * kTriangleStride + row] = column < row ? kk * floats(kBeta)[row] : 0;
-    if (lane() == 1) Operands::put(smem + kP + row * Square::kRowBytes + kElement * column, qk);
-  }
-
-  // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32.
-  __device__ __forceinline__ void solve() const {
-    if (warp() != 0 || lane() >= C) return;
-    float x[C];
-#pragma unroll
-    for (int j = C - 1; j >= 0; --j) {
-      float sum[4] = {lane() == j ? 1.f : 0.f, 0, 0, 0};
-#pragma unroll
-      for (int m = (j + 1) / 4 * 4; m < C; m += 4) {
-        float4 const column = *reinterpret_cast<float4 const*>(floats(kTriangle) + j * kTriangleStride + m);
-        if (m > j) sum[0] -= x[m] * column.x;
-        if (m + 1 > j) sum[1] -= x[m + 1] * column.y;
-        if (m + 2 > j) sum[2] -= x[m + 2] * column.z;
-        sum[3] -= x[m + 3] * column.w;
-      }
-      x[j] = j > lane() ? 0 : (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    }
-    Folds::store_inverse(smem + kT, lane(), x, floats(kBeta));
-  }
-
-  // The updates T'ᵀ (k e^(G_last - G)) to a tile: 16 channels a warp.
-  __device__ __forceinline__ void fold_keys(unsigned char* tile) const {
-    for (int step = warp(); step < K / 16; step += kWarps)
-#pragma unroll
-      for (int j = 0; j < kSubs; ++j) {
-        float r[2][4] = {};
-#pragma unroll
-        for (int i = j; i < kSubs; ++i)
-          Folds::keys(r, s_base + kT, s_base + kRest, smem + kRest, i, j, step, lane());
-        Folds::store_keys(tile, r, j, step, lane());
-      }
-  }
-  static __device__ __forceinline__ int rows(int sub) { return sub * 16 * Rows::kRowBytes; }
-
-  // P T' by the last warp, to the image.
-  __device__ __forceinline__ void fold_queries() const {
-    if (warp() != kWarps - 1) return;
-#pragma unroll
-    for (int i = 0; i < kSubs; ++i)
-#pragma unroll
-      for (int j = 0; j <= i; ++j) {
-        float r[2][4] = {};
-#pragma unroll
-        for (int m = j; m <= i; ++m) Folds::queries(r, s_base + kP, s_base + kT, i, m, j, lane());
-        Folds::store_queries(image + Image::kOutput + Image::kBlockBytes * Image::block(i, j), r, lane());
-      }
-  }
-
-  // The updates on their way to global memory take the place of k e^-G.
-  __device__ __forceinline__ void store_updates() const {
-    for (int i = thread; i < Image::kTileBytes / 16; i += kThreads)
-      *reinterpret_cast<uint4*>(image + Image::kUpdates + 16 * i) =
-          *reinterpret_cast<uint4 const*>(smem + kInverse + 16 * i);
+      floats(Tiles::kTriangle)[row * Tiles::kTriangleStride + column] =
+          column < row ? kk * floats(Tiles::kBeta)[row] : 0;
+    if (lane() == 1) Operands::put(smem + Tiles::kP + row * Tiles::Square::kRowBytes + kElement * column, qk);
   }
 };

@@ -12,7 +12,7 @@ from .prep_scan_config import (
     WARP,
     Config,
     image_bytes,
-    prep_smem_bytes,
+    prep_block_bytes,
     prep_threads,
     register_estimate,
     register_limit,
@@ -63,7 +63,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             Constraint("loading ahead takes a stage more", lambda c: (c.ahead == 0) | (c.stages > 2)),
             Constraint("no more keys are ahead than there are", lambda c: operands.step * c.ahead <= K),
-            Constraint("a thread of prep has 2 to 16 tokens", tokens_fit),
+            Constraint("a thread of prep has 1 to 16 tokens", tokens_fit),
             Constraint("a block of prep is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block of prep has at most 512 threads", lambda c: prep_threads(K, c) <= 512),
             Constraint(
@@ -77,7 +77,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                     <= arch.registers_per_sm
                 ),
             ),
-            Constraint("prep fits the shared memory", lambda c: prep_smem_bytes(K, c, operands) <= arch.smem_per_block),
+            Constraint("prep fits the shared memory", lambda c: prep_block_bytes(problem, c) <= arch.smem_per_block),
             Constraint(
                 "the stages fit the shared memory",
                 lambda c: scan_smem_bytes(K, c, operands, element) <= arch.smem_per_block,
@@ -92,7 +92,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     K, NT = problem.key_dim, images(problem, config.C)
     operands = operands_of(problem)
-    image, prep_smem = int(image_bytes(K, config.C, operands)), int(prep_smem_bytes(K, config, operands))
+    image, prep_smem = int(image_bytes(K, config.C, operands)), int(prep_block_bytes(problem, config))
     scan_smem = int(scan_smem_bytes(K, config, operands, problem.dtype.itemsize))
     scalars = ("scale", "lower_bound", "seq_len", "heads", "value_heads", "boundaries")
     prep = Launch(
@@ -119,7 +119,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     found = space(problem, arch)
     for BV in (64, 48, 32, 16):
         for stages in (4, 3, 2):
-            for groups in (2, 4, 8, 1):
+            for groups in (4, 8, 2, 16):
                 config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1)
                 if found.refusal(config) is None:
                     return config

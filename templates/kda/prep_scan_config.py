@@ -8,7 +8,7 @@ import numpy as np
 from tuner.arch import Arch
 
 from .operands import BF16 as BF16_OPERANDS
-from .operands import Operands, column_stride
+from .operands import Operands, column_stride, operands_of
 from .problem import Problem
 
 WARP = 32
@@ -24,7 +24,7 @@ class Config:
     loader: bool  # a warp of its own fills the stages, so that the others need fewer registers
     partials: int  # sums that the state's product with k is split into: shorter chains of mma
     ahead: int  # steps of 16 channels whose keys, and v, are loaded while the chunk before is finished
-    prep_groups: int  # threads of prep that share two channels, each C / prep_groups tokens
+    prep_groups: int  # threads of prep that share four channels, each C / prep_groups tokens
     prep_min_ctas: int  # blocks of prep that the registers of an SM must hold
 
 
@@ -58,27 +58,36 @@ def stage_bytes(K: int, c: Any, operands: Operands, itemsize: int) -> Any:
 
 
 def prep_threads(K: int, c: Any) -> Any:
-    return K // 2 * c.prep_groups
+    return K // 4 * c.prep_groups
 
 
 def token_registers(problem: Problem) -> int:
-    """That hold a thread's two channels of q, k and g of a token."""
-    return (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize) // 2
+    """That hold a thread's four channels of q, k and g of a token."""
+    return 2 * problem.dtype.itemsize + problem.gate_dtype.itemsize
 
 
 def tokens_fit(c: Any) -> Any:
-    """Whether a thread of prep has 2 to 16 tokens: all of one sub-chunk."""
-    return (2 * c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
+    """Whether a thread of prep has 1 to 16 tokens: all of one sub-chunk."""
+    return (c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
 
 
-def prep_smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any:
-    """Four tiles, the first sub-chunk's keys once more, T', P, M, sums of g, beta, row scales, a flag a warp."""
+def prep_smem_bytes(K: int, c: Any, operands: Operands, normalize: bool) -> Any:
+    """Besides the image: keys that decay to the end, T', P, M, beta, row scales, sums of g, a flag a warp. Where the
+    image's keys and queries do not count from the start of their sub-chunk, such ones too, and those that decay to
+    the end of the first."""
     C, warps, element = c.C, prep_threads(K, c) // WARP, operands.nbytes
     square_row = 16 * (element * C // 16 | 1)
     rest_row = element * K if element == BF16 else column_stride(element * K)
-    tiles = C * (3 * element * K + rest_row) + np.where(C > 16, element * 16 * K, 0)
-    squares = 2 * C * square_row + 4 * C * (C + 2 * element)
-    return tiles + squares + 4 * c.prep_groups * K + 12 * C + 4 * (-(-warps // 4) * 4)
+    counted_apart = (C > 16) | (operands.products > 1)
+    tiles = C * rest_row + np.where(counted_apart, 2 * C * element * K, 0) + np.where(C > 16, element * 16 * K, 0)
+    squares = 2 * C * square_row + 4 * C * (C + 16 // element)
+    return tiles + squares + 4 * C + 8 * C * normalize + 4 * c.prep_groups * K + 4 * (-(-warps // 4) * 4)
+
+
+def prep_block_bytes(problem: Problem, c: Any) -> Any:
+    """Of a block that makes one image and copies it out."""
+    K, operands = problem.key_dim, operands_of(problem)
+    return image_bytes(K, c.C, operands) + prep_smem_bytes(K, c, operands, problem.use_qk_l2norm_in_kernel)
 
 
 def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any:

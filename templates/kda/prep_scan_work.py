@@ -38,9 +38,9 @@ def prep_work(problem: Problem, config: Any) -> Work:
         warps=int(prep_threads(K, config)) // WARP,
         mma=mma,
         fma=chunks * prep.fma,
-        mufu=chunks * (2 + (not problem.safe_gate)) * C * K / WARP,
+        mufu=chunks * 2 * C * K / WARP,
         alu=chunks * prep.alu,
-        smem_wavefronts=chunks * prep.wavefronts,
+        smem_wavefronts=chunks * (prep.wavefronts + used_image_bytes(K, C, operands) / 128),  # copied out
         l2_bytes=float(_prep_bytes(problem, config, chunks)),
         dram_bytes=float(key_bytes(problem) + chunks * used_image_bytes(K, C, operands)),
         barriers=5 * chunks,
@@ -95,6 +95,14 @@ def images(problem: Problem, C: int) -> int:
     return problem.seq_len // C + problem.sequences if problem.use_cu_seqlens else -(-problem.seq_len // C)
 
 
+def prepared_row_bytes(problem: Problem) -> int:
+    """That preparing a token and head reads: q and k once more where the threads of a row are no part of a warp, and
+    its length is found first."""
+    again = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
+    keys = 2 * problem.dtype.itemsize * (1 + again)
+    return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
+
+
 def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
     """m16n8k16 of one chunk, or twice as many m16n8k8: M and P; the updates; P T'."""
     subs, blocks = C // 16, int(triangle_blocks(C))
@@ -134,14 +142,14 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
     operands = operands_of(problem)
     wide = operands.nbytes / 2  # 16-bit tiles are the measure
-    # Four tiles stored, P and M multiplied, the updates multiplied, stored and copied out.
-    prep_wavefronts = wide * (3.5 * elements + 24 * blocks * steps)
+    # Four tiles stored, P and M multiplied, the updates multiplied and stored.
+    prep_wavefronts = wide * (2.5 * elements + 24 * blocks * steps)
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # of the state, and of x and o
     halves = _halves(K, config, V, operands)
     return (
-        Instructions(14 * elements + C * C / 2, 6 * elements, prep_wavefronts),
+        Instructions(8 * elements + C * C / 2, 6 * elements, prep_wavefronts),
         Instructions(
             state + (config.partials - 1) * values + halves, packs + 4 * warps * steps + halves, scan_wavefronts
         ),
@@ -157,11 +165,10 @@ def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
 
 
 def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
-    """q, k and g in (twice where rows are normalised first), images out."""
+    """q, k and g in, images out."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
-    keys = 2 * problem.dtype.itemsize * (1 + problem.use_qk_l2norm_in_kernel)
-    row = problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
-    return tokens * row + chunks * int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
+    image = int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
+    return tokens * prepared_row_bytes(problem) + chunks * image
 
 
 def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:

@@ -40,12 +40,13 @@ struct Scan {
   }
   template <int kLoaders>
   static __device__ __forceinline__ void load_v(uint32_t s_stage, T const* g_v, int64_t stride, int tokens,
-                                                int thread) {
+                                                uint32_t thread) {
     constexpr int kElements = 16 / sizeof(T), kChunks = BV / kElements;
-#pragma unroll 4
-    for (int i = thread; i < C * kChunks; i += kLoaders) {
-      int const row = i / kChunks, chunk = i % kChunks;
-      bool const there = row < tokens;
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(C * kChunks, kLoaders); ++pass) {
+      uint32_t const i = thread + pass * kLoaders, row = i / kChunks, chunk = i % kChunks;
+      if (C * kChunks % kLoaders != 0 && i >= C * kChunks) break;
+      bool const there = int(row) < tokens;
       cp_async<16>(s_stage + kValues + Values::offset(row, chunk), g_v + (there ? row * stride : 0) + chunk * kElements,
                    there ? 16 : 0);
     }

@@ -16,7 +16,6 @@ from .prep_scan import plan as scan_plan
 from .prep_scan import refusal as refused_by_chunks
 from .prep_scan import space as scan_space
 from .prep_scan_config import register_estimate, scan_threads, thread_registers
-from .prep_scan_work import images
 from .problem import MAX_BLOCKS, Problem
 from .segmented_config import MERGE_STAGES, Config, merge_smem_bytes, merge_threads
 from .segmented_work import work
@@ -28,10 +27,8 @@ WIDEST_SPLIT = 176  # channels of a state that leave a thread registers to split
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
-    if problem.use_cu_seqlens:
-        return "packed sequences are not cut into segments: use prep_scan"
-    if problem.batch * SEGMENTS[0] > MAX_BLOCKS:
-        return f"batch {problem.batch}: so many sequences need no segments, and exceed the grid"
+    if problem.sequences * SEGMENTS[0] > MAX_BLOCKS:
+        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
     if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
         return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers of map: use prep_scan"
     return refused_by_chunks(problem, arch)
@@ -53,7 +50,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 ),
             ),
             Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
-            Constraint("segments fit the grid", lambda c: problem.batch * c.segments <= MAX_BLOCKS),
+            Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS),
         ),
     )
 
@@ -63,19 +60,21 @@ def plan(problem: Problem, config: Config) -> Plan:
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     chunks, smem = scan_plan(problem, config), int(merge_smem_bytes(K, config))
     prep, scan = chunks.launches
-    grid = (V // (2 * config.merge_columns), heads, problem.batch)
+    sequences = problem.sequences
+    grid = (V // (2 * config.merge_columns), heads, sequences)
+    merged = taken(problem, "cu_seqlens", "seq_len", "value_heads", "maps", "states")
     return Plan(
         launches=(
             prep,
             _scan_launch(problem, scan, "kda_map", (V + K) // config.BV, S - 1, "maps"),
-            Launch("kda_merge", grid, merge_threads(K), smem, ("seq_len", "value_heads", "maps", "states")),
+            Launch("kda_merge", grid, merge_threads(K), smem, merged),
             _scan_launch(problem, scan, "kda_scan", V // config.BV, S, "o", "final_state"),
         ),
         constants={**chunks.constants, "merge_stages": MERGE_STAGES, "merge_smem_bytes": smem},
         workspaces=(
             *chunks.workspaces,
-            Workspace("maps", DType.FP32, (problem.batch, heads, S - 2, K, K)),
-            Workspace("states", DType.FP32, (problem.batch, heads, S - 1, K, V)),
+            Workspace("maps", DType.FP32, (sequences, heads, S - 2, K, K)),
+            Workspace("states", DType.FP32, (sequences, heads, S - 1, K, V)),
         ),
     )
 
@@ -85,8 +84,10 @@ def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segmen
     return replace(
         scan,
         entry=entry,
-        grid=(blocks, problem.value_heads, problem.batch * segments),
-        arguments=taken(problem, "v", "initial_state", *written, "seq_len", "value_heads", "chunks", "states"),
+        grid=(blocks, problem.value_heads, problem.sequences * segments),
+        arguments=taken(
+            problem, "v", "cu_seqlens", "initial_state", *written, "seq_len", "value_heads", "chunks", "states"
+        ),
     )
 
 
@@ -94,8 +95,8 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Blocks as prep_scan's, and segments until there are enough of them. Two blocks on an SM where half of its
     registers hold the state and its operands."""
     found, operands, K = space(problem, arch), operands_of(problem), problem.key_dim
-    scans = (2, 1) if operands.products == 1 and operands.nbytes * K <= 512 else (1,)
-    for BV, stages, groups, ctas in product((64, 48, 32, 16), (4, 3, 2), (2, 4, 8, 1), scans):
+    scans = (2, 1) if operands.products == 1 and operands.nbytes * K <= 512 and K < 192 else (1,)
+    for BV, stages, groups, ctas in product((64, 48, 32, 16), (4, 3, 2), (4, 8, 2, 16), scans):
         segments, columns = _segments(problem, BV), _merge_columns(problem)
         config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1, segments, ctas, columns)
         if found.refusal(config) is None:
@@ -104,14 +105,14 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _segments(problem: Problem, BV: int) -> int:
-    blocks = -(-problem.value_dim // BV) * problem.value_heads * problem.batch
-    chunks = images(problem, 16)
+    blocks = -(-problem.value_dim // BV) * problem.value_heads * problem.sequences
+    chunks = -(-problem.mean_len // 16)
     return max(n for n in SEGMENTS if n == SEGMENTS[0] or (n * CHUNKS <= chunks and n * blocks <= BLOCKS))
 
 
 def _merge_columns(problem: Problem) -> int:
     """As many as leave a block for half of a large device's SMs."""
-    return 8 if problem.batch * problem.value_heads * problem.value_dim // 16 >= 64 else 4
+    return 8 if problem.sequences * problem.value_heads * problem.value_dim // 16 >= 64 else 4
 
 
 IMPLEMENTATION = Implementation(

@@ -11,7 +11,6 @@ from .optional import state_bytes
 from .prep_scan_config import WARP, scan_threads, triangle_blocks, used_image_bytes
 from .prep_scan_work import (
     chunk_count,
-    images,
     instructions,
     key_bytes,
     prep_work,
@@ -24,7 +23,8 @@ from .segmented_config import FP32, Config, merge_threads
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; other instructions are those that the mathematics needs."""
+    """mma, bytes and barriers are exact; packed sequences are taken to be of equal length. Other instructions are those
+    that the mathematics needs."""
     return (
         prep_work(problem, config),
         _map_work(problem, config, MapVisits.of(problem, config)),
@@ -45,7 +45,7 @@ def map_image_bytes(K: int, C: int, operands: Operands) -> int:
 
 def chunks_of_segments(problem: Problem, config: Config) -> list[int]:
     """Chunks of each segment that has any: as many in each as it takes, fewer in the last."""
-    NT = images(problem, config.C)
+    NT = -(-problem.mean_len // config.C)
     each = -(-NT // config.segments)
     return [min(each, NT - first) for first in range(0, NT, each)]
 
@@ -62,11 +62,11 @@ class MapVisits:
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "MapVisits":
-        heads, chunks = problem.batch * problem.value_heads, chunks_of_segments(problem, config)
+        heads, chunks = problem.sequences * problem.value_heads, chunks_of_segments(problem, config)
         first, inner = sum(chunks[:-1]), sum(chunks[1:-1])
         return cls(
             chunks=heads * first,
-            tokens=heads * min(problem.seq_len, first * config.C),
+            tokens=heads * min(problem.mean_len, first * config.C),
             columns=heads * (first * problem.value_dim + inner * problem.key_dim),
             states=heads * (len(chunks) - 1),
             maps=heads * max(0, len(chunks) - 2),
@@ -76,7 +76,7 @@ class MapVisits:
 def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
     """B of every segment but the last, A of those between: columns of the state without queries and o."""
     K, V, C, S = problem.key_dim, problem.value_dim, config.C, config.segments
-    heads, passes = problem.batch * problem.value_heads, visits.columns // config.BV  # chunks, by blocks
+    heads, passes = problem.sequences * problem.value_heads, visits.columns // config.BV  # chunks, by blocks
     operands, element = operands_of(problem), problem.dtype.itemsize
     image, mma = map_image_bytes(K, C, operands), map_mma(K, C, operands)
     share = mma / scan_mma(K, C, operands)
@@ -107,7 +107,7 @@ def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
 
 def _merge_work(problem: Problem, config: Config) -> Work:
     """A map times a state for every segment between the first and the last, in fp32."""
-    K, V, heads = problem.key_dim, problem.value_dim, problem.batch * problem.value_heads
+    K, V, heads = problem.key_dim, problem.value_dim, problem.sequences * problem.value_heads
     blocks, maps = V // (2 * config.merge_columns), max(0, len(chunks_of_segments(problem, config)) - 2)
     products = heads * maps * K * K * V / WARP
     states = FP32 * heads * K * V * (2 * maps + (maps > 0))  # each read once, and all but the first written
@@ -134,7 +134,7 @@ def _scan_work(problem: Problem, config: Config) -> Work:
     K, V, C = problem.key_dim, problem.value_dim, config.C
     operands, chunks, blocks = operands_of(problem), chunk_count(problem, C), V // config.BV
     image = int(used_image_bytes(K, C, operands))
-    heads, segments = problem.batch * problem.value_heads, chunks_of_segments(problem, config)
+    heads, segments = problem.sequences * problem.value_heads, chunks_of_segments(problem, config)
     moved = cost(problem).bytes - key_bytes(problem) + FP32 * heads * (len(segments) - 1) * K * V  # v, o and states
     mma = chunks * V // 16 * scan_mma(K, C, operands)
     _, scan = instructions(problem, config)

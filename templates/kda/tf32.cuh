@@ -52,6 +52,9 @@ struct Tf32Operands {
     uint2 const pair = make_uint2(element(lo), element(hi));
     *reinterpret_cast<uint2*>(p) = pair;
   }
+  static __device__ __forceinline__ void put(void* p, float const (&x)[4]) {
+    *reinterpret_cast<uint4*>(p) = make_uint4(element(x[0]), element(x[1]), element(x[2]), element(x[3]));
+  }
   // A lane's two elements of a row of an accumulator tile.
   static __device__ __forceinline__ void put_columns(unsigned char* row, int lane, float lo, float hi) {
     put(row + 4 * (lane % 4), lo);
@@ -90,7 +93,7 @@ struct Tf32Operands {
   }
 
   // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
-  static constexpr __host__ __device__ int decay(int channel) {
+  static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 4 * 16 + channel / 8 * 8 + channel % 8 / 4 * 4;
   }
 
@@ -103,7 +106,7 @@ struct Tf32Operands {
     static constexpr int kRestRow = column_stride(4 * K);
     static constexpr int kRestBytes = C * kRestRow;
 
-    static __device__ __forceinline__ uint32_t rest(int row, int pair) { return row * kRestRow + 8 * pair; }
+    static __device__ __forceinline__ uint32_t rest(int row, int quad) { return row * kRestRow + 16 * quad; }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 64 * j; }
 
     // A row of (I + M)^-1, times diag(beta).

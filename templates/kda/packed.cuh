@@ -1,0 +1,27 @@
+// Where the images of packed sequences lie: those of sequence n from cu_seqlens[n] / C + n on, so that no two share a
+// place, whatever the lengths.
+#pragma once
+#include "kda/token.cuh"
+
+// Where the images of sequence n begin, in a head.
+template <int C, class Index>
+__device__ __forceinline__ int first_image(Index const* cu_seqlens, int n) {
+  return cu_seqlens ? int(cu_seqlens[n] / C) + n : 0;
+}
+// The sequence that image `index` belongs to, of `count`.
+template <int C, class Index>
+__device__ __forceinline__ int sequence_of(Index const* cu_seqlens, int count, int index) {
+  int low = 0, high = count;  // first_image(low) <= index < first_image(high)
+  while (high - low > 1) {
+    int const middle = (low + high) / 2;
+    (first_image<C>(cu_seqlens, middle) <= index ? low : high) = middle;
+  }
+  return low;
+}
+// The first image of a head of sequence n, of `count`, among those of all heads.
+template <int C, class Index>
+__device__ __forceinline__ int64_t image_of(Index const* cu_seqlens, Sequence const& at, int n, int count, int head,
+                                            int heads, int seq_len) {
+  int64_t const each = cu_seqlens ? seq_len / C + count : (seq_len + C - 1) / C;
+  return (int64_t(at.batch) * heads + head) * each + first_image<C>(cu_seqlens, n);
+}

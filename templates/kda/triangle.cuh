@@ -1,0 +1,160 @@
+// What becomes of a chunk's decayed keys and queries in shared memory: their triangle's inverse, and what it folds.
+#pragma once
+#include "kda/image.cuh"
+#include "thread.cuh"
+
+// kThreads threads work on an image in shared memory, and beside it on tiles of their own.
+template <int K, int C, int kBlockThreads, class Operands>
+struct Triangle {
+  using Image = ::Image<K, C, Operands>;
+  using Folds = typename Operands::template Folds<K, C>;
+  using Rows = typename Image::Rows;
+  using Square = typename Folds::Square;  // a [C, C] tile
+  static constexpr int kElement = Operands::kBytes;
+  static constexpr int kThreads = kBlockThreads;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kSubs = C / 16;
+  // Whether keys and queries that count from the start of their sub-chunk are those of the image.
+  static constexpr bool kInImage = kSubs == 1 && Operands::kCentre == 0;
+  // Floats of a row of M: rows that a warp stores together begin in different banks.
+  static constexpr int kTriangleStride = C + 16 / kElement;
+  static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
+
+  // Byte offsets in the threads' own shared memory. k e^-G needs none: it lies where the image's updates will be.
+  static constexpr int kOwnTile = kInImage ? 0 : Image::kTileBytes;
+  static constexpr int kQueries = 0;                                     // q e^G
+  static constexpr int kKeys = kQueries + kOwnTile;                      // -k e^G
+  static constexpr int kRest = kKeys + kOwnTile;                         // k e^(G_last - G) to the end of the chunk
+  static constexpr int kSubRest = kRest + Folds::kRestBytes;             // the same to the end of the first sub-chunk
+  static constexpr int kT = kSubRest + (kSubs > 1 ? 16 * kElement * K : 0);  // T' = (I + M)^-1 diag(beta)
+  static constexpr int kP = kT + C * Square::kRowBytes;                  // tril(q e^G (k e^-G)ᵀ)
+  static constexpr int kTriangle = kP + C * Square::kRowBytes;           // M, fp32
+  static constexpr int kBeta = kTriangle + 4 * C * kTriangleStride;
+  static constexpr int kTriangleBytes = kBeta + 4 * C;
+
+  unsigned char* smem;
+  uint32_t thread;
+  unsigned char* image;  // in shared memory as well
+
+  __device__ __forceinline__ int warp() const { return int(thread / 32); }
+  __device__ __forceinline__ int lane() const { return int(thread % 32); }
+  __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(smem + offset); }
+  __device__ __forceinline__ unsigned char* queries() const {
+    return kInImage ? image + Image::kQueries : smem + kQueries;
+  }
+  __device__ __forceinline__ unsigned char* keys() const { return kInImage ? image + Image::kKeys : smem + kKeys; }
+  __device__ __forceinline__ unsigned char* inverse_keys() const { return image + Image::kUpdates; }
+  static __device__ __forceinline__ int rows(int sub) { return sub * 16 * Rows::kRowBytes; }
+
+  // M and P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal are wanted.
+  __device__ __forceinline__ void scores(bool diagonal) const {
+    constexpr int kTasks = 2 * Image::kBlocks;
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(kTasks, kWarps); ++pass) {
+      int const task = warp() + pass * kWarps;
+      if (task >= kTasks) break;
+      int const block = task / 2, i = block > 0, j = block > 1;
+      if (i == j && !diagonal) continue;
+      float r[2][4];
+      multiply_keys(r, shared_address(task % 2 ? queries() : keys()), i, j);
+      if (task % 2)
+        store_scores(r, i, j);
+      else
+        store_triangle(r, i, j);
+    }
+  }
+  // Two sums, of every other step, so that products wait half as long for each other.
+  __device__ __forceinline__ void multiply_keys(float (&r)[2][4], uint32_t s_rows, int i, int j) const {
+    uint32_t const a = s_rows + rows(i) + rows_by_lane<Rows>(lane());
+    uint32_t const s_keys = shared_address(i == j ? inverse_keys() + rows(i) : smem + kSubRest);
+    uint32_t const b = s_keys + Operands::template columns_by_lane<Rows>(lane());
+    float r_sums[2][1][2][4] = {};
+#pragma unroll
+    for (int step = 0; step < K / Operands::kStep; ++step) {
+      typename Operands::A r_a[1];
+      Operands::load(r_a[0], Rows::advance(a, 2 * step));
+      multiply_rows<Rows, Operands>(r_sums[step % 2], r_a, Rows::advance(b, 2 * step));
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) r[e / 4][e % 4] = r_sums[0][0][e / 4][e % 4] + r_sums[1][0][e / 4][e % 4];
+  }
+  // A block of P: zeros above the diagonal.
+  __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
+      int const high = e / 2 * 8 + Operands::column(lane(), 1);
+      float const* keep = &r[e / 2][e % 2 * 2];
+      Operands::put_columns(smem + kP + (i * 16 + row) * Square::kRowBytes + kElement * (j * 16 + e / 2 * 8), lane(),
+                            i > j || low <= row ? keep[0] : 0, i > j || high <= row ? keep[1] : 0);
+    }
+  }
+  // A block of M: zeros on the diagonal and above.
+  __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
+    float const beta[2] = {-floats(kBeta)[i * 16 + lane() / 4], -floats(kBeta)[i * 16 + lane() / 4 + 8]};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
+      int const high = e / 2 * 8 + Operands::column(lane(), 1);
+      float* s_row = floats(kTriangle) + (i * 16 + row) * kTriangleStride + j * 16;
+      float2 const x = make_float2(i > j || low < row ? r[e / 2][e % 2 * 2] * beta[e % 2] : 0,
+                                   i > j || high < row ? r[e / 2][e % 2 * 2 + 1] * beta[e % 2] : 0);
+      if constexpr (kElement == 2)  // the columns are neighbours
+        *reinterpret_cast<float2*>(s_row + low) = x;
+      else
+        s_row[low] = x.x, s_row[high] = x.y;
+    }
+  }
+
+  // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32. An element that is
+  // known leaves all others at once: they wait for one fma each.
+  __device__ __forceinline__ void solve() const {
+    if (warp() != 0 || lane() >= C) return;
+    float x[C];
+#pragma unroll
+    for (int j = 0; j < C; ++j) x[j] = lane() == j ? 1.f : 0.f;
+#pragma unroll
+    for (int m = C - 1; m > 0; --m)
+#pragma unroll
+      for (int j = (m - 1) / 4 * 4; j >= 0; j -= 4) {
+        float4 const row = *reinterpret_cast<float4 const*>(floats(kTriangle) + m * kTriangleStride + j);
+        if (j + 3 < m) x[j + 3] -= x[m] * row.w;
+        if (j + 2 < m) x[j + 2] -= x[m] * row.z;
+        if (j + 1 < m) x[j + 1] -= x[m] * row.y;
+        x[j] -= x[m] * row.x;
+      }
+    Folds::store_inverse(smem + kT, lane(), x, floats(kBeta));
+  }
+
+  // The updates T'ᵀ (k e^(G_last - G)) to the image: 16 channels a warp.
+  __device__ __forceinline__ void fold_keys() const {
+    uint32_t const s_base = shared_address(smem);
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(K / 16, kWarps); ++pass) {
+      int const step = warp() + pass * kWarps;
+      if (step >= K / 16) break;
+#pragma unroll
+      for (int j = 0; j < kSubs; ++j) {
+        float r[2][4] = {};
+#pragma unroll
+        for (int i = j; i < kSubs; ++i) Folds::keys(r, s_base + kT, s_base + kRest, smem + kRest, i, j, step, lane());
+        Folds::store_keys(image + Image::kUpdates, r, j, step, lane());
+      }
+    }
+  }
+
+  // P T' by the last warp, to the image.
+  __device__ __forceinline__ void fold_queries() const {
+    if (warp() != kWarps - 1) return;
+    uint32_t const s_base = shared_address(smem);
+#pragma unroll
+    for (int i = 0; i < kSubs; ++i)
+#pragma unroll
+      for (int j = 0; j <= i; ++j) {
+        float r[2][4] = {};
+#pragma unroll
+        for (int m = j; m <= i; ++m) Folds::queries(r, s_base + kP, s_base + kT, i, m, j, lane());
+        Folds::store_queries(image + Image::kOutput + Image::kBlockBytes * Image::block(i, j), r, lane());
+      }
+  }
+};
