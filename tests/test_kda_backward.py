@@ -27,12 +27,18 @@ NAIVE, CHUNKED = (operators.implementation("kda_backward", name) for name in ("n
 
 SMALL = Problem(key_dim=64, value_dim=64, use_initial_state=True, use_final_gradient=True)
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+GATES = {
+    "softplus": {"use_gate_in_kernel": True, "use_dt_bias": True},
+    "softplus_without_bias": {"use_gate_in_kernel": True},
+    "bounded": {"use_gate_in_kernel": True, "use_dt_bias": True, "use_lower_bound": True},
+}
 FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
 TINY = replace(SMALL, key_dim=16, value_dim=32, seq_len=19, heads=1, value_heads=2, **FP32)
 BASE = Config(
     BV=32,
     rows=16,
     stages=3,
+    span=1,
     channels=32,
     prepare_warps=2,
     prepare_ctas=1,
@@ -45,7 +51,7 @@ CASES = {
     "rows32_two_stages_narrow_slabs": (SMALL, replace(BASE, rows=32, stages=2, channels=16, gradient_steps=2)),
     "safe_gate_fp16_fp32_gate": (
         replace(SMALL, safe_gate=True, dtype=DType.FP16, gate_dtype=DType.FP32, use_initial_state=False),
-        replace(BASE, BV=64, prepare_ctas=4, gradient_ctas=2),
+        replace(BASE, BV=64, span=2, prepare_ctas=4, gradient_ctas=2),
     ),
     "dims_without_full_swizzle_fp32_beta": (
         replace(SMALL, key_dim=48, value_dim=48, beta_dtype=DType.FP32, use_final_gradient=False),
@@ -59,12 +65,25 @@ CASES = {
         replace(SMALL, key_dim=16, value_dim=16, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True),
         replace(BASE, BV=16, channels=16),
     ),
+    "gate_in_the_kernel_v_first_fp32_gate": (
+        replace(SMALL, **GATES["softplus"], state_v_first=True, gate_dtype=DType.FP32),
+        replace(BASE, gradient_chunks=1),
+    ),
+    "bounded_gate_of_normalised_rows": (
+        replace(SMALL, **GATES["bounded"], **RAW, safe_gate=True, key_dim=48, value_dim=32),
+        replace(BASE, channels=16),
+    ),
+    "two_slabs_a_warp_normalised": (
+        replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"]),
+        replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, gradient_chunks=1),
+    ),
     "k256_v16_wide_slabs": (
         replace(SMALL, key_dim=256, value_dim=16),
         replace(BASE, BV=16, stages=4, channels=64, prepare_warps=1, gradient_chunks=1),
     ),
 }
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta", "initial_state": "dh0"}
+GATED = {**GRADIENTS, "A_log": "dA_log", "dt_bias": "ddt_bias"}
 
 
 def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
@@ -97,6 +116,7 @@ def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
         ({"batch": 70000}, "sequences 70000"),
         ({"batch": 2, "use_cu_seqlens": True}, "batch 2"),
         ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),
+        ({"use_dt_bias": True}, "use_gate_in_kernel"),
     ],
 )
 def test_what_no_kernel_takes_is_refused_by_name_and_value(fields: dict[str, Any], named: str) -> None:
@@ -116,7 +136,7 @@ def assert_slope(problem: Problem, name: str, kind: str) -> None:
         return float(np.sum(outputs["o"] * arrays["d_o"]) + np.sum(outputs["final_state"] * arrays["dht"]))
 
     slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
-    found = float(np.sum(OPERATOR.reference(problem, arrays)[GRADIENTS[name]] * direction))
+    found = float(np.sum(OPERATOR.reference(problem, arrays)[GATED[name]] * direction))
     assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
@@ -131,9 +151,16 @@ def test_the_reference_is_the_slope_before_norms_and_sigmoid_too(name: str) -> N
     assert_slope(replace(TINY, **RAW), name, "weak_gate")
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("gate", ["softplus", "bounded"])
+def test_the_reference_is_the_slope_before_the_gate_too(gate: str, name: str) -> None:
+    assert_slope(replace(TINY, **GATES[gate]), name, "strong_gate")
+
+
+@pytest.mark.parametrize("name", GATED)
 def test_the_reference_is_the_slope_for_packed_sequences_too(name: str) -> None:
-    assert_slope(replace(TINY, use_cu_seqlens=True, boundaries=5), name, "weak_gate")
+    packed = replace(TINY, use_cu_seqlens=True, boundaries=5, state_v_first=True, **GATES["softplus"])
+    assert_slope(packed, name, "weak_gate")
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -165,7 +192,7 @@ def test_a_call_names_the_gradient_of_o_as_its_peers_do_and_leaves_absent_states
     assert request.scalars == {"scale": 0.5}
 
 
-@pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"layout": "tbhd"}, {"scale": float("nan")}, {"lower_bound": 1.0}, {"A_log": 1}])
 def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         kda_backward(*[object()] * 6, **wrong)
@@ -179,9 +206,15 @@ def test_naive_is_right_for_fp32_tensors() -> None:
     assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]))
 
 
+@pytest.mark.parametrize("gate", GATES)
+def test_naive_is_right_before_the_gate_and_for_v_first_states(gate: str) -> None:
+    problem = replace(SMALL, key_dim=16, value_dim=48, state_v_first=True, **GATES[gate], **FP32)
+    assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]))
+
+
 @pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda each: each.name)
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
-    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True)
+    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **GATES["softplus"])
     assert_right(implementation, problem, implementation.default(problem, ARCHES["sm_90a"]))
 
 
@@ -194,6 +227,30 @@ def test_chunked_is_right(case: str) -> None:
 def test_chunks_are_right_for_every_kind_of_input(kind: str) -> None:
     problem = replace(SMALL, seq_len=45, heads=1)
     arrays, outputs, _ = run(CHUNKED, problem, BASE, PLAIN[0], kind)
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+def test_the_gradients_of_the_gates_parameters_do_not_depend_on_the_schedule() -> None:
+    problem = replace(SMALL, seq_len=77, batch=2, heads=1, **GATES["softplus"], gate_dtype=DType.FP32)
+    arrays = drawn(problem)
+    first, second = (emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, mode)[0] for mode in PLAIN)
+    for name in ("dA_log", "ddt_bias"):
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_what_a_token_gives_to_its_own_key_and_query_costs_a_strong_gates_gradient_no_precision() -> None:
+    problem = replace(SMALL, seq_len=77, heads=1)
+    arrays, outputs, _ = run(CHUNKED, problem, BASE, PLAIN[0], "strong_gate")
+    assert distance(outputs["dg"], OPERATOR.reference(problem, arrays)["dg"])[0] < 5e-3
+
+
+@pytest.mark.parametrize("gate", [-1e4, -np.inf])
+def test_a_token_that_forgets_all_by_far_leaves_the_others_their_precision(gate: float) -> None:
+    problem = replace(SMALL, seq_len=45, heads=1)
+    arrays = drawn(problem)
+    arrays["g"][:, (3, 20), :, ::2] = gate
+    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
     for error in errors(OPERATOR, problem, arrays, outputs):
         assert error.ok, error
 
@@ -221,21 +278,23 @@ def test_tokens_get_nothing_from_the_gradients_of_earlier_outputs() -> None:
 
 
 def test_an_application_gets_all_gradients_in_the_dtypes_and_the_layout_of_its_tensors() -> None:
-    problem = replace(SMALL, key_dim=16, value_dim=32, seq_len=20, heads=1, value_heads=2, gate_dtype=DType.FP32)
+    fields = {"key_dim": 16, "value_dim": 32, "seq_len": 20, "heads": 1, "value_heads": 2, "gate_dtype": DType.FP32}
+    problem = replace(SMALL, **fields, **GATES["softplus"])
     arrays = drawn(problem)
-    first = {name: np.moveaxis(arrays[name], 1, 2).copy() for name in ("q", "k", "v", "g", "d_o")}
+    first = {name: np.moveaxis(arrays[name], 1, 2).copy() for name in ("q", "k", "v", "g", "beta", "d_o")}
     found = dispatcher.kda_backward(
-        *(first[name] for name in ("q", "k", "v", "g")),
-        arrays["beta"],
-        first["d_o"],
+        *first.values(),
         arrays["dht"],
         initial_state=arrays["initial_state"],
+        use_gate_in_kernel=True,
+        A_log=arrays["A_log"],
+        dt_bias=arrays["dt_bias"].reshape(-1),
         layout="bhtd",
     )
-    assert [x.dtype for x in found[:4]] == [first[name].dtype for name in ("q", "k", "v", "g")]
+    assert [x.dtype for x in found[:5]] == [first[name].dtype for name in ("q", "k", "v", "g", "beta")]
     exact = OPERATOR.reference(problem, arrays)
-    for name, x in zip(GRADIENTS.values(), found, strict=True):
-        rows = x if name in ("dbeta", "dh0") else np.moveaxis(x, 2, 1)
+    for name, x in zip(GATED.values(), found, strict=True):
+        rows = x if name in ("dh0", "dA_log", "ddt_bias") else np.moveaxis(x, 2, 1)
         assert distance(rows, exact[name])[0] < 1e-2, name
 
 
@@ -251,15 +310,19 @@ def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
-        ({"value_heads": 2}, BASE),
-        ({"key_dim": 48, "value_dim": 32, "use_initial_state": False}, replace(BASE, rows=32, channels=16)),
+        ({"value_heads": 2}, replace(BASE, span=2)),
+        (
+            {"key_dim": 48, "value_dim": 32, "seq_len": 60, "use_initial_state": False},
+            replace(BASE, rows=32, span=2, channels=16),
+        ),
         ({"value_heads": 2, "use_qk_l2norm_in_kernel": True}, BASE),
+        ({"value_heads": 2, **GATES["softplus"], "gate_dtype": DType.FP32}, BASE),
     ],
 )
 def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
     fields: dict[str, Any], config: Config
 ) -> None:
-    problem = replace(SMALL, seq_len=45, heads=1, **{"value_heads": 1, **fields})
+    problem = replace(SMALL, heads=1, **{"value_heads": 1, "seq_len": 45, **fields})
     _, _, done = run(CHUNKED, problem, config, CHECKED[0])
     work = CHUNKED.work(problem, config, gpu("H200"))
     assert sum(each.mma for each in work) == done.counters.mma_m16n8k16
@@ -272,8 +335,12 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
 
 
 def test_defaults_compile_without_spills_also_where_registers_are_scarcest() -> None:
-    dims = {"sm_80": (64, 64), "sm_90a": (256, 256), "sm_100a": (240, 240), "sm_120a": (160, 160)}
-    problems = {name: replace(SMALL, key_dim=K, value_dim=V) for name, (K, V) in dims.items()}
+    problems = {
+        "sm_80": replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"]),
+        "sm_90a": replace(SMALL, key_dim=256, value_dim=256),
+        "sm_100a": replace(SMALL, key_dim=240, value_dim=240),
+        "sm_120a": SMALL,
+    }
     jobs = [
         (render(OPERATOR, CHUNKED, problem, CHUNKED.default(problem, ARCHES[name])), Options(arch=name))
         for name, problem in problems.items()

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tuner import dispatcher  # noqa: E402
 from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.operators import load  # noqa: E402
@@ -87,6 +88,14 @@ def test_a_gradient_that_repeats_one_element_is_taken() -> None:
 def test_there_is_no_gradient_through_lse() -> None:
     _, lse = torch.ops.tuner.flash_attention(*(each.requires_grad_() for each in qkv()))
     assert not lse.requires_grad
+
+
+@pytest.mark.parametrize("beta", [0.5, 1])
+def test_a_number_is_taken_where_an_operator_takes_a_number_or_an_array(beta: float) -> None:
+    q, k, v = (torch.randn(1, 7, 2, 16).bfloat16() for _ in range(3))
+    o, _ = torch.ops.tuner.linear_attention(q, k, v, beta)
+    assert torch.equal(o, dispatcher.linear_attention(q, k, v, beta)[0])
+    assert torch.ops.tuner.linear_attention(q.to("meta"), k.to("meta"), v.to("meta"), beta)[0].shape == o.shape
 
 
 def test_tensors_that_require_grad_are_refused_where_there_is_no_backward() -> None:

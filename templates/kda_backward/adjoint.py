@@ -9,16 +9,16 @@ import numpy as np
 from tuner.dtype import DType
 from tuner.operator import Array, Arrays
 
-from ..kda.recurrence import L2_EPSILON
+from ..kda.recurrence import L2_EPSILON, LOWER_BOUND, gate
 from .problem import Problem
 
 
 def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, arrays: Arrays) -> Arrays:
     """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
-    found = []
+    found: list[Arrays] = []
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
         if last == first:  # a sequence without a token hands the gradient of its state on
-            shape = (1, problem.value_heads, problem.key_dim, problem.value_dim)
+            shape = (1, problem.value_heads, problem.state_rows, problem.state_columns)
             kept = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
             found.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
             continue
@@ -28,6 +28,8 @@ def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, 
         found.append(compute(alone, {**arrays, **tokens, **states}))
     gradients = {name: [each[name] for each in found if name in each] for name in ("dq", "dk", "dv", "dg", "dbeta")}
     joined = {name: np.concatenate(parts, axis=1) for name, parts in gradients.items()}
+    for name in ("dA_log", "ddt_bias"):
+        joined[name] = np.sum([each[name] for each in found if name in each], axis=0)
     return {**joined, "dh0": np.concatenate([each["dh0"] for each in found])}
 
 
@@ -51,7 +53,7 @@ _TOKENS = ("q", "k", "v", "g", "beta", "d_o")
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """dq, dk, dv, dg, dbeta and dh0 in float64, one token after the other."""
+    """All gradients in float64, one token after the other."""
     if problem.use_cu_seqlens:
         return by_sequence(reference, problem, arrays)
     return outputs(problem, arrays, adjoint(operands(problem, arrays, np.float64)))
@@ -106,16 +108,18 @@ def operands(problem: Problem, arrays: Arrays, precision: type) -> Operands:
     q, k = (np.repeat(named.pop(name), problem.group, axis=1) for name in ("q", "k"))
     if problem.use_beta_sigmoid_in_kernel:
         named["beta"] = sigmoid(problem, named["beta"])
+    if problem.use_gate_in_kernel:
+        named["g"] = gate(problem.forward(), named["g"].astype(np.float64), arrays).astype(precision)
     scale = float(arrays.get("scale", problem.key_dim**-0.5))
     zeros: Array = np.zeros((problem.batch, problem.value_heads, problem.key_dim, problem.value_dim), precision)
-    state = arrays["initial_state"].astype(precision) if problem.use_initial_state else zeros
-    d_state = arrays["dht"].astype(precision) if problem.use_final_gradient else zeros
+    state = _stored(problem, arrays["initial_state"].astype(precision)) if problem.use_initial_state else zeros
+    d_state = _stored(problem, arrays["dht"].astype(precision)) if problem.use_final_gradient else zeros
     return Operands(q=q * precision(scale), k=k, **named, state=state, d_state=d_state, scale=scale)
 
 
 def outputs(problem: Problem, arrays: Arrays, found: Arrays) -> Arrays:
     """Gradients a value head as the operator returns them: tokens first, dq and dk summed over each group, and carried
-    through the normalisation of q and k, and the sigmoid of beta, where there are such."""
+    through the normalisation of q and k, the sigmoid of beta and the gate of g, where there are such."""
     result = {name: np.moveaxis(found[name], 1, 2).astype(np.float64) for name in ("dq", "dk", "dv", "dg", "dbeta")}
     for name in ("dq", "dk"):
         by_group = (problem.batch, problem.seq_len, problem.heads, problem.group, problem.key_dim)
@@ -125,7 +129,31 @@ def outputs(problem: Problem, arrays: Arrays, found: Arrays) -> Arrays:
     if problem.use_beta_sigmoid_in_kernel:
         beta = sigmoid(problem, arrays["beta"].astype(np.float64))
         result["dbeta"] = result["dbeta"] * beta * (1 - beta / (1 + problem.allow_neg_eigval))
-    return {**result, "dh0": found["dh0"][: problem.initial_states].astype(np.float64)}
+    states = _stored(problem, found["dh0"].astype(np.float64))
+    return {**result, **_before_gate(problem, arrays, result["dg"]), "dh0": states[: problem.initial_states]}
+
+
+def _before_gate(problem: Problem, arrays: Arrays, d_gate: Array) -> Arrays:
+    """dg, dA_log and ddt_bias from the gradient [B, T, HV, K] of the logarithm of the decay."""
+    shapes = {"dA_log": (problem.gate_heads,), "ddt_bias": (problem.bias_heads, problem.key_dim)}
+    if not problem.use_gate_in_kernel:
+        return {"dg": d_gate, **{name: np.zeros(shape) for name, shape in shapes.items()}}
+    bias = arrays["dt_bias"].astype(np.float64) if problem.use_dt_bias else 0
+    x, rate = arrays["g"].astype(np.float64) + bias, np.exp(arrays["A_log"].astype(np.float64))[:, None]
+    if problem.use_lower_bound:
+        inside = 1 / (1 + np.exp(-rate * x))
+        slope = arrays.get("lower_bound", LOWER_BOUND) * inside * (1 - inside) * rate
+        to_rate = slope * x
+    else:
+        slope, to_rate = -rate / (1 + np.exp(-x)), -rate * np.logaddexp(0, x)
+    dg = d_gate * slope
+    bias_sum = np.sum(dg, axis=(0, 1))[: problem.bias_heads]
+    return {"dg": dg, "dA_log": np.sum(d_gate * to_rate, axis=(0, 1, 3)), "ddt_bias": bias_sum}
+
+
+def _stored(problem: Problem, state: Array) -> Array:
+    """A state [..., K, V] as it is stored, or the other way round."""
+    return np.swapaxes(state, -1, -2) if problem.state_v_first else state
 
 
 def sigmoid(problem: Problem, x: Array) -> Array:
@@ -150,7 +178,8 @@ def _before_normalising(x: Array, gradient: Array) -> Array:
 
 def to_dtypes(problem: Problem, found: Arrays) -> Arrays:
     """Outputs with the rounding of their dtypes."""
-    dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype, "dh0": DType.FP32}
+    dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype}
+    dtypes |= dict.fromkeys(("dh0", "dA_log", "ddt_bias"), DType.FP32)
     return {name: each.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, each in found.items()}
 
 

@@ -10,14 +10,14 @@ from ..kda import cases as forward
 from .problem import Problem
 
 INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes")
-_FORWARD = ("q", "k", "v", "g", "beta", "cu_seqlens", "initial_state")
+_FORWARD = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "initial_state")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """kda's inputs of that kind, and gradients of its outputs that are drawn like them."""
     drawn = forward.inputs(problem.forward(), rng, kind)
     d_o = rng.standard_normal((problem.batch, problem.seq_len, problem.value_heads, problem.value_dim))
-    dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.key_dim, problem.value_dim))
+    dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.state_rows, problem.state_columns))
     return {
         **{name: drawn[name] for name in _FORWARD},
         "d_o": d_o.astype(problem.dtype.numpy),

@@ -22,9 +22,10 @@ from .chunked_config import (
     scan_registers,
     scan_smem_bytes,
     scan_threads,
+    slab_warps,
 )
 from .chunked_work import chunks, work
-from .optional import pointers, taken
+from .optional import GATE_THREADS, gate_launch, gate_sums, pointers, taken
 from .problem import Problem
 
 _SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans leave for the gradients
@@ -44,6 +45,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "BV": (16, 32, 48, 64, 96, 128),
             "rows": (16, 32),
             "stages": (2, 3, 4),
+            "span": (1, 2),
             "channels": (16, 32, 64),
             "prepare_warps": (1, 2, 4, 8),
             "prepare_ctas": (1, 2, 4),
@@ -87,11 +89,14 @@ def plan(problem: Problem, config: Config) -> Plan:
         "gradient_smem_bytes": int(gradient_smem_bytes(K, config, normalized=problem.use_qk_l2norm_in_kernel)),
         "forward_smem_bytes": int(scan_smem_bytes(forward_bytes(K), config)),
         "reverse_smem_bytes": int(scan_smem_bytes(reverse_bytes(K), config)),
+        "slab_warps": int(slab_warps(K, config)),
+        "gate_threads": GATE_THREADS,
     }
     spaces = (
         Workspace("images", DType.INT32, (B, HV, NT, image_bytes(K) // 4)),
-        *(Workspace(name, DType.BF16, (B, HV, NT, K, V)) for name in _SCANNED[:2]),
+        *(Workspace(name, DType.BF16, (B, HV, problem.pieces(CHUNK * config.span), K, V)) for name in _SCANNED[:2]),
         *(Workspace(name, DType.BF16, (B, HV, NT, CHUNK, V)) for name in _SCANNED[2:]),
+        *gate_sums(problem, NT),
     )
     return Plan(_launches(problem, config, sizes), {**sizes, **pointers(problem)}, spaces)
 
@@ -99,7 +104,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[Launch, ...]:
     B, HV, NT = problem.batch, problem.value_heads, chunks(problem)
     heads = ("seq_len", "heads", "value_heads", "boundaries")
-    outputs = ("dq", "dk", "dg", "dbeta")
+    keys = ("q", "k", "g", "beta", "A_log", "dt_bias", "scale", "lower_bound", "cu_seqlens")
     columns = (problem.value_dim // config.BV, HV, problem.sequences)
     return (
         Launch(
@@ -107,7 +112,7 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
             (-(-NT // config.prepare_warps), HV, B),
             WARP * config.prepare_warps,
             smem["prepare_smem_bytes"],
-            taken(problem, "q", "k", "g", "beta", "cu_seqlens", "scale", *heads, "images"),
+            taken(problem, *keys, *heads, "images"),
         ),
         Launch(
             "kda_backward_forward",
@@ -140,22 +145,22 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
             (-(-NT // config.gradient_chunks), problem.heads, B),
             int(gradient_threads(problem.key_dim, config)),
             smem["gradient_smem_bytes"],
-            taken(
-                problem, *("q", "k", "g", "beta", "d_o", "cu_seqlens"), *outputs, "scale", *heads, "images", *_SCANNED
-            ),
+            taken(problem, *keys, "d_o", "dq", "dk", "dg", "dbeta", *heads, "images", *_SCANNED, "gate_sums"),
         ),
+        *gate_launch(problem),
     )
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Narrow blocks, and few channels a warp: what fits every arch and does not spill, but for V = 16 (README).
-    Two blocks of gradients on an SM where that leaves a thread 255 registers."""
+    """Narrow blocks, few channels a warp, and half of the states: what fits every arch and does not spill. As many
+    warps of gradients on an SM as leave a thread 255 registers; the two chunks that share a state in one block."""
     found, K = space(problem, arch), problem.key_dim
     # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
-            for channels, ctas in ((32, 2 if K <= 128 else 1), (16, 1)):
-                config = Config(BV, 16, stages, channels, 4, 2, max(1, 4 * channels // K), ctas, 1)
+            for channels, span in ((32, 2), (16, 2), (16, 1)):
+                chunks = max(2 if channels == 32 and K <= 128 else 1, 4 * channels // K)
+                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, 2 if 16 < K <= 64 else 1, 1)
                 if found.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")

@@ -17,6 +17,7 @@ class Config:
     BV: int  # columns of the state a block of forward and reverse
     rows: int  # of them, a warp: rows of the transposed state
     stages: int  # slots for chunks: one is read while the others are filled
+    span: int  # chunks from one stored state to the next: memory for arithmetic
     channels: int  # of q, k and g, a warp of gradients
     prepare_warps: int  # a block: chunks it prepares
     prepare_ctas: int  # blocks of prepare that the registers of an SM must hold
@@ -59,13 +60,19 @@ def prepare_smem_bytes(K: int, c: Any) -> Any:
     return c.prepare_warps * (-(-(tile_bytes(K) + squares) // 128) * 128)
 
 
+def slab_warps(K: int, c: Any) -> Any:
+    """That share a chunk's slabs of channels; of over 12 each takes two, since more threads have too few registers."""
+    slabs = K // c.channels
+    return np.where(slabs > 12, (slabs + 1) // 2, slabs)
+
+
 def gradient_threads(K: int, c: Any) -> Any:
-    return WARP * c.gradient_chunks * (K // c.channels)
+    return WARP * c.gradient_chunks * slab_warps(K, c)
 
 
 def gradient_smem_bytes(K: int, c: Any, *, normalized: bool) -> Any:
-    """dq and dk of a warp's channels, while the value heads of a group add up; and how far they lie along the rows."""
-    return gradient_threads(K, c) // WARP * (2 * 4 * CHUNK * c.channels + 8 * CHUNK * normalized)
+    """dq and dk, while the value heads of a group add up; and how far a warp's channels of them lie along the rows."""
+    return c.gradient_chunks * (2 * 4 * CHUNK * K + slab_warps(K, c) * 8 * CHUNK * normalized)
 
 
 def scan_registers(K: int, c: Any) -> Any:
@@ -80,9 +87,11 @@ def prepare_registers() -> int:
 
 def gradient_registers(c: Any) -> Any:
     """An estimate of a thread's: sums a channel and token, operands on their way, and what no config does without."""
-    return 1.75 * c.channels + c.gradient_steps * (12 + c.channels / 2) + 70
+    made = (c.span - 1) * (c.channels / 2 + 20)
+    return 1.75 * c.channels + c.gradient_steps * (12 + c.channels / 2) + made + 70
 
 
 def register_limit(threads: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds one block."""
-    return np.minimum(arch.registers_per_sm // np.maximum(threads, 1) // 8 * 8, arch.registers_per_thread)
+    """Registers a thread may have when an SM holds so many; its four quarters share the warps, and the registers."""
+    quarters = -(-np.maximum(threads, 1) // (4 * WARP)) * (4 * WARP)
+    return np.minimum(arch.registers_per_sm // quarters // 8 * 8, arch.registers_per_thread)

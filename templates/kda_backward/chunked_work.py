@@ -11,12 +11,15 @@ from .chunked_config import (
     image_bytes,
     reverse_bytes,
     scan_threads,
+    slab_warps,
 )
+from .optional import gate_sums_bytes, gate_work
 from .problem import Problem
 
 _BLOCK = 512  # bytes of a 16 × 16 operand
 _BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
 _LENGTHS = 4 * 4 * WARP  # the same of inverse lengths
+_RATE = 4 * WARP  # of A_log
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -34,6 +37,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
             states=problem.initial_states + problem.final_states,
         ),
         _gradients(problem, config),
+        *gate_work(problem, chunks(problem)),
     )
 
 
@@ -58,13 +62,14 @@ def _prepare(problem: Problem, config: Config) -> Work:
     norms = problem.use_qk_l2norm_in_kernel
     written = count * (image_bytes(K) - 8 * CHUNK * (not norms))
     read = _tokens(problem, problem.value_heads) * (keys * (1 + norms) + gates)
+    read += count * (_bias_bytes(problem) + _RATE * problem.use_gate_in_kernel)
     once = _tokens(problem, problem.heads) * keys + _tokens(problem, problem.value_heads) * gates
     return Work(
         ctas=problem.batch * problem.value_heads * -(-chunks(problem) // config.prepare_warps),
         warps=config.prepare_warps,
         mma=count * (6 * steps + 2),
         fma=count * (12 * elements + CHUNK * CHUNK / 2),
-        mufu=count * (3 * elements + K / 8),
+        mufu=count * ((3 + 2 * problem.use_gate_in_kernel) * elements + K / 8),
         alu=count * 8 * elements,
         smem_wavefronts=count * (8 * steps + 100),
         l2_bytes=read + written,
@@ -75,13 +80,19 @@ def _prepare(problem: Problem, config: Config) -> Work:
     )
 
 
+def _bias_bytes(problem: Problem) -> int:
+    """That all lanes read of dt_bias for a chunk: two channels a lane and tile."""
+    return 8 * WARP * (problem.key_dim // 8) * problem.use_dt_bias
+
+
 def _scan(problem: Problem, config: Config, part: int, products: int, blocks: int, states: int) -> Work:
     """One of the scans: it copies `part` bytes of an image, has so many `products` of 16 × 16 channels and values, and
     `blocks` mma more; `states` of fp32 are read or written."""
     K, V, count, element = problem.key_dim, problem.value_dim, _all_chunks(problem), problem.dtype.itemsize
     columns, steps, warps = V // config.BV, K // 16, V // config.rows
     rows = _tokens(problem, problem.value_heads) * V * element * (2 if blocks else 1)  # v, or do and dv
-    left = count * 2 * V * (K + CHUNK)
+    kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
+    left = 2 * V * (kept * K + count * CHUNK)
     ends = 4 * states * problem.value_heads * K * V
     tiles = steps * V // 16
     operands = warps * (4 * steps * (products // 2) + 3 * steps + 8)
@@ -107,26 +118,52 @@ def _gradients(problem: Problem, config: Config) -> Work:
     slabs, pairs, steps = K // config.channels, config.channels // 16, V // 16
     tokens = _tokens(problem, problem.value_heads)
     elements = CHUNK * K / WARP
-    states = count * 2 * 2 * K * V
+    states = count * 2 * 2 * K * V  # each once a chunk: what two chunks share comes from DRAM once
+    kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span) * 2 * 2 * K * V
     values = count * 2 * 2 * CHUNK * V + tokens * element * V  # errors and solved, and do: once a warp
     keys = K * (2 * element + 2 * problem.gate_dtype.itemsize)
     outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
-    norms = problem.use_qk_l2norm_in_kernel
-    small = count * slabs * (_BLOCK + _BETAS + _LENGTHS * norms)
+    norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
+    small = count * (slabs * (_BLOCK + _BETAS + _LENGTHS * norms + _RATE * gated) + 2 * _bias_bytes(problem))
+    left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
     again = _tokens(problem, problem.heads) * 2 * K * element * norms
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
+    again += tokens * K * problem.gate_dtype.itemsize * gated
     return Work(
         ctas=problem.batch * problem.heads * -(-chunks(problem) // config.gradient_chunks),
-        warps=config.gradient_chunks * slabs,
-        mma=count * slabs * (steps * (6 + 8 * pairs) + 8 * pairs),
+        warps=config.gradient_chunks * int(slab_warps(K, config)),
+        mma=count * slabs * (steps * (6 + 8 * pairs) + 8 * pairs) + _made_mma(problem, config),
         fma=count * 24 * elements,
-        mufu=count * 6 * elements,
+        mufu=count * (6 + 6 * gated) * elements,
         alu=count * (24 * elements + slabs * 8 * steps),
         smem_wavefronts=count * 4 * elements if problem.group > 1 or norms else 0,
-        l2_bytes=states + slabs * values + tokens * keys + outputs + small + again,
-        dram_bytes=states + values + tokens * keys + outputs + count * (_BLOCK + 4 * CHUNK),
+        l2_bytes=states + slabs * values + tokens * keys + outputs + small + again + left + made,
+        dram_bytes=kept + values + tokens * keys + outputs + count * (_BLOCK + 4 * CHUNK) + left,
         barriers=problem.batch * problem.heads * chunks(problem) * norms,
         longest_cta=1,
         chain=problem.group * steps,
         stages=config.gradient_steps,
     )
+
+
+def _pairs(problem: Problem, config: Config) -> int:
+    """Pairs of chunks, of which one makes the state and the other the gradient that are not stored."""
+    return problem.batch * problem.value_heads * (chunks(problem) // 2) * (config.span - 1)
+
+
+def _made_mma(problem: Problem, config: Config) -> int:
+    return 6 * _pairs(problem, config) * (problem.key_dim // 16) * (problem.value_dim // 16)
+
+
+def _made_bytes(problem: Problem, config: Config) -> int:
+    """Of the other chunk: a tile of keys and its values, for a gradient two of both; decay and beta, by lanes."""
+    K, V, slabs, pairs = problem.key_dim, problem.value_dim, problem.key_dim // config.channels, _pairs(problem, config)
+    lanes = 2 * 8 * WARP * (slabs + K // 16)
+    odd = problem.seq_len // 2 if problem.use_cu_seqlens else _odd_tokens(problem.seq_len)
+    rows = problem.batch * problem.value_heads * odd * (config.span - 1) * V * problem.dtype.itemsize
+    return pairs * (3 * 2 * CHUNK * K + slabs * 2 * 2 * CHUNK * V + lanes) + slabs * rows
+
+
+def _odd_tokens(seq_len: int) -> int:
+    """Tokens of the second chunks of pairs."""
+    return seq_len // (2 * CHUNK) * CHUNK + max(seq_len % (2 * CHUNK) - CHUNK, 0)

@@ -1,16 +1,18 @@
 // The gradients of a chunk of 16 tokens, for 16 kPairs channels a warp: no warp needs another, and none shared memory.
 #pragma once
-#include "beta.cuh"
+#include "beside.cuh"
 #include "image.cuh"
 #include "lengths.cuh"
 #include "math.cuh"
 #include "prepare.cuh"
 #include "register.cuh"
 #include "slab.cuh"
+#include "slopes.cuh"
 #include "tile.cuh"
 
-// kSigmoids: see beta.cuh. kInFlight: steps of 16 values whose loads are on their way at once.
-template <class T, class Gate, class Beta, int K, int V, int kPairs, int kInFlight, int kSigmoids, bool kSafeGate>
+// kInFlight: steps of 16 values whose loads are on their way at once.
+template <class T, class Gate, class Beta, int K, int V, int kPairs, int kInFlight, BetaGate kBetaGate, Gating kGating,
+          bool kSafeGate>
 struct Gradients {
   using Image = ::Image<K>;
   using Square = float[2][4];  // [tokens, tokens]
@@ -26,9 +28,11 @@ struct Gradients {
     Square queries;      // do eᵀ
     Square keys;         // y eᵀ
   };
-  // Triangles of the chunk as operands A, and transposed.
+  // Strict triangles of the chunk as operands A, and transposed; and the diagonal of the queries, of the lane's rows,
+  // which knows no decay: dg would otherwise be a small difference of what it gives to dq and to dk.
   struct Triangles {
     uint32_t queries[4], keys[4], queries_t[4], keys_t[4];
+    float diagonal[2];
   };
 
   // beta of the lane's tokens, as rows and as columns of the squares.
@@ -49,13 +53,16 @@ struct Gradients {
     }
   }
 
-  // `r_errors`: the image's block of that name.
-  __device__ __forceinline__ void sum_values(Sums& r, Scanned const& from, View<T const> const& d_o,
-                                             uint4 r_errors) const {
+  // `r_errors`: the image's block of that name. What `beside` makes takes the place of what was stored.
+  template <Made kMade>
+  __device__ __forceinline__ void sum_values(Sums& r, Scanned const& from, View<T const> const& d_o, uint4 r_errors,
+                                             Beside<T, K, kPairs, kMade> const& beside) const {
+    int steps = kSteps;
+    if (kInFlight == 1) forget(steps);  // few steps would be unrolled all the same, and spill
 #pragma unroll kInFlight
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       uint32_t r_do[4], r_e[4];
-      load_do(r_do, d_o.first + 16 * step, d_o.stride);
+      load_values(r_do, d_o.first + 16 * step, d_o.stride, tokens, lane);
       uint4 const r_r = from.r[32 * step], y = from.y[32 * step];
       Square e = {};
       mma_m16n8k16<bf16>(e[0], {r_errors.x, r_errors.y, r_errors.z, r_errors.w}, {r_r.x, r_r.y});
@@ -64,9 +71,13 @@ struct Gradients {
       uint32_t const r_y[4] = {y.x, y.y, y.z, y.w};
       multiply(r.queries, r_do, {r_e[0], r_e[2], r_e[1], r_e[3]});
       multiply(r.keys, r_y, {r_e[0], r_e[2], r_e[1], r_e[3]});
+      typename Beside<T, K, kPairs, kMade>::Values r_beside;
+      beside.load(r_beside, step);
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
-        uint4 const s = from.states[32 * (pair * kSteps + step)], d = from.gradients[32 * (pair * kSteps + step)];
+        uint4 s = from.states[32 * (pair * kSteps + step)], d = from.gradients[32 * (pair * kSteps + step)];
+        if (kMade == Made::kState) s = beside.make(s, pair, r_beside);
+        if (kMade == Made::kGradient) d = beside.make(d, pair, r_beside);
         multiply(r.q + 2 * pair, r_do, {s.x, s.y, s.z, s.w});
         multiply(r.k + 2 * pair, r_y, {s.x, s.y, s.z, s.w});
         multiply(r.rest + 2 * pair, r_e, {d.x, d.y, d.z, d.w});
@@ -75,27 +86,47 @@ struct Gradients {
       }
     }
   }
+  // The same for chunk `index` of its sequence, of which kSpan share what the scans left.
+  template <int kSpan>
+  __device__ __forceinline__ void sum_chunk(Sums& r, Scanned const& from, View<T const> const& d_o,
+                                            unsigned char const* image, int channel, int index) const {
+    uint4 const r_errors = reinterpret_cast<uint4 const*>(image + Image::kErrors)[lane];
+    if (kSpan == 2 && index % 2) {
+      Beside<T, K, kPairs, Made::kState> const beside(neighbour(from, d_o, image, -1), channel, lane);
+      sum_values(r, from, d_o, r_errors, beside);
+    } else if (kSpan == 2 && tokens > kChunk) {
+      Beside<T, K, kPairs, Made::kGradient> const beside(neighbour(from, d_o, image, 1), channel, lane);
+      sum_values(r, from, d_o, r_errors, beside);
+    } else {
+      sum_values(r, from, d_o, r_errors, Beside<T, K, kPairs, Made::kNothing>{});
+    }
+  }
+  __device__ __forceinline__ Neighbour<T> neighbour(Scanned const& from, View<T const> const& d_o,
+                                                    unsigned char const* image, int step) const {
+    constexpr int kBlocks = 2 * V;  // uint4 of a tensor of tokens and values, of one chunk
+    return {image + step * Image::kBytes,
+            from.r + step * kBlocks,
+            from.y + step * kBlocks,
+            {d_o.first + step * kChunk * d_o.stride, d_o.stride},
+            tokens - step * kChunk};
+  }
   // Two tiles of columns: r[i] += A B[i].
   static __device__ __forceinline__ void multiply(Tile* r, uint32_t const (&r_a)[4], uint32_t const (&r_b)[4]) {
     mma_m16n8k16<bf16>(r[0], r_a, {r_b[0], r_b[1]});
     mma_m16n8k16<bf16>(r[1], r_a, {r_b[2], r_b[3]});
   }
-  __device__ __forceinline__ void load_do(uint32_t (&r_a)[4], T const* rows, int64_t stride) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      int const token = lane / 4 + e % 2 * 8;
-      uint32_t const* at = reinterpret_cast<uint32_t const*>(rows + token * stride + e / 2 * 8 + lane % 4 * 2);
-      r_a[e] = operand<T>(token < tokens ? *at : 0);
-    }
-  }
 
   // The gradients of the chunk's two triangles: that of P, and minus that of the keys' products.
   __device__ __forceinline__ void triangles(Triangles& r, Sums& sums, Betas const& beta) const {
 #pragma unroll
+    for (int half = 0; half < 2; ++half)
+      r.diagonal[half] =
+          __shfl_sync(0xffffffff, of_diagonal(sums.queries, half), lane / 4 * 4 + lane / 8) * beta.rows[half];
+#pragma unroll
     for (int i = 0; i < 8; ++i) {
       int const row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2, e = i % 4;
       float const beta_column = beta.columns[i / 4][i % 2];
-      sums.queries[i / 4][e] *= column <= row ? beta_column : 0;
+      sums.queries[i / 4][e] *= column < row ? beta_column : 0;
       sums.keys[i / 4][e] *= column < row ? -beta.rows[i / 2 % 2] * beta_column : 0;
     }
     pack_rows(r.queries, sums.queries[0], sums.queries[1]);
@@ -108,18 +139,27 @@ struct Gradients {
   struct Inputs {
     View<T const> q, k;
     View<Gate const> g;
+    HeadGate<kGating> gate;  // its bias that of the first channel
   };
   struct Outputs {
     View<T> dq, dk;
     View<Gate> dg;
+    float* gate_sums;  // [2, K], see GateSums; null unless the kernel computes the gate
+  };
+
+  struct Rows {
+    Inputs from;
+    Outputs to;
   };
 
   // Turns a value head's sums into gradients. dq and dk are added up over the group in `s_sums`; its last head writes
   // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised.
   template <bool kNormalize>
   __device__ __forceinline__ void finish_all(Sums& sums, Triangles const& r, Betas const& beta, RowPair const& lengths,
-                                             Inputs const& from, Outputs const& to, float* s_sums, bool first,
-                                             bool last, RowPair& along) const {
+                                             Rows const& rows, float* s_sums, bool first, bool last,
+                                             RowPair& along) const {
+    Inputs const& from = rows.from;
+    Outputs const& to = rows.to;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       Channels x;
@@ -128,6 +168,7 @@ struct Gradients {
       finish(r_dq, r_dk, r_dg, sums, t, r, x, beta, large);
       add_up(r_dq, s_sums + 256 * t, first, kNormalize || !last);
       add_up(r_dk, s_sums + 256 * t + 128, first, kNormalize || !last);
+      if constexpr (kGating != Gating::kNone) before_gate(r_dg, from, t, to.gate_sums + 8 * t);
       store(to.dg, t, r_dg);
       if (kNormalize && last) add_along(along, x.q, r_dq, x.k, r_dk);
       if (!kNormalize && last) store(to.dq, t, r_dq), store(to.dk, t, r_dk);
@@ -139,8 +180,10 @@ struct Gradients {
     store_tile(rows.first + 8 * t, rows.stride, r, tokens, lane);
   }
   // The same of dq and dk in `s_sums`, with respect to rows that were normalised.
-  __device__ __forceinline__ void finish_normalised(Inputs const& from, Outputs const& to, float const* s_sums,
-                                                    RowPair const& lengths, RowPair const& along) const {
+  __device__ __forceinline__ void finish_normalised(Rows const& rows, float const* s_sums, RowPair const& lengths,
+                                                    RowPair const& along) const {
+    Inputs const& from = rows.from;
+    Outputs const& to = rows.to;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       Tile r_dq, r_dk;
@@ -161,9 +204,10 @@ struct Gradients {
     load_tile(x.q, from.q.first + 8 * t, from.q.stride, tokens, lane);
     load_tile(x.k, from.k.first + 8 * t, from.k.stride, tokens, lane);
     load_tile(x.gate, from.g.first + 8 * t, from.g.stride, tokens, lane);
+    decay_exponents(x.gate, from.gate, 8 * t, tokens, lane);
     sum_up(x.gate, lane);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x.q[e] *= lengths.q[e / 2], x.k[e] *= lengths.k[e / 2], x.gate[e] *= kLog2e;
+    for (int e = 0; e < 4; ++e) x.q[e] *= lengths.q[e / 2], x.k[e] *= lengths.k[e / 2];
     x.total = last_token(x.gate, lane);
     return !kSafeGate && __any_sync(0xffffffff, fminf(x.total.x, x.total.y) < -kLargestExponent);
   }
@@ -183,16 +227,37 @@ struct Gradients {
     Tile product;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
+      float const within = scale * r.diagonal[e / 2];
       dq[e] = scale * sums.q[t][e];
       dk[e] = sums.k[t][e] + up[e] + rest[e];
       dg[e] = x.q[e] * dq[e] + x.k[e] * (sums.k[t][e] - up[e] - rest[e]);
       product[e] = x.k[e] * rest[e];
+      dq[e] += within * x.k[e], dk[e] += within * x.q[e];
     }
     float2 const last = token_sum(product), decayed = diagonal(sums.decay[t / 2], t % 2);
     sum_down(dg, lane);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       dg[e] += e % 2 ? last.y + decayed.y * exp2_approx(x.total.y) : last.x + decayed.x * exp2_approx(x.total.x);
+  }
+
+  // The gradient of the gate becomes that of what is given for g; `g_sums`: the tile's channels.
+  __device__ __forceinline__ void before_gate(Tile& dg, Inputs const& from, int t, float* g_sums) const {
+    Tile raw, rate;
+    load_tile(raw, from.g.first + 8 * t, from.g.stride, tokens, lane);
+    float2 const bias = bias_pair(from.gate, 8 * t, lane);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      GateSlopes const slopes = gate_slopes(from.gate, raw[e], e % 2 ? bias.y : bias.x);
+      bool const there = lane / 4 + e / 2 * 8 < tokens;
+      rate[e] = there ? dg[e] * slopes.rate : 0;
+      dg[e] = there ? dg[e] * slopes.input : 0;
+    }
+    float2 const bias_sum = token_sum(dg), rate_sum = token_sum(rate);
+    if (lane < 4) {
+      reinterpret_cast<float2*>(g_sums)[lane] = bias_sum;
+      reinterpret_cast<float2*>(g_sums + K)[lane] = rate_sum;
+    }
   }
 
   // What the chunk's tokens give to each other; up: by later tokens. All is decayed where it ends.
@@ -268,6 +333,10 @@ struct Gradients {
     }
   }
 
+  // Element (row, row) of a square, row = lane / 4 + 8 half, in the one of the row's four lanes that holds it.
+  __device__ __forceinline__ float of_diagonal(Square const& square, int half) const {
+    return lane / 4 % 2 ? square[half][2 * half + 1] : square[half][2 * half];
+  }
   // The diagonal of the channels' products, of the lane's two channels; `half`: which rows of the tile are its columns.
   __device__ __forceinline__ float2 diagonal(Tile const& r, int half) const {
     float const even = half ? r[2] : r[0], odd = half ? r[3] : r[1];
@@ -286,16 +355,16 @@ struct Gradients {
   }
 
   // The diagonal of y eᵀ is dbeta.
-  __device__ __forceinline__ void store_beta(Beta* g_dbeta, Beta const* g_beta, int64_t stride,
+  __device__ __forceinline__ void store_beta(View<Beta> const& dbeta, View<Beta const> const& beta,
                                              Square const& keys) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const token = lane / 4 + 8 * half;
-      float const value = lane / 4 % 2 ? keys[half][2 * half + 1] : keys[half][2 * half];
+      float const value = of_diagonal(keys, half);
       if (lane % 4 != lane / 8 || token >= tokens) continue;
-      float const slope = kSigmoids ? beta_slope<kSigmoids>(to_float(g_beta[token * stride])) : 1;
-      Beta const rounded = from_float<Beta>(value * slope);
-      g_dbeta[token * stride] = rounded;
+      float const slope =
+          kBetaGate == BetaGate::kNone ? 1 : beta_slope<kBetaGate>(to_float(beta.first[token * beta.stride]));
+      dbeta.first[token * dbeta.stride] = from_float<Beta>(value * slope);
     }
   }
 };

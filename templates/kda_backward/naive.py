@@ -8,7 +8,16 @@ from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
 from .operator import cost
-from .optional import pointers, state_bytes, taken
+from .optional import (
+    GATE_THREADS,
+    gate_launch,
+    gate_sums,
+    gate_sums_bytes,
+    gate_work,
+    pointers,
+    state_bytes,
+    taken,
+)
 from .problem import Problem
 
 COLUMNS = 32  # of a block: a warp
@@ -30,37 +39,20 @@ def plan(problem: Problem, config: Config) -> Plan:
     K, V, B, HV = problem.key_dim, problem.value_dim, problem.batch, problem.value_heads
     grid, smem = (_blocks(problem), HV, problem.sequences), _smem_bytes(problem)
     sizes = ("seq_len", "heads", "value_heads")
-    forward = taken(problem, "k", "v", "g", "beta", "cu_seqlens", "initial_state", *sizes, "states")
-    backward = (
-        "q",
-        "k",
-        "v",
-        "g",
-        "beta",
-        "d_o",
-        "cu_seqlens",
-        "dht",
-        "dv",
-        "dh0",
-        "scale",
-        *sizes,
-        "states",
-        "partials",
-    )
+    gated = ("g", "beta", "A_log", "dt_bias", "lower_bound")
+    forward = ("k", "v", *gated, "cu_seqlens", "initial_state", *sizes, "states")
+    backward = ("q", "k", "v", *gated, "d_o", "cu_seqlens", "dht", "dv", "dh0", "scale", *sizes, "states", "partials")
+    summed = ("q", "k", *gated, "dq", "dk", "dg", "dbeta", *sizes, "partials", "gate_sums")
     launches = (
-        Launch("kda_backward_forward", grid, COLUMNS, smem, forward),
+        Launch("kda_backward_forward", grid, COLUMNS, smem, taken(problem, *forward)),
         Launch("kda_backward_reverse", grid, COLUMNS, smem, taken(problem, *backward)),
-        Launch(
-            "kda_backward_sum",
-            (problem.seq_len, HV, B),
-            COLUMNS,
-            0,
-            ("q", "k", "beta", "dq", "dk", "dg", "dbeta", *sizes, "partials"),
-        ),
+        Launch("kda_backward_sum", (problem.seq_len, HV, B), COLUMNS, 0, taken(problem, *summed)),
+        *gate_launch(problem),
     )
     states = Workspace("states", DType.FP32, (B, HV, problem.pieces(config.span), K, V))
     partials = Workspace("partials", DType.FP32, (_blocks(problem), B, problem.seq_len, HV, 3 * K + 1))
-    return Plan(launches, {"smem_bytes": smem, **pointers(problem)}, (states, partials))
+    constants: dict[str, int | str] = {"smem_bytes": smem, "gate_threads": GATE_THREADS, **pointers(problem)}
+    return Plan(launches, constants, (states, partials, *gate_sums(problem, problem.seq_len)))
 
 
 def default(_problem: Problem, _arch: Arch) -> Config:
@@ -76,6 +68,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         _passes(problem, config, steps, steps=1, fma=5, smem=4, dram=floor),
         _passes(problem, config, steps, steps=again, fma=5 * again + 32, smem=4 * again + 8, dram=floor),
         _sum_work(problem),
+        *gate_work(problem, problem.seq_len),
     )
 
 
@@ -104,6 +97,7 @@ def _sum_work(problem: Problem) -> Work:
     rows = problem.batch * problem.value_heads * problem.seq_len
     additions = rows * _blocks(problem) * (3 * problem.key_dim + 1)
     written = problem.key_dim * (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize)
+    left = gate_sums_bytes(problem, problem.seq_len)
     return Work(
         ctas=rows,
         warps=1,
@@ -112,8 +106,8 @@ def _sum_work(problem: Problem) -> Work:
         mufu=0,
         alu=3 * additions / COLUMNS,
         smem_wavefronts=0,
-        l2_bytes=4 * additions + rows * written,
-        dram_bytes=4 * additions + rows * written,
+        l2_bytes=4 * additions + rows * written + left,
+        dram_bytes=4 * additions + rows * written + left,
         barriers=0,
         longest_cta=1,
         chain=_blocks(problem),

@@ -8,7 +8,9 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
 
+from ..kda.cases import SAFE_GATE
 from ..kda.operator import LAYOUTS
+from ..kda.recurrence import LOWER_BOUND
 from .adjoint import reference
 from .cases import INPUT_KINDS, inputs, tails
 from .optional import state_bytes
@@ -19,7 +21,8 @@ _KEYS = ("batch", "seq_len", "heads", "key_dim")
 _GATES = ("batch", "seq_len", "value_heads", "key_dim")
 _VALUES = ("batch", "seq_len", "value_heads", "value_dim")
 _BETAS = ("batch", "seq_len", "value_heads")
-_STATE = ("value_heads", "key_dim", "value_dim")
+_STATE = ("value_heads", "state_rows", "state_columns")
+_SIZES = ("batch", "seq_len", "heads", "value_heads", "boundaries")
 _ROWS = "rows 16-byte aligned"
 _STRIDED = ("q", "k", "v", "g", "d_o", "dq", "dk", "dv", "dg")
 
@@ -28,7 +31,9 @@ ARGUMENTS = (
     Argument("k", "dtype", _KEYS, strided=True, doc=_ROWS),
     Argument("v", "dtype", _VALUES, strided=True, doc=_ROWS),
     Argument("g", "gate_dtype", _GATES, strided=True, doc=f"natural logarithm of the decay, <= 0; {_ROWS}"),
-    Argument("beta", "beta_dtype", _BETAS, doc="how much of the error is written"),
+    Argument("beta", "beta_dtype", _BETAS, strided="all", doc="how much of the error is written"),
+    Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
+    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
     Argument("d_o", "dtype", _VALUES, strided=True, doc=f"gradient of o, which the call names do; {_ROWS}"),
     Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
@@ -37,8 +42,10 @@ ARGUMENTS = (
     Argument("dk", "dtype", _KEYS, Role.OUTPUT, strided=True, doc=_ROWS),
     Argument("dv", "dtype", _VALUES, Role.OUTPUT, strided=True, doc=_ROWS),
     Argument("dg", "gate_dtype", _GATES, Role.OUTPUT, strided=True, doc=_ROWS),
-    Argument("dbeta", "beta_dtype", _BETAS, Role.OUTPUT),
+    Argument("dbeta", "beta_dtype", _BETAS, Role.OUTPUT, strided="all"),
     Argument("dh0", DType.FP32, ("initial_states", *_STATE), Role.OUTPUT, doc="empty without initial_state"),
+    Argument("dA_log", DType.FP32, ("gate_heads",), Role.OUTPUT, doc="empty without A_log"),
+    Argument("ddt_bias", DType.FP32, ("bias_heads", "key_dim"), Role.OUTPUT, doc="empty without dt_bias"),
     Argument(
         "scale",
         DType.FP32,
@@ -46,7 +53,14 @@ ARGUMENTS = (
         default=lambda problem: float(problem.key_dim**-0.5),
         doc="of q; default key_dim ** -0.5",
     ),
-    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads", "boundaries")),
+    Argument(
+        "lower_bound",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda _problem: LOWER_BOUND,
+        doc="of the kernel's gate with use_lower_bound",
+    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SIZES),
 )
 
 
@@ -54,10 +68,12 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
     """To the rounding of operands and outputs; with fp32 tensors, to that of fp32 sums and of the ex2 unit.
 
     A gradient rounded to 16 bits is no better than that however exact its sum was: `rounded` knows, and the limit
-    follows it.
+    follows it. dA_log and ddt_bias are sums over all tokens, which cancel, and few numbers, whose error says less.
     """
-    limit = Tolerance(1e-5 if problem.dtype is DType.FP32 else 5e-3)
-    return dict.fromkeys(("dq", "dk", "dv", "dg", "dbeta", "dh0"), limit)
+    exact = problem.dtype is DType.FP32
+    limit, sums = Tolerance(1e-5 if exact else 5e-3), Tolerance(5e-5 if exact else 1e-2, slack=1.5)
+    found = dict.fromkeys(("dq", "dk", "dv", "dg", "dbeta", "dh0"), limit)
+    return {**found, "dA_log": sums, "ddt_bias": sums}
 
 
 def cost(problem: Problem) -> Cost:
@@ -83,51 +99,80 @@ def kda_backward(
     scale: float | None = None,
     initial_state: Any = None,
     use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
     use_beta_sigmoid_in_kernel: bool = False,
     allow_neg_eigval: bool = False,
     safe_gate: bool = False,
+    lower_bound: float | None = None,
     cu_seqlens: Any = None,
     *,
+    A_log: Any = None,
+    dt_bias: Any = None,
+    state_v_first: bool = False,
     layout: str = "bthd",
 ) -> Request:
-    """The gradients of `kda`, from its arguments and those of its outputs. Returns (dq, dk, dv, dg, dbeta, dh0).
+    """The gradients of `kda`, from its arguments and those of its outputs. Returns (dq, dk, dv, dg, dbeta, dh0, dA_log,
+    ddt_bias).
 
     q, k: [B, T, H, K]; v, do: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta:
     [B, T, HV]. H divides HV: dq and dk are sums over the value heads that share a head, added in one order. With
-    layout="bhtd" these and their gradients are [B, H, T, ·], and beta stays [B, T, HV]. K and V are 16 to 256 in steps
-    of 16; bf16, fp16 or fp32, q, k, v and do alike. Views are taken as they are: the last dim is contiguous and every
-    row starts at a multiple of 16 bytes.
+    layout="bhtd" these and their gradients are [B, H, T, ·], and beta is [B, HV, T]. K and V are 16 to 256 in steps of
+    16; bf16, fp16 or fp32, q, k, v and do alike. Views are taken as they are: the last dim is contiguous and every row
+    starts at a multiple of 16 bytes; beta has any strides.
 
     do: the gradient of o. dht: fp32 [B, HV, K, V], of the final state, default zeros. scale: that of the forward call,
     default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros; with it, dh0 is its gradient, otherwise empty.
+    state_v_first: these states and gradients are [B, HV, V, K].
     use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval: as in the forward call: dq, dk and dbeta are
     then of q and k before their normalisation, and of beta before its sigmoid.
+    use_gate_in_kernel, lower_bound, A_log (fp32 [HV]), dt_bias (fp32 [HV, K] or [HV · K]): as in the forward call; dg
+    is then of g before its gate, and dA_log [HV] and ddt_bias [HV, K] are sums over all tokens, otherwise empty.
     safe_gate: g >= -5 is promised, which saves a check. cu_seqlens: [N + 1], int64 or int32, ascending from 0 to T:
     sequences of any lengths packed into a batch of 1; then N takes B's place in the states.
+
+    Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError for
+    arrays that do not fit.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: kda_backward takes {', '.join(LAYOUTS)}")
     if scale is not None and not abs(scale) < float("inf"):
         raise UsageError(f"scale {scale}: must be finite")
-    optional = {"cu_seqlens": cu_seqlens, "initial_state": initial_state, "dht": dht}
+    if lower_bound is not None and not float("-inf") < lower_bound < 0:
+        raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
+    if (A_log is not None) != use_gate_in_kernel:
+        raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
+    if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
+        dt_bias = dt_bias.reshape(A_log.shape[0], -1)
+    optional = {
+        "A_log": A_log,
+        "dt_bias": dt_bias,
+        "cu_seqlens": cu_seqlens,
+        "initial_state": initial_state,
+        "dht": dht,
+    }
     arrays = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "d_o": do}
     arrays |= {name: array for name, array in optional.items() if array is not None}
     statics = {
         "use_cu_seqlens": cu_seqlens is not None,
         "use_initial_state": initial_state is not None,
         "use_final_gradient": dht is not None,
+        "state_v_first": state_v_first,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
+        "use_gate_in_kernel": use_gate_in_kernel,
+        "use_dt_bias": dt_bias is not None,
+        "use_lower_bound": lower_bound is not None,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
-        "safe_gate": safe_gate,
+        "safe_gate": safe_gate or (lower_bound is not None and lower_bound >= SAFE_GATE),
     }
-    scalars = {} if scale is None else {"scale": scale}
-    return Request(arrays, statics, scalars, dict.fromkeys(_STRIDED, LAYOUTS[layout]))
+    scalars = {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
+    axes = dict.fromkeys(_STRIDED, LAYOUTS[layout]) | dict.fromkeys(("beta", "dbeta"), LAYOUTS[layout][:3])
+    return Request(arrays, statics, scalars, axes)
 
 
 OPERATOR = Operator(
     name="kda_backward",
-    summary="gradients of Kimi Delta Attention with respect to q, k, v, g, beta and the initial state",
+    summary="gradients of Kimi Delta Attention with respect to all that it is given",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,

@@ -1,12 +1,23 @@
-"""The optional tensors: which of them a launch takes, and what a template reads in their place."""
+"""The optional tensors: which of them a launch takes, and what a template reads in their place; and what the launch
+for the gate's parameters is."""
+
+from tuner.dtype import DType
+from tuner.operator import Launch, Work, Workspace
 
 from .problem import Problem
+
+GATE_THREADS = 512  # of the launch that adds up: a row of 2 K sums is one element a thread or less
 
 _FLAGS = {
     "cu_seqlens": "use_cu_seqlens",
     "initial_state": "use_initial_state",
     "dh0": "use_initial_state",
     "dht": "use_final_gradient",
+    "A_log": "use_gate_in_kernel",
+    "dA_log": "use_gate_in_kernel",
+    "gate_sums": "use_gate_in_kernel",
+    "dt_bias": "use_dt_bias",
+    "ddt_bias": "use_dt_bias",
 }
 
 
@@ -24,3 +35,43 @@ def state_bytes(problem: Problem) -> int:
     """Bytes of initial_state, dh0 and dht together."""
     states = 2 * problem.initial_states + problem.final_states
     return 4 * states * problem.value_heads * problem.key_dim * problem.value_dim
+
+
+def gate_launch(problem: Problem) -> tuple[Launch, ...]:
+    """Adds up what the tokens give to A_log and dt_bias; none where the kernel computes no gate."""
+    names = taken(problem, "cu_seqlens", "dA_log", "ddt_bias", "batch", "seq_len", "boundaries", "gate_sums")
+    launch = Launch("kda_backward_gate", (problem.value_heads, 1, 1), GATE_THREADS, 4 * GATE_THREADS, names)
+    return (launch,) * problem.use_gate_in_kernel
+
+
+def gate_sums(problem: Problem, rows: int) -> tuple[Workspace, ...]:
+    """`rows` of each batch's head, one for every token or chunk."""
+    shape = (problem.value_heads, problem.batch, rows, 2, problem.key_dim)
+    return (Workspace("gate_sums", DType.FP32, shape),) * problem.use_gate_in_kernel
+
+
+def gate_sums_bytes(problem: Problem, rows: int) -> int:
+    """Written once, and read once."""
+    return sum(each.nbytes for each in gate_sums(problem, rows))
+
+
+def gate_work(problem: Problem, rows: int) -> tuple[Work, ...]:
+    """Of `gate_launch`; chain: sums that a thread adds to its own."""
+    elements = gate_sums_bytes(problem, rows) / 4
+    groups = GATE_THREADS // (2 * problem.key_dim)
+    written = 4 * (problem.gate_heads + problem.bias_heads * problem.key_dim)
+    work = Work(
+        ctas=problem.value_heads,
+        warps=GATE_THREADS // 32,
+        mma=0,
+        fma=elements / 32,
+        mufu=0,
+        alu=2 * elements / 32,
+        smem_wavefronts=problem.value_heads * GATE_THREADS / 16,
+        l2_bytes=4 * elements + written,
+        dram_bytes=4 * elements + written,
+        barriers=2 * problem.value_heads,
+        longest_cta=1,
+        chain=-(-problem.batch * rows // groups),
+    )
+    return (work,) * problem.use_gate_in_kernel

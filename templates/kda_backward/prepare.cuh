@@ -1,20 +1,13 @@
 // What can be computed of a chunk without the state, by one warp: decayed keys and queries, and the inverses of their
 // triangle.
 #pragma once
-#include "beta.cuh"
 #include "image.cuh"
 #include "math.cuh"
 #include "shared.cuh"
+#include "slopes.cuh"
 #include "tile.cuh"
 
-constexpr float kL2Epsilon = 1e-6f;
 constexpr float kLargestExponent = 100;  // of 2: beyond, what is decayed most comes near bf16's subnormals
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffff, x, lanes);
-  return x;
-}
 
 // The rows of a chunk in global memory, of which the first `tokens` exist.
 template <class T, class Gate, class Beta>
@@ -27,7 +20,8 @@ struct ChunkRows {
 };
 
 // Exponents are in base 2 and count from the start of the chunk, so that a safe gate keeps them below 116.
-template <class T, class Gate, class Beta, int K, int kSigmoids, bool kSafeGate, bool kNormalize>
+template <class T, class Gate, class Beta, int K, BetaGate kBetaGate, Gating kGating, bool kSafeGate,
+          bool kNormalize>
 struct Prepare {
   using Image = ::Image<K>;
   using Rows = typename Image::Rows;
@@ -49,6 +43,7 @@ struct Prepare {
   unsigned char* smem;
   int lane;
   float scale;
+  HeadGate<kGating> gate;
   ChunkRows<T, Gate, Beta> rows;
   unsigned char* image;
 
@@ -73,7 +68,7 @@ struct Prepare {
   // Zeros fill the image up to the next tile: the scans copy them too.
   __device__ __forceinline__ void store_beta() const {
     bool const there = lane < kChunk && lane < rows.tokens;
-    float const beta = there ? beta_of<kSigmoids>(to_float(rows.beta[lane * rows.beta_stride])) : 0;
+    float const beta = there ? beta_of<kBetaGate>(to_float(rows.beta[lane * rows.beta_stride])) : 0;
     if (lane < kChunk) floats(kBeta)[lane] = beta;
     if (lane < (Image::kForwardBytes - Image::kBeta) / 4) reinterpret_cast<float*>(image + Image::kBeta)[lane] = beta;
   }
@@ -114,15 +109,16 @@ struct Prepare {
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       int const channel = 16 * step + 8 * t;
-      Tile gate;
+      Tile exponents;
       load_tile(q[t], rows.q + channel, rows.q_stride, rows.tokens, lane);
       load_tile(k[t], rows.k + channel, rows.k_stride, rows.tokens, lane);
-      load_tile(gate, rows.g + channel, rows.g_stride, rows.tokens, lane);
-      sum_up(gate, lane);
-      float2 const last = last_token(gate, lane);
+      load_tile(exponents, rows.g + channel, rows.g_stride, rows.tokens, lane);
+      decay_exponents(exponents, gate, channel, rows.tokens, lane);
+      sum_up(exponents, lane);
+      float2 const last = last_token(exponents, lane);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        float const exponent = gate[e] * kLog2e, total = (e % 2 ? last.y : last.x) * kLog2e, in = exp2_approx(exponent);
+        float const exponent = exponents[e], total = e % 2 ? last.y : last.x, in = exp2_approx(exponent);
         k[t][e] *= lengths.k[e / 2];
         up[t][e] = k[t][e] * exp2_approx(-exponent);
         rest[t][e] = k[t][e] * exp2_approx(total - exponent);
@@ -132,7 +128,7 @@ struct Prepare {
       }
       if (lane < 4)
         *reinterpret_cast<float2*>(image + Image::decay(channel / 2 + lane)) =
-            make_float2(exp2_approx(last.x * kLog2e), exp2_approx(last.y * kLog2e));
+            make_float2(exp2_approx(last.x), exp2_approx(last.y));
     }
     uint32_t r_q[4], r_k[4], r_up[4], r_rest[4];
     pack_rows(r_q, q[0], q[1]);
@@ -192,7 +188,7 @@ struct Prepare {
           float const key = to_float(rows.k[column * rows.k_stride + d]) * exp2_approx(between[e]);
           kk += key * to_float(rows.k[row * rows.k_stride + d]);
           qk += key * to_float(rows.q[row * rows.q_stride + d]);
-          between[e] += to_float(rows.g[column * rows.g_stride + d]) * kLog2e;
+          between[e] += gate(to_float(rows.g[column * rows.g_stride + d]), gate.bias_of(d));
         }
         float const key = of_token(lengths.k, column);
         kk = warp_sum(kk) * key * of_token(lengths.k, row), qk = warp_sum(qk) * key * of_token(lengths.q, row);

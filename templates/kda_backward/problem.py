@@ -16,7 +16,7 @@ class Problem:
     """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
 
     The static flags have the names and the meaning of kda's. The last extents follow from them: the first dim of a
-    state that need not be there, 0 where it is not. Raises UsageError for what no kernel takes.
+    tensor that need not be there, 0 where it is not. Raises UsageError for what no kernel takes.
     """
 
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
@@ -28,9 +28,15 @@ class Problem:
     use_cu_seqlens: bool = static("sequences of any lengths are packed into one", default=False)
     use_initial_state: bool = static("the state started at initial_state, and dh0 is wanted", default=False)
     use_final_gradient: bool = static("the final state was used: dht is given", default=False)
+    state_v_first: bool = static("states and their gradients are V × K, not K × V", default=False)
     use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
     use_beta_sigmoid_in_kernel: bool = static("beta is given before its sigmoid, and dbeta is of that", default=False)
     allow_neg_eigval: bool = static("the sigmoid of beta counts twice", default=False)
+    use_gate_in_kernel: bool = static(
+        "g is given before its gate, -e^A_log · softplus(g + dt_bias), and dg is of that", default=False
+    )
+    use_dt_bias: bool = static("there is a dt_bias", default=False)
+    use_lower_bound: bool = static("that gate is lower_bound · sigmoid(e^A_log · (g + dt_bias))", default=False)
     safe_gate: bool = static("g >= -5 is promised; otherwise any g <= 0 is safe, at some cost", default=False)
     batch: int = extent("B: sequences", default=1)
     seq_len: int = extent("T: tokens of a sequence", default=8192)
@@ -39,12 +45,16 @@ class Problem:
     boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences; 0 without", default=0)
     initial_states: int = extent("follows: sequences with use_initial_state, else 0", default=0)
     final_states: int = extent("follows: sequences with use_final_gradient, else 0", default=0)
+    gate_heads: int = extent("follows: value_heads with use_gate_in_kernel, else 0", default=0)
+    bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value_heads", self.value_heads or self.heads)
         object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
         object.__setattr__(self, "initial_states", self.sequences * self.use_initial_state)
         object.__setattr__(self, "final_states", self.sequences * self.use_final_gradient)
+        object.__setattr__(self, "gate_heads", self.value_heads * self.use_gate_in_kernel)
+        object.__setattr__(self, "bias_heads", self.value_heads * self.use_dt_bias)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
 
@@ -52,6 +62,16 @@ class Problem:
     def sequences(self) -> int:
         """N: how many sequences there are, each with a state a head."""
         return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def state_rows(self) -> int:
+        """The outer dim of a state as it is stored."""
+        return self.value_dim if self.state_v_first else self.key_dim
+
+    @property
+    def state_columns(self) -> int:
+        """The inner one."""
+        return self.key_dim if self.state_v_first else self.value_dim
 
     @property
     def mean_len(self) -> int:
@@ -80,9 +100,13 @@ class Problem:
             boundaries=self.boundaries,
             use_initial_state=self.use_initial_state,
             output_final_state=self.use_final_gradient,
+            state_v_first=self.state_v_first,
             use_qk_l2norm_in_kernel=self.use_qk_l2norm_in_kernel,
             use_beta_sigmoid_in_kernel=self.use_beta_sigmoid_in_kernel,
             allow_neg_eigval=self.allow_neg_eigval,
+            use_gate_in_kernel=self.use_gate_in_kernel,
+            use_dt_bias=self.use_dt_bias,
+            use_lower_bound=self.use_lower_bound,
             safe_gate=self.safe_gate,
             batch=self.batch,
             seq_len=self.seq_len,
@@ -111,6 +135,8 @@ def _refusals(problem: Problem) -> Iterator[str]:
         yield f"value_heads {problem.value_heads} is no multiple of heads {problem.heads}"
     if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
         yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"
+    if (problem.use_dt_bias or problem.use_lower_bound) and not problem.use_gate_in_kernel:
+        yield "dt_bias and lower_bound are of the kernel's gate: set use_gate_in_kernel, or pass g as it decays"
     if max(problem.sequences, problem.value_heads) > MAX_BLOCKS or problem.seq_len > MAX_SEQ:
         yield (
             f"sequences {problem.sequences}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "

@@ -59,12 +59,17 @@ def _by_chunks(x: Operands) -> Arrays:
         r = x.v[:, :, span] - c.k @ states[-1]
         errors.append(_bf16(r))
         state = c.decay * state + _t(c.W) @ _bf16(c.beta * r)
+    for i in range(1, len(chunks), 2):
+        states[i] = _made_state(chunks[i - 1], states[i - 1], errors[i - 1])
     found: dict[str, list[Array]] = {name: [] for name in ("dq", "dk", "dv", "dg", "dbeta")}
+    made = state  # for an even chunk that is not the last
     for i in reversed(range(len(chunks))):
         c, span, after = chunks[i], spans[i], _bf16(d_state)
         y = _t(c.A) @ c.d_o + c.W @ after
         d_state = c.decay * d_state + _t(c.q) @ c.d_o - _t(c.k) @ _bf16(c.beta * y)
-        gradients = _gradients(x, span, c, states[i], after, errors[i], _bf16(y))
+        known = after if i % 2 or i == len(chunks) - 1 else made
+        gradients = _gradients(x, span, c, states[i], known, errors[i], _bf16(y))
+        made = _made_gradient(c, after, _bf16(y))
         for name, value in {**gradients, "dv": c.beta * y}.items():
             found[name].append(value)
     return {**{name: np.concatenate(parts[::-1], axis=2) for name, parts in found.items()}, "dh0": d_state}
@@ -81,12 +86,24 @@ def _prepared(x: Operands, span: slice) -> _Chunk:
     return _Chunk(q_in, k_in, k_up, _bf16(_t(T) @ k_out), _bf16(P @ T), E, gate, _bf16(x.d_o[:, :, span]), beta)
 
 
+def _made_state(c: _Chunk, state: Array, r: Array) -> Array:
+    """The state after a chunk, as the next one's gradients make it where every other state is stored."""
+    return _bf16(c.decay * state + _t(_bf16(c.beta * c.W)) @ r)
+
+
+def _made_gradient(c: _Chunk, d_state: Array, y: Array) -> Array:
+    """The gradient of the state before a chunk, as those of the chunk before it make it."""
+    return _bf16(c.decay * d_state + _t(c.q) @ c.d_o - _t(_bf16(c.beta * c.k)) @ y)
+
+
 def _gradients(x: Operands, span: slice, c: _Chunk, state: Array, d_state: Array, r: Array, y: Array) -> Arrays:
     """dq, dk, dg and dbeta of one chunk, from the state before it and the gradient of the one after it."""
     q, k, beta, up, down = x.q[:, :, span], x.k[:, :, span], c.beta, np.exp(c.gate), np.exp(-c.gate)
     e = _bf16(c.E @ r)
     ye = y @ _t(e)
-    dP, Z = _bf16(np.tril(c.d_o @ _t(e)) * _t(beta)), _bf16(np.tril(ye, -1) * beta * _t(beta))
+    within = c.d_o @ _t(e) * _t(beta)
+    dP, Z = _bf16(np.tril(within, -1)), _bf16(np.tril(ye, -1) * beta * _t(beta))
+    diagonal = np.diagonal(within, axis1=-2, axis2=-1)[..., None]  # exact, and no part of dg
     dq = up * (c.d_o @ _t(state) + dP @ c.k_up)
     dk_in = -up * (beta * (y @ _t(state)) + Z @ c.k_up)
     dk_up = down * (_t(dP) @ c.q - _t(Z) @ c.k)
@@ -94,8 +111,8 @@ def _gradients(x: Operands, span: slice, c: _Chunk, state: Array, d_state: Array
     d_gate = q * dq + k * (dk_in - dk_up - dk_out)
     last = np.sum(k * dk_out, axis=2) + c.decay[..., 0] * np.sum(state * d_state, axis=-1)
     return {
-        "dq": x.scale * dq,
-        "dk": dk_in + dk_up + dk_out,
+        "dq": x.scale * (dq + diagonal * k),
+        "dk": dk_in + dk_up + dk_out + diagonal * q,
         "dg": np.cumsum(d_gate[:, :, ::-1], axis=2)[:, :, ::-1] + last[:, :, None],
         "dbeta": np.diagonal(ye, axis1=-2, axis2=-1),
     }

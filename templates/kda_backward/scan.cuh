@@ -1,11 +1,11 @@
 // The chain of chunks, forward for the state and in reverse for its gradient: a warp carries 16 kM columns, transposed,
-// as accumulators of mma, and leaves what the gradients need in the order of their operands.
+// as accumulators of mma, and leaves what the gradients need in the order of their operands. kVFirst: of stored states.
 #pragma once
 #include "image.cuh"
 #include "shared.cuh"
 #include "tile.cuh"
 
-template <class T, int K, int V, int BV, int kM>
+template <class T, int K, int V, int BV, int kM, bool kVFirst>
 struct Scan {
   using Image = ::Image<K>;
   using Rows = typename Image::Rows;
@@ -49,9 +49,9 @@ struct Scan {
 
   // ---- products
 
-  // r_x += Sᵀ tileᵀ. The operands of S are what the gradients read of it: on their way they go to `g_state`.
+  // r_x += Sᵀ tileᵀ. The operands of S are what the gradients read of it: on their way they go to `g_state`, if `keep`.
   static __device__ __forceinline__ void recall(Tokens& r_x, State const& r_s, uint32_t s_tile, uint4* g_state,
-                                                int lane) {
+                                                bool keep, int lane) {
     uint32_t const tile = s_tile + chunks_by_lane<Rows>(lane);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -60,8 +60,9 @@ struct Scan {
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         pack_rows(r_a, r_s[m][2 * step], r_s[m][2 * step + 1]);
-        g_state[(step * (V / 16) + m) * 32] = make_uint4(movmatrix_trans(r_a[0]), movmatrix_trans(r_a[1]),
-                                                         movmatrix_trans(r_a[2]), movmatrix_trans(r_a[3]));
+        if (keep)
+          g_state[(step * (V / 16) + m) * 32] = make_uint4(movmatrix_trans(r_a[0]), movmatrix_trans(r_a[1]),
+                                                           movmatrix_trans(r_a[2]), movmatrix_trans(r_a[3]));
         mma_m16n8k16<bf16>(r_x[m][0], r_a, {r_b[0], r_b[1]});
         mma_m16n8k16<bf16>(r_x[m][1], r_a, {r_b[2], r_b[3]});
       }
@@ -110,11 +111,11 @@ struct Scan {
     for (int m = 0; m < kM; ++m) pack_rows(r_a[m], r[m][0], r[m][1]);
   }
 
-  // ---- the two steps; `g_state` and `g_tokens` are this lane's
+  // ---- the two steps; `g_state` and `g_tokens` are this lane's, and the state goes to memory if `keep`
 
   // The state before the chunk and its errors r = v - Sᵀ k go to memory; then Sᵀ becomes that after the chunk.
   static __device__ __forceinline__ void forward(State& r_s, unsigned char const* stage, uint32_t s_stage, int first,
-                                                 uint4* g_state, uint4* g_tokens, int lane) {
+                                                 uint4* g_state, bool keep, uint4* g_tokens, int lane) {
     Operand r_v, r_a;
     Tokens r_x;
     load_values(r_v, s_stage + Image::kForwardBytes, first, lane);
@@ -124,7 +125,7 @@ struct Scan {
       r_x[m][e / 2][e % 2 * 2] = unpack_lo<T>(r_v[m][e]);
       r_x[m][e / 2][e % 2 * 2 + 1] = unpack_hi<T>(r_v[m][e]);
     }
-    recall(r_x, r_s, s_stage + Image::kKeys, g_state, lane);
+    recall(r_x, r_s, s_stage + Image::kKeys, g_state, keep, lane);
     pack_tokens(r_a, r_x);  // operand B where a row is a token, two tiles of values: the same registers, regrouped
 #pragma unroll
     for (int m = 0; m < kM; ++m) g_tokens[m * 32] = make_uint4(r_a[m][0], r_a[m][2], r_a[m][1], r_a[m][3]);
@@ -137,8 +138,8 @@ struct Scan {
 
   // The gradient after the chunk and y = Tᵀ dU go to memory, and beta y to dv; then dSᵀ becomes that before the chunk.
   static __device__ __forceinline__ void reverse(State& r_s, unsigned char const* stage, uint32_t s_stage, int first,
-                                                 uint4* g_state, uint4* g_tokens, T* g_dv, int64_t stride, int tokens,
-                                                 int lane) {
+                                                 uint4* g_state, bool keep, uint4* g_tokens, T* g_dv, int64_t stride,
+                                                 int tokens, int lane) {
     Operand r_do, r_a;
     Tokens r_y = {};
     load_values(r_do, s_stage + Image::kReverseBytes, first, lane);
@@ -150,7 +151,7 @@ struct Scan {
       mma_m16n8k16<bf16>(r_y[m][0], r_do[m], {output.x, output.y});
       mma_m16n8k16<bf16>(r_y[m][1], r_do[m], {output.z, output.w});
     }
-    recall(r_y, r_s, s_stage + Image::kUpdates, g_state, lane);
+    recall(r_y, r_s, s_stage + Image::kUpdates, g_state, keep, lane);
     pack_tokens(r_a, r_y);
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -183,11 +184,13 @@ struct Scan {
       }
   }
 
-  // ---- states [K, V] in fp32; null pointers are zeros, or not wanted
+  // ---- states [K, V] or V-first [V, K] in fp32; null pointers are zeros, or not wanted
+
+  static constexpr int kKStep = kVFirst ? 1 : V, kVStep = kVFirst ? K : 1;
 
   static __device__ __forceinline__ int state_offset(int i, int lane) {
     int const m = i / (K / 2), n = i / 4 % (K / 8), e = i % 4;
-    return (n * 8 + lane % 4 * 2 + e % 2) * V + m * 16 + lane / 4 + e / 2 * 8;
+    return (n * 8 + lane % 4 * 2 + e % 2) * kKStep + (m * 16 + lane / 4 + e / 2 * 8) * kVStep;
   }
   static __device__ __forceinline__ void load_state(State& r_s, float const* g_state, int lane) {
 #pragma unroll

@@ -1,20 +1,6 @@
 // Sequences of one length in a batch, or of any lengths packed into a batch of 1.
 #pragma once
-#include "types.cuh"
-
-// The tokens of one sequence: where they lie, and how many they are.
-struct Sequence {
-  int batch;
-  int64_t first;
-  int tokens;
-};
-
-// Sequence n of those that `cu_seqlens` packs, or, where that is null, of a batch.
-template <class Index>
-__device__ __forceinline__ Sequence sequence(Index const* cu_seqlens, int n, int seq_len) {
-  if (!cu_seqlens) return {n, 0, seq_len};
-  return {0, cu_seqlens[n], int(cu_seqlens[n + 1] - cu_seqlens[n])};
-}
+#include "kda/token.cuh"
 
 // Memory for pieces of kTokens tokens: packed sequence n has its own from first_piece on, far enough from those before,
 // whatever their lengths; of all `count` sequences there are `pieces` a head, of which some stay empty.
@@ -29,18 +15,20 @@ __device__ __forceinline__ int pieces(Index const* cu_seqlens, int count, int se
 
 // A piece by its place in memory.
 struct Piece {
-  int64_t first;  // token of the batch
-  int tokens;     // from there to the end of the sequence; 0 and less: the piece is empty
+  int64_t first;      // token of the batch
+  int tokens;         // from there to the end of the sequence; 0 and less: the piece is empty
+  int index;          // of its sequence's pieces
+  int sequence;       // of those that are packed, else 0
 };
 template <int kTokens, class Index>
 __device__ __forceinline__ Piece piece(Index const* cu_seqlens, int count, int seq_len, int place) {
-  if (!cu_seqlens) return {int64_t(place) * kTokens, seq_len - place * kTokens};
+  if (!cu_seqlens) return {int64_t(place) * kTokens, seq_len - place * kTokens, place, 0};
   int low = 0, high = count;  // first_piece(low) <= place < first_piece(high)
   while (high - low > 1) {
     int const middle = (low + high) / 2;
     (first_piece<kTokens>(cu_seqlens, middle) <= place ? low : high) = middle;
   }
-  int const start = (place - first_piece<kTokens>(cu_seqlens, low)) * kTokens;
+  int const index = place - first_piece<kTokens>(cu_seqlens, low), start = index * kTokens;
   Sequence const at = sequence(cu_seqlens, low, seq_len);
-  return {at.first + start, at.tokens - start};
+  return {at.first + start, at.tokens - start, index, low};
 }

@@ -16,24 +16,31 @@ struct Scanned {
   uint4 const *r, *y;               // [V / 16] blocks
 };
 
-template <class Index, int kChunks, int kSlabs>  // chunks of a block, slabs of a chunk
+// kChunks of a block, kWarps of a chunk; kSpan chunks share a stored state.
+template <class Index, int kChunks, int kWarps, int kSpan>
 struct Slab {
-  int lane, index, slot;  // the slab of its chunk; the chunk of its block
+  int lane, index, slot;  // the warp's first slab of its chunk; the chunk of its block
   int chunk, chunks;      // of the chunks of a batch's head
   Piece tokens;
+  int span, spans;  // of the spans of a batch's head
 
   __device__ __forceinline__ Slab(Index const* cu_seqlens, int sequences, int seq_len)
       : lane(threadIdx.x % 32),
-        index(threadIdx.x / 32 % kSlabs),
-        slot(threadIdx.x / 32 / kSlabs),
+        index(threadIdx.x / 32 % kWarps),
+        slot(threadIdx.x / 32 / kWarps),
         chunk(blockIdx.x * kChunks + slot),
         chunks(pieces<kChunk>(cu_seqlens, sequences, seq_len)),
-        tokens(piece<kChunk>(cu_seqlens, sequences, seq_len, chunk)) {}
+        tokens(piece<kChunk>(cu_seqlens, sequences, seq_len, chunk)),
+        span(first_piece<kSpan * kChunk>(cu_seqlens, tokens.sequence) + tokens.index / kSpan),
+        spans(pieces<kSpan * kChunk>(cu_seqlens, sequences, seq_len)) {}
   __device__ __forceinline__ bool empty() const { return chunk >= chunks || tokens.tokens <= 0; }
 
-  // The chunk's place among those of all heads.
+  // The chunk's place among those of all heads, and its span's.
   __device__ __forceinline__ int64_t place(int head, int heads) const {
     return (int64_t(blockIdx.z) * heads + head) * chunks + chunk;
+  }
+  __device__ __forceinline__ int64_t span_place(int head, int heads) const {
+    return (int64_t(blockIdx.z) * heads + head) * spans + span;
   }
   template <class T>
   __device__ __forceinline__ View<T> rows(T* tensor, int64_t batch_stride, int64_t stride, int64_t head_stride,

@@ -116,3 +116,14 @@ __device__ __forceinline__ uint32_t operand(uint32_t pair) {
 }
 template <>
 __device__ __forceinline__ uint32_t operand<bf16>(uint32_t pair) { return pair; }
+
+// Sixteen tokens of sixteen values as operand A; `rows` as in load_tile.
+template <class T>
+__device__ __forceinline__ void load_values(uint32_t (&r_a)[4], T const* rows, int64_t stride, int tokens, int lane) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    int const token = lane / 4 + e % 2 * 8;
+    uint32_t const* at = reinterpret_cast<uint32_t const*>(rows + token * stride + e / 2 * 8 + lane % 4 * 2);
+    r_a[e] = operand<T>(token < tokens ? *at : 0);
+  }
+}

@@ -1,0 +1,56 @@
+// What is given for beta and g where kda makes them of that: its gates on tiles, and their slopes.
+#pragma once
+#include "kda/token.cuh"
+#include "tile.cuh"
+
+// 1 - beta would cancel where beta is near 1.
+template <BetaGate kGate>
+__device__ __forceinline__ float beta_slope(float x) {
+  return kGate == BetaGate::kNone ? 1 : beta_of<kGate>(x) / (1 + exp2_approx(x * kLog2e));
+}
+
+// Of the lane's two channels of a tile that starts at `channel`.
+template <Gating kGating>
+__device__ __forceinline__ float2 bias_pair(HeadGate<kGating> const& gate, int channel, int lane) {
+  return gate.bias ? *reinterpret_cast<float2 const*>(gate.bias + channel + lane % 4 * 2) : make_float2(0, 0);
+}
+
+constexpr float kForgotten = -160;  // 2^-160 is 0 in fp32
+
+// A tile of what is given for g becomes exponents of 2. Tokens past the last do not decay, whatever the bias. What is
+// forgotten may be so by far, or by -inf: sums of such exponents would leave nothing of those beside them.
+template <Gating kGating>
+__device__ __forceinline__ void decay_exponents(Tile& r, HeadGate<kGating> const& gate, int channel, int tokens,
+                                                int lane) {
+  float2 const bias = bias_pair(gate, channel, lane);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    bool const there = kGating == Gating::kNone || lane / 4 + e / 2 * 8 < tokens;
+    float const exponent = there ? gate(r[e], e % 2 ? bias.y : bias.x) : 0;
+    r[e] = exponent < kForgotten ? kForgotten : exponent;
+  }
+}
+
+// log(1 + e^x) to fp32's relative precision, since A_log's slope is a multiple of it.
+__device__ __forceinline__ float softplus(float x) {
+  float const e = exp2_approx(x * kLog2e);
+  if (e < 0.015625f) return e * (1 - e * (0.5f - e * (1 / 3.f - e * 0.25f)));
+  return x > 20 ? x : log2_approx(1 + e) / kLog2e;
+}
+
+// Slopes of the natural logarithm of the decay.
+struct GateSlopes {
+  float input;  // with respect to what is given for g, and to dt_bias
+  float rate;   // to A_log
+};
+template <Gating kGating>
+__device__ __forceinline__ GateSlopes gate_slopes(HeadGate<kGating> const& gate, float g, float channel_bias) {
+  if constexpr (kGating == Gating::kNone) return {1, 0};
+  float const x = g + channel_bias;
+  if constexpr (kGating == Gating::kBounded) {
+    float const up = exp2_approx(gate.rate * x * kLog2e), down = exp2_approx(-gate.rate * x * kLog2e);
+    float const input = gate.lower_bound * gate.rate / ((1 + up) * (1 + down));
+    return {input, input * x};
+  }
+  return {-gate.rate / (1 + exp2_approx(-x * kLog2e)), -gate.rate * softplus(x)};
+}

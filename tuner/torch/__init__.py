@@ -1,0 +1,17 @@
+"""Every operator as `torch.ops.tuner.<operator>`, which `torch.compile` and `torch.export` keep as one node.
+
+    import tuner.torch
+    o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
+
+Plain eager code needs no more than `tuner.dispatcher`. flash_attention has a gradient, through o and not through lse,
+and kda has one through o and the final state; tensors that require grad are refused by the others. `chunk_kda` and
+`fused_recurrent_kda` take what flash-linear-attention's functions of these names take.
+"""
+
+from tuner.torch.declared import schema
+from tuner.torch.fla import chunk_kda, fused_recurrent_kda
+from tuner.torch.registered import register
+
+__all__ = ["chunk_kda", "fused_recurrent_kda", "schema"]
+
+register()

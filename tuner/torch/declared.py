@@ -1,0 +1,70 @@
+"""The signatures of operators as torch writes them."""
+
+from collections.abc import Mapping
+from inspect import Parameter, signature
+from typing import Any
+
+from tuner.errors import TemplateError
+from tuner.operator import Operator, Updated
+
+_EITHER = Any | float  # an array or a number: torch wants an overload for each
+_TYPES: dict[Any, str] = {
+    Any: "Tensor",
+    _EITHER: "Tensor",
+    Updated: "Tensor(a!)",
+    bool: "bool",
+    int: "int",
+    int | None: "int?",
+    float: "float",
+    float | None: "float?",
+    str: "str",
+    tuple[Any, Any] | None: "Tensor[]?",
+}
+
+
+def schema(operator: Operator[Any]) -> str:
+    """The operator's signature for tensors. Raises TemplateError for a parameter that torch has no type for."""
+    return _schema(operator, operator.name, _TYPES)
+
+
+def overloads(operator: Operator[Any]) -> tuple[str, ...]:
+    """The schema for tensors, and as `<name>.scalar` the one where a parameter is a number in an array's place."""
+    numbers = any(each.annotation == _EITHER for each in _parameters(operator).values())
+    scalar = (_schema(operator, f"{operator.name}.scalar", {**_TYPES, _EITHER: "float"}),) * numbers
+    return (schema(operator), *scalar)
+
+
+def functional(operator: Operator[Any]) -> str:
+    """The schema of calls that update nothing, under the name `<name>_functional`: every parameter by its place."""
+    words = [_declared(operator, each, {**_TYPES, Updated: "Tensor"}) for each in _parameters(operator).values()]
+    return f"{operator.name}_functional({', '.join(words)}) -> {_results(operator)}"
+
+
+def _schema(operator: Operator[Any], name: str, types: Mapping[Any, str]) -> str:
+    words: list[str] = []
+    for parameter in _parameters(operator).values():
+        if parameter.kind is Parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(_declared(operator, parameter, types))
+    return f"{name}({', '.join(words)}) -> {_results(operator)}"
+
+
+def _parameters(operator: Operator[Any]) -> Mapping[str, Parameter]:
+    return signature(operator.call).parameters
+
+
+def _results(operator: Operator[Any]) -> str:
+    results = ", ".join(["Tensor"] * len(operator.outputs))
+    return f"({results})" if len(operator.outputs) > 1 else results
+
+
+def _declared(operator: Operator[Any], parameter: Parameter, types: Mapping[Any, str]) -> str:
+    if parameter.annotation not in types:
+        known = ", ".join(map(str, types))
+        raise TemplateError(f"{operator.name}: torch has no type for the parameter {parameter} (known: {known})")
+    optional = parameter.annotation in (Any, Updated) and parameter.default is None
+    declared = f"{types[parameter.annotation]}{'?' * optional} {parameter.name}"
+    if parameter.default is Parameter.empty:
+        return declared
+    spelled = f'"{parameter.default}"' if isinstance(parameter.default, str) else str(parameter.default)
+    return f"{declared}={spelled}"

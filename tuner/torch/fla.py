@@ -1,0 +1,148 @@
+"""Kimi Delta Attention by the signatures of flash-linear-attention 0.6, so that swapping is one import.
+
+    from tuner.torch import chunk_kda, fused_recurrent_kda  # in place of fla.ops.kda
+
+Both are the operator `kda`, whose implementation is the tuner's to choose, and differentiable.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.errors import InputError
+
+_ROWS = 16  # bytes: every row of a tensor starts at a multiple of them
+
+
+def chunk_kda(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    scale: float | None = None,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,  # noqa: ARG001  # states are made again in the backward pass in any case
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Any = None,
+    cu_seqlens_cpu: Any = None,  # noqa: ARG001  # no length is read before the kernels run
+    cp_context: Any = None,
+    use_graph: bool = False,  # noqa: ARG001  # every call can be captured
+    max_num_seqs: int | None = None,  # noqa: ARG001  # as many as cu_seqlens has
+    *,
+    A_log: Any = None,
+    dt_bias: Any = None,
+    chunk_size: int = 64,  # noqa: ARG001  # the tuner's to choose
+    transpose_state_layout: bool = False,
+    **others: Any,
+) -> tuple[Any, Any]:
+    """Kimi Delta Attention with the arguments and defaults of FLA's `chunk_kda`. Returns (o, final_state).
+
+    q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K]; beta: [B, T, HV]; initial_state: fp32 [N, HV, K, V], or
+    V-first; A_log: [HV]; dt_bias: [HV · K]; `tuner.dispatcher.kda` says what each means. o is as v; final_state is as
+    initial_state, or None unless output_final_state. Gradients flow from both to all of these tensors. As in FLA,
+    tensors of any strides are taken: what kernels cannot address is copied; A_log and dt_bias are used in fp32, and
+    only with use_gate_in_kernel; with a lower_bound A_log may be absent, and is zero.
+
+    Raises InputError for return_intermediate_states, cp_context and unknown arguments, and for tensors that do not fit.
+    """
+    _refuse(
+        "chunk_kda",
+        {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context is not None, **others},
+    )
+    options = {
+        "scale": scale,
+        "output_final_state": output_final_state,
+        "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
+        "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
+        "allow_neg_eigval": allow_neg_eigval,
+        # Of the kernel's own gate the lower_bound says it.
+        "safe_gate": safe_gate and not use_gate_in_kernel,
+        "state_v_first": state_v_first or transpose_state_layout,
+    }
+    gate = _gate(g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
+    return _kda((q, k, v, g, beta), {"initial_state": initial_state, "cu_seqlens": cu_seqlens}, options | gate)
+
+
+def fused_recurrent_kda(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    A_log: Any = None,
+    dt_bias: Any = None,
+    scale: float | None = None,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Any = None,
+    **others: Any,
+) -> tuple[Any, Any]:
+    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`."""
+    return chunk_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        lower_bound=lower_bound,
+        state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        **others,
+    )
+
+
+def _refuse(function: str, unserved: Mapping[str, Any]) -> None:
+    for name, wanted in unserved.items():
+        if wanted is not None and wanted is not False:
+            raise InputError(
+                f"{function}: {name}={wanted!r} is not served: leave it out, or call fla.ops.kda.{function}"
+            )
+
+
+def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[str, Any]:
+    """kda's arguments for the gate of raw g."""
+    if A_log is None and lower_bound is None:
+        raise InputError("chunk_kda: use_gate_in_kernel needs an A_log [HV], or a lower_bound: pass one")
+    rates = g.new_zeros(g.shape[2], dtype=torch.float32) if A_log is None else A_log.float().contiguous()
+    bias = None if dt_bias is None else dt_bias.float().contiguous()
+    return {"use_gate_in_kernel": True, "lower_bound": lower_bound, "A_log": rates, "dt_bias": bias}
+
+
+def _kda(tensors: tuple[Any, ...], dense: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    *rows, beta = tensors
+    contiguous = {name: None if each is None else each.contiguous() for name, each in dense.items()}
+    o, final_state = torch.ops.tuner.kda(*map(_addressable, rows), beta, **contiguous, **options)
+    return o, final_state if options["output_final_state"] else None
+
+
+def _addressable(x: Any) -> Any:
+    """A tensor [B, T, heads, ·] as it is, or a copy where a row is not contiguous, or starts elsewhere."""
+    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which torch.compile does not trace
+    steps = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
+    aligned = all(each * x.element_size() % _ROWS == 0 for each in (offset, *steps))
+    return x if aligned and x.stride(-1) == 1 else x.contiguous()

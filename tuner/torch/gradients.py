@@ -1,0 +1,72 @@
+"""How torch's autograd finds the gradient of an operator in another one, `<name>_backward`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import torch
+
+from tuner import operators
+from tuner.operator import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What `<name>_backward` calls the gradients. All else that it takes has the name that it has in the forward call,
+    where it is a parameter or an output; what it does not take, it needs not."""
+
+    taken: Mapping[str, str]  # output → the parameter that takes its gradient; the others have none
+    given: Mapping[str, str] = field(default_factory=dict)  # parameter → output; the others are d<parameter>
+
+
+DIFFERENTIABLE: Mapping[str, Names] = {
+    "flash_attention": Names({"o": "dout"}),
+    "kda": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
+}
+
+
+def keep(operator: Operator[Any]) -> Callable[..., None]:
+    """What torch calls after the forward pass: saves what the backward call takes."""
+    names, taken = DIFFERENTIABLE[operator.name], signature(_backward(operator).call).parameters
+
+    def saves(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...], keyword_only_inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        given = dict(zip(signature(operator.call).parameters, inputs, strict=False)) | dict(keyword_only_inputs or {})
+        results = dict(zip((each.name for each in operator.outputs), output, strict=True))
+        wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
+        tensors = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
+        ctx.save_for_backward(*tensors.values())
+        ctx.mark_non_differentiable(*(value for name, value in results.items() if name not in names.taken))
+        ctx.tensors = tuple(tensors)
+        ctx.options = {name: value for name, value in wanted.items() if name not in tensors}
+        ctx.parameters = tuple(given)[: len(inputs)]
+
+    return saves
+
+
+def gradient(operator: Operator[Any]) -> Callable[..., Any]:
+    """What torch calls in the backward pass: a gradient for each parameter that is given by its place."""
+    names, backward = DIFFERENTIABLE[operator.name], _backward(operator)
+
+    def computes(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
+        tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
+        results = zip((each.name for each in operator.outputs), upstream, strict=True)
+        # A gradient may be a view that repeats one element, as that of a sum is; an output that was not asked for is
+        # empty.
+        taken = {names.taken[name]: each.contiguous() for name, each in results if name in names.taken and each.numel()}
+        found = getattr(torch.ops.tuner, backward.name)(**tensors, **taken, **ctx.options)
+        given = dict(zip((each.name for each in backward.outputs), found, strict=True))
+        return tuple(
+            given[names.given.get(name, f"d{name}")].reshape(tensors[name].shape)
+            if needed and name in tensors
+            else None
+            for name, needed in zip(ctx.parameters, ctx.needs_input_grad, strict=False)  # torch leaves defaults out
+        )
+
+    return computes
+
+
+def _backward(operator: Operator[Any]) -> Operator[Any]:
+    return operators.load(f"{operator.name}_backward")

@@ -1,0 +1,44 @@
+"""What an operator returns for tensors that have no memory: shapes and dtypes, symbolic sizes too."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from tuner.dtype import DType
+from tuner.operator import Operator, Request, from_fields
+
+
+def outputs(operator: Operator[Any]) -> Callable[..., Any]:
+    """A function of the operator's arguments."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        request = operator.call(*args, **kwargs)
+        sizes, dtypes = _facts(operator, request)
+        known = {each.name for each in fields(operator.problem)}
+        chosen = {name: value for name, value in {**sizes, **dtypes, **request.statics}.items() if name in known}
+        problem, first = from_fields(operator.problem, chosen), next(iter(request.arrays.values()))
+        found = []
+        for argument in operator.outputs:
+            shape = [sizes.get(dim, getattr(problem, dim)) for dim in argument.dims]
+            order = request.axes.get(argument.name, tuple(range(len(shape))))
+            dtype = getattr(torch, argument.dtype_of(problem).numpy.name)
+            found.append(first.new_empty([shape[order.index(axis)] for axis in range(len(shape))], dtype=dtype))
+        return tuple(found) if len(found) > 1 else found[0]
+
+    return fake
+
+
+def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:
+    """(dim → size, Problem field → dtype) of the tensors that are given."""
+    names = {getattr(torch, each.numpy.name): each for each in DType}
+    sizes: dict[str, Any] = {}
+    dtypes: dict[str, DType] = {}
+    for name, tensor in request.arrays.items():
+        argument = operator.argument(name)
+        order = request.axes.get(name, range(tensor.ndim))
+        sizes |= {dim: tensor.shape[axis] for dim, axis in zip(argument.dims, order, strict=True)}
+        if isinstance(argument.dtype, str):
+            dtypes[argument.dtype] = names[tensor.dtype]
+    return sizes, dtypes

@@ -1,0 +1,91 @@
+"""Operators as torch's: kernels on the CPU (the emulator) and on CUDA, shapes without memory, and gradients."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import torch
+
+from tuner import dispatcher, operators
+from tuner.errors import InputError, UsageError
+from tuner.operator import Operator
+from tuner.torch import declared, meta
+from tuner.torch.gradients import DIFFERENTIABLE, gradient, keep
+
+_LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
+
+
+def register() -> None:
+    """Registers every operator that can be found."""
+    for name in operators.names():
+        operator = operators.load(name)
+        for schema in declared.overloads(operator):
+            _define(schema, _kernel(operator), meta.outputs(operator))
+        if name in DIFFERENTIABLE:
+            _differentiate(operator)
+
+
+def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any]) -> None:
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, kernel, key)
+    torch.library.register_fake(f"tuner::{name}", shapes, lib=_LIBRARY)
+
+
+def _kernel(operator: Operator[Any]) -> Callable[..., Any]:
+    """The dispatcher's call. It refuses tensors that require grad; where torch keeps track of that, it gets others."""
+    call: Callable[..., Any] = getattr(dispatcher, operator.name)
+    if operator.name not in DIFFERENTIABLE:
+        return call
+    return lambda *args, **kwargs: call(*map(_detach, args), **{name: _detach(arg) for name, arg in kwargs.items()})
+
+
+def _detach(arg: Any) -> Any:
+    return arg.detach() if isinstance(arg, torch.Tensor) else arg
+
+
+def _differentiate(operator: Operator[Any]) -> None:
+    """torch differentiates no operator that may update its arguments: calls that update none go to a twin."""
+    name = operator.name
+    if operator.updated:
+        name = f"{operator.name}_functional"
+        kernel, shapes = _by_place(operator, _kernel(operator)), _by_place(operator, meta.outputs(operator))
+        _define(declared.functional(operator), kernel, shapes)
+        _LIBRARY.impl(operator.name, _routed(operator), "Autograd")
+    computes, keeps = gradient(operator), keep(operator)
+    torch.library.register_autograd(f"tuner::{name}", computes, setup_context=keeps, lib=_LIBRARY)
+
+
+def _by_place(operator: Operator[Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    names = tuple(signature(operator.call).parameters)
+    return lambda *args: call(**dict(zip(names, args, strict=False)))
+
+
+def _routed(operator: Operator[Any]) -> Callable[..., Any]:
+    """To the twin, or where arguments are updated to the operator's own kernel, which has no gradient."""
+    own, parameters = getattr(torch.ops.tuner, operator.name), signature(operator.call)
+
+    def route(*args: Any, **kwargs: Any) -> Any:
+        bound = parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if not _updates(operator, args, kwargs):
+            return getattr(torch.ops.tuner, f"{operator.name}_functional")(*bound.arguments.values())
+        given = {name: arg for name, arg in bound.arguments.items() if isinstance(arg, torch.Tensor)}
+        if differentiable := [name for name, arg in given.items() if arg.requires_grad and torch.is_grad_enabled()]:
+            raise InputError(
+                f"{differentiable[0]} requires grad, and {operator.name} has no gradient where it updates "
+                f"{operator.updated[0].name} in place: call under torch.no_grad()"
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            return own(*args, **kwargs)
+
+    return route
+
+
+def _updates(operator: Operator[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        request = operator.call(*args, **kwargs)
+    except UsageError as error:
+        raise InputError(str(error)) from error
+    return any(each.name in request.arrays for each in operator.updated)
