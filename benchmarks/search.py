@@ -2,7 +2,9 @@
 
     SPACES_DIR=... python benchmarks/search.py [--methods gp,tpe,kt:genetic_algorithm] [--seeds 20] [--budget 200]
 
-Reads every recording of a folder (T4 or Kernel Tuner cache, .json or .json.gz). A table a group of spaces: fraction of
+Reads every recording of a folder (T4 or Kernel Tuner cache, .json or .json.gz), named `kernel__GPU` as in the list of
+development spaces below. Exhaustively measured ones are in the public benchmark hub (github.com/AutoTuningAssociation/
+benchmark_hub); none is part of this repository. A table a group of spaces: fraction of
 the optimum after 25, 50, 100 and 200 tries (mean and 10th percentile over the seeds, both averaged over the spaces),
 the P-score against calculated random search, the median of the tries to 95 % and 99 % of the optimum, and the CPU time
 a try. Failures cost a try. Methods that begin with `kt:` are Kernel Tuner's and need `pip install kernel-tuner`.
@@ -34,7 +36,11 @@ WITH_HISTORY = "gp+history"
 HISTORY_TRIES = 200
 PEERS = ["kt:adaptive_tabu_greywolf", "kt:hybrid_vndx", "kt:genetic_algorithm", "kt:simulated_annealing"]
 # The spaces on which designs were compared. Only the others say how good the chosen one is.
-DEVELOPMENT = ("convolution_milo__A4000", "convolution_milo__W6600")
+DEVELOPMENT = (
+    *(f"convolution_milo__{gpu}" for gpu in ("A4000", "W6600", "W7800", "mi50")),
+    *(f"dedispersion_milo__{gpu}" for gpu in ("W6600", "W7800")),
+    *(f"{kernel}__RTX_{gpu}" for kernel in ("convolution", "gemm", "pnpoly") for gpu in ("2080_Ti", "3060_laptop")),
+)
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,11 @@ from scipy.special import log_ndtr
 
 from tuner.space import Array
 
-_LOG_SCALE_SPREAD = 0.9  # how far a length scale strays from its typical value, in natural logarithms
+# How far length scales stray from their typical values, in natural logarithms: freely where results decide, and little
+# while they are few, since a dozen show patterns that are not there.
+FREE_SPREAD = 0.9
+_FIRST_SPREAD = 0.3
+_FEW = 25  # results
 _TYPICAL_NOISE = 2e-3  # variance of a repeated measurement, relative to that of the configs
 _LOG_NOISE_SPREAD = 1.5
 _JITTER = 1e-6
@@ -28,6 +33,11 @@ class Hyperparameters:
     log_noise: float  # of the variance
 
 
+def spread_after(results: int) -> float:
+    """How far length scales may stray after so many results that are spread over the space."""
+    return min(FREE_SPREAD, _FIRST_SPREAD * math.sqrt(max(1.0, results / _FEW)))
+
+
 def fit(
     points: Array,
     axis_of_column: Array,
@@ -35,8 +45,9 @@ def fit(
     typical_scales: Array,
     start: Hyperparameters | None,
     iterations: int,
+    spread: float,
 ) -> Hyperparameters:
-    """Maximum a posteriori by L-BFGS, from `start` or the typical values.
+    """Maximum a posteriori by L-BFGS, from `start` or the typical values; scales stray by `spread` in logarithms.
 
     `points` [n, width] are coordinates, `scores` [n] have mean 0 and variance 1. The kernel is Matérn-5/2 of the
     distance scaled along each axis; its variance is integrated out.
@@ -49,7 +60,7 @@ def fit(
     found = minimize(
         _loss,
         first,
-        args=(typical, squares, rows, columns, scores),
+        args=(typical, squares, rows, columns, scores, spread),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": iterations},
@@ -59,7 +70,7 @@ def fit(
 
 
 def _loss(
-    theta: Array, typical: Array, squares: Array, rows: Array, columns: Array, scores: Array
+    theta: Array, typical: Array, squares: Array, rows: Array, columns: Array, scores: Array, spread: float
 ) -> tuple[float, Array]:
     """Negative log posterior of the hyperparameters and its gradient; `squares` is [axes, pairs]."""
     weights, noise, n = np.exp(-2 * theta[:-1]), np.exp(theta[-1]), len(scores)
@@ -78,10 +89,10 @@ def _loss(
         weights * (squares @ (sensitivity[rows, columns] * slope)),
         0.5 * np.trace(sensitivity) * noise,
     )
-    spread = np.append(np.full(len(weights), _LOG_SCALE_SPREAD), _LOG_NOISE_SPREAD)
-    strayed = (theta - typical) / spread
+    spreads = np.append(np.full(len(weights), spread), _LOG_NOISE_SPREAD)
+    strayed = (theta - typical) / spreads
     likelihood = 0.5 * (n + _PSEUDO_RESULTS) * np.log(variance) + np.log(np.diag(factor)).sum()
-    return float(likelihood + 0.5 * strayed @ strayed), gradient + strayed / spread
+    return float(likelihood + 0.5 * strayed @ strayed), gradient + strayed / spreads
 
 
 def _matern(squared: Array) -> tuple[Array, Array]:

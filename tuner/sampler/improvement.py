@@ -11,7 +11,14 @@ from scipy.stats import rankdata
 from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.features import Coordinates, coordinates
-from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement
+from tuner.sampler.gaussian import (
+    FREE_SPREAD,
+    Hyperparameters,
+    Posterior,
+    fit,
+    log_expected_improvement,
+    spread_after,
+)
 from tuner.sampler.history import History
 from tuner.sampler.starts import Starts
 from tuner.sampler.strategies import POOL, Categorical, candidates
@@ -100,7 +107,11 @@ class Gaussian:
         axes, last = self._axes, self._model.hyperparameters if self._model is not None else None
         points, scores = axes.of(history.tried), standard_scores(history.values)
         iterations = 30 if last is None else 12
-        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, last, iterations)
+        # Around the starts of a prior long scales would hold the search: what is near differs by little there.
+        guided = self._starts.guided(history)
+        typical = axes.typical_scales / 2 if guided else axes.typical_scales
+        spread = FREE_SPREAD if guided else spread_after(len(points))
+        fitted = fit(points, axes.axis_of_column, scores, typical, last, iterations, spread)
         pool = candidates(self._space, history, self._rng)
         posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
         return Model(axes, fitted, pool, posterior, len(history.tried), [])
@@ -111,7 +122,7 @@ def predicted_scores(space: Space[Any], history: History) -> Array:
     axes, scores = coordinates(space), standard_scores(history.values)
     with ThreadpoolController().limit(limits=1):
         points = axes.of(history.tried)
-        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, None, iterations=60)
+        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, None, 60, spread_after(len(points)))
         means = []
         for pool in np.array_split(np.arange(len(space)), max(1, len(space) // POOL)):
             posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(points))

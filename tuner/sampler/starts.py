@@ -36,11 +36,15 @@ class Starts:
             return given
         known = len(history.known)
         believed = first_free(self._believed, history)
-        if believed is not None and self._prior is not None and self._prior.holds(history):
+        if believed is not None and self.guided(history):
             return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(history)
         if known < _FIRST or np.count_nonzero(history.worked) < _WORKING:
             return self._least_tried(history)
         return None
+
+    def guided(self, history: History) -> bool:
+        """Whether a prior, still believed, says where good configs are."""
+        return self._prior is not None and self._prior.holds(history)
 
     def _least_tried(self, history: History) -> int:
         """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
