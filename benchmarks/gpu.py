@@ -1,7 +1,8 @@
 """Everything that needs a GPU, in one command and a given time: facts, verification, searches, peers, tuned records.
 
     python benchmarks/gpu.py --minutes 8 --out reports/out/gpu            on a machine with a GPU
-    python benchmarks/gpu.py --minutes 2 --out … --simulate               the same path on a device that is not there
+    python benchmarks/gpu.py --minutes 2 --out … --small                  the same, with small problems and few tries
+    python benchmarks/gpu.py --minutes 2 --out … --simulate               … and on a device that is not there
 
 Steps are ordered by what they tell: after verification every operator gets one search and one comparison, and only then
 more shapes. What is known is written as it comes (results.json, log.txt, tuned/, peers/, report.html); a second call
@@ -57,7 +58,7 @@ _MORE_SEARCHING = 0.6  # of the time for a further shape; its comparison has the
 
 def problems(run: Run, only: list[str]) -> Iterator[list[tuple[Any, Any]]]:
     """(operator, problem): the first of every operator, then the second …"""
-    listed = SMALL if run.simulate else PROBLEMS | {n: ({},) for n in operators.names() if n not in PROBLEMS}
+    listed = SMALL if run.small else PROBLEMS | {n: ({},) for n in operators.names() if n not in PROBLEMS}
     chosen = {name: found for name, found in listed.items() if name in (only or operators.names())}
     for turn in range(max(map(len, chosen.values()), default=0)):
         yield [
@@ -88,7 +89,7 @@ def everything(run: Run, only: list[str]) -> None:
         share = max(run.left_s, 0) / (len(rest) - i + 1)  # the sweep counts as one
         search(run, operator, problem, _MORE_SEARCHING * share)
         compare(run, operator, problem, operator.input_kinds[0], (1 - _MORE_SEARCHING) * share)
-    if not run.simulate and (not only or "streaming_attention" in only):
+    if not run.small and (not only or "streaming_attention" in only):
         streaming = operators.load("streaming_attention")
         for i, fields in enumerate(SWEEP):
             share = max(run.left_s, 0) / (len(SWEEP) - i)
@@ -144,12 +145,13 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=steps.ROOT / "reports" / "out" / "gpu", help="where everything is written"
     )
-    parser.add_argument("--simulate", action="store_true", help="rehearse on a simulated device, with small problems")
+    parser.add_argument("--small", action="store_true", help="small problems and few tries: does it all work here?")
+    parser.add_argument("--simulate", action="store_true", help="the same on a simulated device")
     parser.add_argument("--only", action="append", default=[], choices=operators.names(), help="these operators")
     given = parser.parse_args()
     try:
         with ExitStack() as stack:
-            run = Run(given.out, given.minutes, given.simulate, stack)
+            run = Run(given.out, given.minutes, stack, small=given.small or given.simulate, simulate=given.simulate)
             everything(run, given.only)
     except TunerError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -36,11 +36,11 @@ class Results:
 
 
 class Run:
-    """One call of the program."""
+    """One call of the program. What is `small` takes little time on any device; a simulated one is not there."""
 
-    def __init__(self, out: Path, minutes: float, simulate: bool, stack: ExitStack) -> None:
+    def __init__(self, out: Path, minutes: float, stack: ExitStack, *, small: bool, simulate: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self.out, self.simulate, self.seconds = out, simulate, 60 * minutes
+        self.out, self.small, self.simulate, self.seconds = out, small, simulate, 60 * minutes
         self._started = time.monotonic()
         self.results = Results(out / "results.json")
         self.place = Simulation() if simulate else Physical()

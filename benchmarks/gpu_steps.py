@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]
 _CONFORMANCE = "conformance.txt"
-_TRIES, _REHEARSED_TRIES = 160, 6
+_TRIES, _FEW_TRIES = 160, 6
 
 
 def device(run: Run) -> dict[str, Any]:
@@ -54,8 +55,10 @@ def matmul() -> dict[str, Any]:
 
 @contextmanager
 def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
-    """The tests that need a device, in the background: most of their time goes into compiling."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", str(ROOT / "tests" / "gpu")]
+    """The tests that need a device, in the background, file beside file: most of their time goes into compiling."""
+    spread = ["-n", "4", "--dist", "loadfile"] if find_spec("xdist") else []
+    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]  # without the check for options of plugins
+    command = [sys.executable, "-m", "pytest", *plain, *spread, str(ROOT / "tests" / "gpu")]
     with (run.out / _CONFORMANCE).open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
         try:
@@ -105,7 +108,8 @@ def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
         found[each.name + about] = _verified(run, operator, each, small)
     wrong = [f"{name}: {text}" for name, text in found.items() if text != "right"]
     counted = f"{len(found) - len(wrong)} of {len(found)} implementations right"
-    return {"found": found, "summary": "; ".join([counted, *wrong])}
+    told = "; ".join([counted, *wrong])
+    return {"found": found, "summary": told} | ({"error": told} if wrong else {})
 
 
 def _job(run: Run, operator: Any, implementation: Any, problem: Any) -> Any:
@@ -125,7 +129,7 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
 
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
-    tries, deadline = _REHEARSED_TRIES if run.simulate else _TRIES, time.monotonic() + seconds
+    tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
     request = tune.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     restarts = run.worker.restarts

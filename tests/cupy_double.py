@@ -64,6 +64,7 @@ class Driver:
         self.kernels: dict[str, Kernel] = {}
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
         self.launches: list[str] = []
+        self.unloaded = 0  # modules
 
     def know(self, *kernels: Kernel) -> None:
         self.kernels.update({entry: kernel for kernel in kernels for entry in kernel.source.entries})
@@ -90,24 +91,35 @@ class Driver:
         )
         cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
         cuda.Stream = Stream
-        cuda.Module = lambda: SimpleNamespace(load=_loaded, get_function=self._function)
+        cuda.Module = lambda: Module(self)
         cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
         return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
 
-    def _function(self, entry: str) -> Any:
-        function = _Function()
-        function.ptr, function.launch = entry, self.launch
-        return function
+
+class Module:
+    """As cupy.cuda.Module: unloaded, after a wait for the device, when no function of it is left."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def load(self, image: bytes) -> None:
+        assert image.startswith(b"\x7fELF")
+
+    def get_function(self, entry: str) -> "Function":
+        return Function(self, entry)
+
+    def __del__(self) -> None:
+        self.driver.unloaded += 1
 
 
-class _Function:
+class Function:
     """As cupy.cuda.Function: called with a grid, a block, arguments, dynamic shared memory and a stream."""
 
-    ptr: str
-    launch: Any
+    def __init__(self, module: Module, entry: str) -> None:
+        self.module, self.ptr = module, entry
 
     def __call__(self, grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) -> None:
-        self.launch(self.ptr, grid, block, arguments, smem_bytes, stream)
+        self.module.driver.launch(self.ptr, grid, block, arguments, smem_bytes, stream)
 
 
 _RUNTIME = SimpleNamespace(
@@ -160,10 +172,6 @@ class Graph:
 def _entry(attribute: int, function: str) -> str:
     assert attribute == 8, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
     return function
-
-
-def _loaded(image: bytes) -> None:
-    assert image.startswith(b"\x7fELF")
 
 
 def _encode_tiled(

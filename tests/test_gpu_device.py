@@ -210,6 +210,21 @@ def test_a_status_of_the_driver_is_a_class_of_fault(
     assert (fell.fault, fell.fatal) == (fault, fatal)
 
 
+def test_after_a_hang_nothing_is_unloaded_since_that_would_wait_for_the_kernel(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    runtime.status = 600
+    fell = stand.do(Task(code, POLICY)).fell
+    assert fell is not None
+    assert fell.fault is Fault.TIMEOUT
+    assert runtime.driver.unloaded == 0
+
+
+def test_a_config_that_was_timed_is_unloaded(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    assert stand.do(Task(code, POLICY)).samples
+    assert runtime.driver.unloaded == 2  # one for the verdict, one for the times
+
+
 def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, code: Code) -> None:
     stand = Stand(Physical().open())
     stand.do(Task(code, POLICY))

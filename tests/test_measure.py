@@ -198,6 +198,22 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
     assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
 
 
+def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = operators.implementation("flash_attention", "naive").default(PROBLEM, GPU.arch)
+    configs = naive_configs()
+    with Store.open(":memory:") as store:
+        for budget, best_us, other_us in ((2, 50.0, 90.0), (4, 70.0, 120.0)):
+            times = [best_us if each == default else other_us for each in configs]
+            with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
+                evaluator = measurer(machines, worker)
+                outcome = tune.search(request(budget), store, evaluator)
+    samples = [each.attempt.measurement.samples for each in outcome.tried if each.attempt.measurement]
+    assert samples[2:] == [POLICY.screening[0][0]] * 2
+    assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
+
+
 def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(machines: tuple[Compiler, Checker]) -> None:
     configs = naive_configs()
     told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
@@ -334,6 +350,12 @@ def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: P
         ledger.began("bad")  # and the process is gone
     assert Ledger(path).banned("bad")
     assert not Ledger(path).banned("good")
+
+
+def test_a_ledger_makes_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "ledger" / "RTX 5090"
+    Ledger(path).began("first")
+    assert path.read_text() == "began first\n"
 
 
 def test_a_ledger_line_that_a_kill_cut_off_is_not_believed(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def obey(job: str | int) -> object:
             return os.getpid()
         case "threads":
             return os.environ["OPENBLAS_NUM_THREADS"]
+        case "device":
+            return os.environ["CUDA_VISIBLE_DEVICES"]
     return job
 
 
@@ -78,6 +80,11 @@ def wait_until(claim: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 def test_every_job_is_answered() -> None:
     assert answers(list(range(20))) == {job: job for job in range(20)}
+
+
+def test_workers_have_the_variables_that_a_pool_gives_them() -> None:
+    with Pool(obey, workers=1, environment={"CUDA_VISIBLE_DEVICES": "none"}) as pool:
+        assert dict(pool.run(["device"])) == {"device": "none"}
 
 
 def test_no_job_starts_no_worker() -> None:

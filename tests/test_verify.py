@@ -54,6 +54,13 @@ def test_an_all_zero_reference_is_compared_absolutely() -> None:
     assert not compare("o", zero + 1, zero, zero, Tolerance(1e-3)).ok
 
 
+def test_what_sums_leave_of_terms_that_cancel_is_no_error_where_all_is_zero() -> None:
+    zero, left = np.zeros(4), np.full(4, 1.5e-5)
+    assert compare("dq", left, zero, zero, Tolerance(5e-3)).ok
+    assert not compare("dq", left, zero, zero, Tolerance(1e-5)).ok
+    assert not compare("dq", 100 * left, zero, zero, Tolerance(5e-3)).ok
+
+
 def test_an_output_that_the_problem_does_not_have_is_not_listed() -> None:
     operator = operators.load("kda")
     problem = operator.tails(operator.problem())[0]

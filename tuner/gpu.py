@@ -33,9 +33,15 @@ def available() -> bool:
 
 def describe() -> str:
     """One line about the current device."""
-    runtime = _cupy().cuda.runtime
-    found, (major, minor) = current_gpu(), divmod(runtime.driverGetVersion() // 10, 100)
-    return f"{_name(runtime.getDevice())} as {found.name} ({found.arch.name}), driver for CUDA {major}.{minor}"
+    found, (major, minor) = current_gpu(), driver()
+    device = _name(_cupy().cuda.runtime.getDevice())
+    return f"{device} as {found.name} ({found.arch.name}), driver for CUDA {major}.{minor}"
+
+
+def driver() -> tuple[int, int]:
+    """The newest CUDA that the driver supports, such as (13, 0): it loads cubins of that major version and older."""
+    major, minor = divmod(_cupy().cuda.runtime.driverGetVersion() // 10, 100)
+    return major, minor
 
 
 def current_gpu(ordinal: int | None = None) -> GPU:
@@ -211,7 +217,8 @@ def _cupy() -> ModuleType:
     try:
         import cupy
     except ImportError as error:
-        raise MachineError(f"no GPU can be used without CuPy ({error}): {_INSTALL}") from error
+        why = str(error.__cause__ or error).partition("\n")[0]  # CuPy's own words fill a page
+        raise MachineError(f"no GPU can be used without CuPy ({why}): {_INSTALL}") from error
     # With no driver every other call says that the driver is too old; the version 0 is the plain answer.
     if cupy.cuda.runtime.driverGetVersion() == 0:
         raise MachineError(f"no GPU, because there is no CUDA driver: {_WITHOUT}")

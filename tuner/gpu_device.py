@@ -56,7 +56,9 @@ class GpuDevice:
         import cupy
 
         self._cuda, self._runtime, self._ordinal = cupy.cuda, cupy.cuda.runtime, ordinal
-        self._lost = False  # after a fatal fault
+        # The fatal fault, which ends the process soon. Until then its traceback keeps all alive that was loaded: to
+        # unload a module is to wait for the device, and a kernel that hangs never ends.
+        self._lost: DeviceFaultError | None = None
         self._runtime.setDevice(ordinal)
         self._monitor = Monitor(self._runtime.deviceGetPCIBusId(ordinal))
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
@@ -88,7 +90,7 @@ class GpuDevice:
             raise self._fault(error) from error
 
     def free(self, address: int) -> None:
-        if not self._lost:  # it would fail, or wait for a kernel that never ends; the process ends soon
+        if not self._lost:  # it would fail, or wait like an unloading
             self._runtime.free(address)
 
     def fill(self, address: int, nbytes: int) -> None:
@@ -217,8 +219,8 @@ class GpuDevice:
         deadline = time.monotonic() + limit_s
         while (status := self._runtime.eventQuery(event)) == _NOT_READY:
             if time.monotonic() > deadline:
-                self._lost = True
-                raise DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
+                self._lost = DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
+                raise self._lost
             time.sleep(5e-5)
         if status:
             raise self._runtime.CUDARuntimeError(status)
@@ -233,7 +235,8 @@ class GpuDevice:
 
     def _fault(self, error: Any) -> DeviceFaultError:
         fault = _classified(error)
-        self._lost = self._lost or fault.fatal
+        if fault.fatal:
+            self._lost = fault
         return fault
 
 

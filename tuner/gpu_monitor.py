@@ -6,7 +6,10 @@ from tuner.samples import State
 
 _LIBRARY = "libnvidia-ml.so.1"  # part of the driver
 _SM_CLOCK, _CORE_TEMPERATURE = 1, 0  # NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
-_OK, _INSUFFICIENT_SIZE = 0, 7
+_OK, _INSUFFICIENT_SIZE, _NOT_FOUND = 0, 7, 13  # nvmlReturn_t; the last one for a function that is not there
+# Newest first; the second ones are those of drivers before R535 and R510.
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses")
 
 
 class Monitor:
@@ -29,9 +32,9 @@ class Monitor:
         if self._nvml is None:
             return State()
         return State(
-            sm_mhz=self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(), _SM_CLOCK),
-            throttle=self._number("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong()),
-            temperature_c=self._number("nvmlDeviceGetTemperature", ctypes.c_uint(), _CORE_TEMPERATURE),
+            sm_mhz=self._number(("nvmlDeviceGetClockInfo",), ctypes.c_uint(), _SM_CLOCK),
+            throttle=self._number(_REASONS, ctypes.c_ulonglong()),
+            temperature_c=self._number(("nvmlDeviceGetTemperature",), ctypes.c_uint(), _CORE_TEMPERATURE),
             processes=self._processes(),
         )
 
@@ -41,13 +44,20 @@ class Monitor:
         status: int = nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(self._handle))
         return status == _OK
 
-    def _number(self, name: str, into: "ctypes.c_uint | ctypes.c_ulonglong", *which: int) -> int:
-        status = getattr(self._nvml, name)(self._handle, *which, ctypes.byref(into))
+    def _number(self, names: tuple[str, ...], into: "ctypes.c_uint | ctypes.c_ulonglong", *which: int) -> int:
+        status = self._asked(names, *which, ctypes.byref(into))
         return int(into.value) if status == _OK else 0
 
     def _processes(self) -> int:
         """How many compute on the GPU: NVML says so when asked for a list of none."""
         count = ctypes.c_uint(0)
-        assert self._nvml is not None, "only asked where it is present"
-        status = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle, ctypes.byref(count), None)
+        status = self._asked(_PROCESSES, ctypes.byref(count), None)
         return int(count.value) if status in (_OK, _INSUFFICIENT_SIZE) else 0
+
+    def _asked(self, names: tuple[str, ...], *arguments: object) -> int:
+        """The status of the first of these functions that this NVML has: they come and go with its versions."""
+        for name in names:
+            if function := getattr(self._nvml, name, None):
+                status: int = function(self._handle, *arguments)
+                return status
+        return _NOT_FOUND

@@ -31,6 +31,7 @@ class Ledger:
         if self._path is None:
             return
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
                 file.flush()

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -57,7 +57,8 @@ class Pool(Generic[J, R]):
     """Up to `workers` processes, started as jobs come and killed on leaving the context.
 
     `function`, and `warm`, which each worker calls once before its first job, must be importable by name: not lambdas,
-    not of `__main__`. One thread may use a pool at a time.
+    not of `__main__`. Workers have the caller's variables and those of `environment`. One thread may use a pool at a
+    time.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class Pool(Generic[J, R]):
         workers: int | None = None,
         limits: Limits | None = None,
         warm: Callable[[], object] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._function, self._warm = function, warm
+        self._function, self._warm, self._environment = function, warm, environment or {}
         self._most = workers or len(os.sched_getaffinity(0))
         self._limits = limits or Limits()
         self._workers: list[_Worker] = []
@@ -120,7 +122,7 @@ class Pool(Generic[J, R]):
                 except OSError:  # it died while it was idle
                     self._drop(worker)
         while len(self._in(_State.STARTING)) < len(pending) and len(self._workers) < self._most:
-            self._workers.append(_Worker(self._function, self._warm, self._limits.memory_bytes))
+            self._workers.append(_Worker(self._function, self._warm, self._limits.memory_bytes, self._environment))
 
     def _heard(self) -> "list[_Worker]":
         """Workers that spoke, died or are late, after waiting for one."""
@@ -188,7 +190,14 @@ class _Dead:
 class _Worker:
     """The caller's side of one process: its connection, what it is doing and by when."""
 
-    def __init__(self, function: Callable[[Any], Any], warm: Callable[[], object] | None, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        warm: Callable[[], object] | None,
+        memory_bytes: int,
+        environment: Mapping[str, str],
+    ) -> None:
+        path = os.pathsep.join(path or "." for path in sys.path)
         here, there = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # it outlives this call; `lost` closes it
         with there:
@@ -198,7 +207,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path, **environment},
                 process_group=0,
             )
         self.connection: Connection[Any, Any] = Connection(here.detach())

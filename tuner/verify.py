@@ -10,6 +10,7 @@ from tuner.operator import Array, Arrays, Operator, Tolerance
 from tuner.result import OutputError
 
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
+_CANCELLED = 2.0**-12  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: T
     ratio, largest = distance(actual, exact)
     rounding, peak = distance(rounded, exact)
     scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
+    large = tolerance.absolute * scale if scale else _CANCELLED
     limit = max(tolerance.absolute, tolerance.slack * rounding)
-    return OutputError(name, ratio, largest, limit, _PEAK * max(tolerance.absolute * scale, peak))
+    return OutputError(name, ratio, largest, limit, _PEAK * max(large, peak))
 
 
 def distance(actual: Array, exact: Array) -> tuple[float, float]:

@@ -1,0 +1,82 @@
+"""What NVML is asked, by a library that answers as its documentation says; g++ builds it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner import emulator_build
+
+BASE = """
+#include <cstring>
+typedef struct Device* Handle;
+extern "C" {
+static bool ready;
+int nvmlInit_v2() { ready = true; return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(char const* bus, Handle* device) {
+  if (!ready) return 1;
+  if (std::strcmp(bus, "0000:1B:00.0")) return 6;
+  *device = reinterpret_cast<Handle>(77);
+  return 0;
+}
+static int known(Handle device) { return device == reinterpret_cast<Handle>(77) ? 0 : 2; }
+int nvmlDeviceGetClockInfo(Handle device, int clock, unsigned* mhz) {
+  *mhz = clock == 1 ? 1755 : 0;
+  return known(device);
+}
+"""
+TEMPERATURE = """
+int nvmlDeviceGetTemperature(Handle device, int sensor, unsigned* celsius) {
+  *celsius = 40 + sensor;
+  return known(device);
+}
+"""
+REASONS = "int NAME(Handle device, unsigned long long* reasons) { *reasons = 0x44; return known(device); }\n"
+PROCESSES = """
+int NAME(Handle device, unsigned* count, void* list) {
+  if (known(device)) return 2;
+  bool const fits = list && *count >= 3;
+  *count = 3;
+  return fits ? 0 : 7;
+}
+"""
+NEW = REASONS.replace("NAME", "nvmlDeviceGetCurrentClocksEventReasons")
+NEW += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses_v3")
+OLD = REASONS.replace("NAME", "nvmlDeviceGetCurrentClocksThrottleReasons")
+OLD += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses")
+ASK = """
+import json, sys
+from dataclasses import asdict
+from tuner.gpu_monitor import Monitor
+found = Monitor(sys.argv[1])
+print(json.dumps({"present": found.present, **asdict(found.state())}))
+"""
+
+
+def asked(folder: Path, functions: str, bus: str = "0000:1B:00.0") -> dict[str, object]:
+    """What a monitor reads in a process whose NVML has these functions."""
+    library = folder / "libnvidia-ml.so.1"
+    command = [emulator_build.compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input=BASE + functions + "}", text=True, check=True)
+    told = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", ASK, bus], env=told, capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("functions", [NEW, OLD], ids=["R535 and later", "earlier"])
+def test_clock_throttling_temperature_and_processes_are_read(tmp_path: Path, functions: str) -> None:
+    found = asked(tmp_path, functions + TEMPERATURE)
+    assert found == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 40, "processes": 3}
+
+
+def test_a_function_that_an_nvml_does_not_have_costs_its_own_figure_only(tmp_path: Path) -> None:
+    found = asked(tmp_path, NEW)
+    assert found == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 0, "processes": 3}
+
+
+def test_a_gpu_that_nvml_does_not_know_is_not_monitored(tmp_path: Path) -> None:
+    found = asked(tmp_path, NEW, bus="0000:FF:00.0")
+    assert found == {"present": False, "sm_mhz": 0, "throttle": 0, "temperature_c": 0, "processes": 0}
