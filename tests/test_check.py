@@ -1,14 +1,19 @@
 """The check of a config on the emulator: what is no finding of a single run."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tuner import operators
+from tuner import check_known, operators
 from tuner.arch import ARCHES
-from tuner.check import Job, check
+from tuner.cache import Cache
+from tuner.check import PLAIN, Checker, Job, check, key_of
+from tuner.check_known import Known, effective
 from tuner.operator import to_fields
+from tuner.result import Verdict
+from tuner.source import Source
 
 FOLDER = Path(__file__).parent / "operators" / "row_norm"
 
@@ -35,7 +40,81 @@ _ROOT = """{turn}
   float const root = sqrtf(sum / kWidth"""
 
 
+def _job(name: str, implementation: str = "naive") -> Job:
+    """The default config of an operator's default problem."""
+    operator, found = operators.load(name), operators.implementation(name, implementation)
+    problem = operator.problem()
+    return Job(name, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES["sm_90a"])))
+
+
 def _edit(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
+
+
+def test_what_was_right_is_known_on_every_gpu_until_the_code_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "kept", ignore=shutil.ignore_patterns("__pycache__"))
+    _edit(folder / "operator.py", 'name="row_norm"', 'name="kept"')
+    monkeypatch.setenv("TUNER_OPERATORS", str(tmp_path))
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    job, known = _job("kept"), Known(Cache(tmp_path / "cache"))
+    with Checker(1, known=known) as checker:
+        ((_, first),) = checker.check_many([job])
+    assert first.ok
+    assert known.find(key_of(job)) == first
+    with Checker(1, timeout_s=0.001, known=known) as checker:  # too short to run anything
+        assert list(checker.check_many([job, job])) == [(0, first), (1, first)]
+        _edit(folder / "naive.cu.jinja", "// ", "//  ")
+        ((_, changed),) = checker.check_many([job])
+    assert not changed.ok
+
+
+def test_a_verdict_that_is_not_ok_is_not_kept(tmp_path: Path) -> None:
+    known = Known(Cache(tmp_path))
+    known.keep("5eed", Verdict((), ("a race",)))
+    assert known.find("5eed") is None
+
+
+def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = _job("flash_attention", "mma_sync")
+    others = [
+        _job("flash_attention"),
+        replace(job, problem={**job.problem, "causal": True}),
+        replace(job, config={**job.config, "BN": 16}),
+        replace(job, modes=PLAIN),
+        replace(job, thorough=True),
+    ]
+    keys = {key_of(each) for each in (job, *others)}
+    monkeypatch.setattr(check_known, "_program", lambda _: "another emulator")
+    assert len(keys | {key_of(job)}) == len(others) + 2
+
+
+def test_problems_with_the_same_edges_share_a_verdict() -> None:
+    job = _job("flash_attention", "mma_sync")
+    assert key_of(job) == key_of(replace(job, problem={**job.problem, "seq_q": 8192}))
+
+
+def test_a_budget_that_only_an_assertion_reads_does_not_tell_two_kernels_apart() -> None:
+    job = _job("flash_attention", "mma_sync")
+    larger = int(job.config["smem_budget"]) + 1024
+    assert key_of(job) == key_of(replace(job, config={**job.config, "smem_budget": larger}))
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("constexpr int kBudget = 2;  // bytes\n", True),
+        ("constexpr int kBudget = 1;\nconstexpr int kRows = 4;\n", False),
+        ('constexpr int kBudget = 1;\nstatic_assert(kBudget > 0, "a budget");\n', True),
+        ("constexpr int kBudget = 1;\nint f() { return kBudget; }\n", False),
+    ],
+)
+def test_a_source_differs_by_what_its_instructions_can_depend_on(line: str, same: bool) -> None:
+    def source(text: str) -> Source:
+        used = 'static_assert(kRows <= kBudget, "the rows");\nint g() { return kRows; }\n'
+        return Source(("k",), f"{text}{used}", (("a.cuh", "constexpr int kRows = 3;"),), "host")
+
+    assert (effective(source("constexpr int kBudget = 1;\n")) == effective(source(line))) == same

@@ -1,6 +1,7 @@
 """The command line: what it prints, and what it says to bad input: one message, the right exit code, no traceback."""
 
 import errno
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from tuner import __version__, emulator_build, operators
 from tuner import gpu as devices
-from tuner.cli import build, output
+from tuner.cli import build, display, output
+from tuner.cli.commands import COMMANDS
 from tuner.store import Store
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
@@ -186,10 +188,11 @@ def test_replay_says_how_near_a_sampler_came_on_a_recorded_space(tmp_path: Path)
 
 
 def test_every_command_has_help() -> None:
-    for command in build().registered_groups:
-        done = run(command.name, "flash_attention", "--help")
+    for command in COMMANDS:
+        done = run(command.name, *(["flash_attention"] if command.per_operator else []), "--help")
         assert done.exit_code == 0
-        assert "--head-dim" in done.stdout
+        assert "--head-dim" in done.stdout or not command.per_operator
+        assert command.help.split(".")[0][:40] in done.stdout
 
 
 def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path: Path) -> None:
@@ -224,13 +227,16 @@ def test_bench_where_no_gpu_is_prints_predictions_and_fails(tmp_path: Path) -> N
     ("name", "text", "message"),
     [
         ("p.jsonl", '{"head_dim": 8}\n{"head_dim": 8,}\n', "p.jsonl, line 2: not JSON"),
-        ("p.json", "[1, 2]", "p.json: 1 is no problem: write {"),
+        ("p.json", "[1, 2]", "p.json, problem 1: 1 is no problem: write {"),
         ("p.csv", "head_dim,seq_q\n8\n", "p.csv, line 2: it does not have the 2 columns of line 1"),
         ("p.csv", "head_dim\n", "p.csv names no problem"),
-        ("p.csv", "head_dim,colour\n8,red\n", "flash_attention has no field 'colour' (known: head_dim"),
-        ("p.csv", "head_dim,heads\n8,2\n", "--heads is named in"),
-        ("p.csv", "head_dim,causal\n8,perhaps\n", "causal 'perhaps': give true or false"),
-        ("p.csv", "head_dim\n8\n9\n", "head_dim 9"),
+        ("p.csv", "head_dim,head_dim\n8,16\n", "p.csv, line 1: there are several columns 'head_dim'"),
+        ("p.csv", "head_dim,colour\n8,red\n", "p.csv, line 2: flash_attention has no field 'colour' (known: head_dim"),
+        ("p.csv", "head_dim,heads\n8,2\n", "p.csv, line 2: --heads is an option of this command, too"),
+        ("p.csv", "head_dim,causal\n8,perhaps\n", "p.csv, line 2: causal 'perhaps': give true or false"),
+        ("p.csv", "head_dim\n8\n\n9\n", "p.csv, line 4: head_dim 9"),
+        ("p.jsonl", '{"head_dim": 8}\n\n{"head_dim": 8.5}\n', "p.jsonl, line 3: --head-dim '8.5'"),
+        ("p.json", '[{"head_dim": 8}, {"head_dim": 9}]', "p.json, problem 2: head_dim 9"),
     ],
 )
 def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
@@ -250,6 +256,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", "flash_attention", "--gpu", "sm90"], "unknown GPU 'sm90': try sm_90a"),
         (["search", "flash", "--gpu", "sm_80"], "unknown operator 'flash' (known: flash_attention"),
         (["explain", *HEAD, "--seq-q", "512..128"], "--seq-q 512..128: give LO..HI with 0 < LO <= HI"),
+        (["search", *HEAD, "--seq-q", ","], "--seq-q ',': give at least one value"),
         (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
         (["search", *HEAD, "--dtype", "fp64"], "--dtype 'fp64': known: bf16, fp16"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "7"], "head_dim 7"),
@@ -257,6 +264,8 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),
         (["search", *HEAD, "--effort", "huge"], "unknown effort 'huge' (known: quick, normal, full)"),
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),
+        (["search", *HEAD, "--seed", "-5"], "seed -5: give 0 to 2147483647"),
+        (["search", *HEAD, "--budget", str(10**20)], "tries: give at most 2147483647"),
         (["search", *HEAD, "--l2", "hot"], "L2 'hot': a kernel is timed with a cold or a warm one"),
         (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: "),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
@@ -314,6 +323,12 @@ def test_a_report_that_cannot_be_written_loses_nothing(searched: Path) -> None:
     assert done.exit_code == 2
     assert "/dev/null" in done.stderr
     assert len(json.loads(run("show", "--db", searched, "--json").stdout)["records"]) == 1
+
+
+def test_an_export_that_cannot_be_written_is_one_message(searched: Path) -> None:
+    done = run("export", *HEAD, "--db", searched, "--out", "/dev/null/x")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: Not a directory for /dev/null/x: name another place")
 
 
 def test_a_template_error_is_told_with_file_and_line(tmp_path: Path, folder_of_operators: pytest.MonkeyPatch) -> None:
@@ -389,6 +404,14 @@ def test_a_table_on_a_narrow_terminal_is_a_list_of_labels(monkeypatch: pytest.Mo
     assert capsys.readouterr().out == "records\n\nkda\n  problem  seq_len=8192\n  config   BV=64 prep_groups=2\n"
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_table_prints_what_stands_in_brackets(terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    if terminal:
+        monkeypatch.setattr(output, "stdout", Console(width=80, force_terminal=True, markup=output.stdout._markup))
+    output.table("", ("what to do",), [("pip install 'kerntune[cuda13]'",)])
+    assert "kerntune[cuda13]" in capsys.readouterr().out
+
+
 def test_a_full_disk_is_one_message(capsys: Any) -> None:
     @output.guarded
     def write() -> None:
@@ -397,7 +420,7 @@ def test_a_full_disk_is_one_message(capsys: Any) -> None:
     with pytest.raises(typer.Exit) as left:
         write()
     assert left.value.exit_code == 2
-    assert "No space left on device for out.json: make room" in capsys.readouterr().err
+    assert "error: No space left on device for out.json: make room where the database" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder_of_operators")
@@ -423,3 +446,15 @@ def _copy_of_flash_attention(folder: Path, name: str) -> Path:
             text = path.read_text()
             (target / path.name).write_text(text.replace('name="flash_attention"', f'name="{name}"'))
     return target
+
+
+@pytest.mark.parametrize(("width", "best"), [(40, False), (80, True), (200, True)])
+def test_a_terminal_of_any_width_shows_how_far_a_search_is(width: int, best: bool) -> None:
+    console = Console(width=width, force_terminal=True, file=io.StringIO())
+    bars = display.live(console)
+    shown = "best split_keys 2.465e+07 (predicted)"
+    bars.add_task("  sweeping around the best", total=128, completed=100, best=shown)
+    console.print(bars.get_renderable())
+    text = re.sub(r"\x1b\[[0-9;?]*\w", "", console.file.getvalue())  # type: ignore[attr-defined]  # a StringIO
+    assert "100/128" in text
+    assert (shown in text) == best

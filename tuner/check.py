@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tuner import emulator, operators
+from tuner import check_known, emulator, operators
+from tuner.check_known import Known
 from tuner.emulator import Mode
-from tuner.operator import Arrays, Operator, canonical, extents, from_fields, scalars
+from tuner.operator import Arrays, Implementation, Operator, canonical, extents, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
 from tuner.verify import Expected, expect, trespass
 
@@ -34,10 +35,13 @@ class Job:
 
 
 class Checker:
-    """A pool of killable emulator processes. A crash or an endless loop in a kernel is a verdict."""
+    """A pool of killable emulator processes. A crash or an endless loop in a kernel is a verdict.
 
-    def __init__(self, workers: int | None = None, timeout_s: float = 120.0) -> None:
-        self._pool = emulator.Pool(workers, timeout_s)
+    With `known`, what was found right before, under the same code, is not run again.
+    """
+
+    def __init__(self, workers: int | None = None, timeout_s: float = 120.0, *, known: Known | None = None) -> None:
+        self._pool, self._known = emulator.Pool(workers, timeout_s), known
 
     def __enter__(self) -> "Checker":
         self._pool.__enter__()
@@ -47,17 +51,33 @@ class Checker:
         self._pool.__exit__(kind, error, at)
 
     def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
-        """(position, Verdict) as they finish."""
-        for position, answer in self._pool.map(check, jobs):
-            yield position, Verdict((), (str(answer),)) if isinstance(answer, emulator.Finding) else answer
+        """(position, Verdict) as they finish; those that are known first."""
+        found = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
+        yield from found.items()
+        open_ = [i for i in range(len(jobs)) if i not in found]
+        for place, answer in self._pool.map(_keyed, [jobs[i] for i in open_]):
+            yield open_[place], self._kept(answer)
+
+    def _recall(self, job: Job) -> Verdict | None:
+        return self._known.find(key_of(job)) if self._known else None
+
+    def _kept(self, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
+        if isinstance(answer, emulator.Finding):
+            return Verdict((), (str(answer),))
+        key, verdict = answer
+        if self._known:
+            self._known.keep(key, verdict)
+        return verdict
+
+
+def _keyed(job: Job) -> tuple[str, Verdict]:
+    """A verdict with the key of what this process ran: the caller's files may have changed since it started."""
+    return key_of(job), check(job)
 
 
 def check(job: Job) -> Verdict:
     """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it."""
-    operator = operators.load(job.operator)
-    implementation = operators.implementation(job.operator, job.implementation)
-    problem = from_fields(operator.problem, job.problem)
-    config = from_fields(implementation.config, job.config)
+    operator, implementation, problem, config = _loaded(job)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Case, Arrays] = {}
@@ -74,6 +94,23 @@ def check(job: Job) -> Verdict:
         if unsteady := _other_bits(first.setdefault(case, outputs), outputs):
             return Verdict(tuple(worst.values()), (f"{unsteady}: other bits in another order of threads",), tuple(done))
     return Verdict(tuple(worst.values()), (), tuple(done))
+
+
+def key_of(job: Job) -> str:
+    """All that decides the verdict on a job; see `check_known.key`."""
+    operator, implementation, problem, config = _loaded(job)
+    rounds = list(_rounds(operator, problem, job))
+    problems = list(dict.fromkeys(case.problem for case, _ in rounds))
+    spelled = (f"{problems.index(case.problem)} {case.kind} {mode}" for case, mode in rounds)
+    return check_known.key(operator, implementation, config, problems, spelled)
+
+
+def _loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
+    """Operator, implementation, Problem and Config."""
+    operator = operators.load(job.operator)
+    implementation = operators.implementation(job.operator, job.implementation)
+    problem = from_fields(operator.problem, job.problem)
+    return operator, implementation, problem, from_fields(implementation.config, job.config)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ class Evaluator(Protocol):
     def prior(self, candidate: Candidate) -> float:
         """A cost before anything is compiled; lower is better."""
 
+    def resume(self, best: Candidate) -> None:
+        """What earlier sessions found best, before anything is tried."""
+
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
         """(position in `batch`, Attempt) as they finish."""
 
@@ -82,6 +85,9 @@ class Predictor:
     def prior(self, candidate: Candidate) -> float:
         plan = candidate.implementation.plan(self._problem, candidate.config)
         return uncompiled(plan, self._work(candidate), self._gpu).cost
+
+    def resume(self, best: Candidate) -> None:
+        """Costs of equal models compare, whenever they were found."""
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
         started = time.perf_counter()

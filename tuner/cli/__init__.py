@@ -2,17 +2,25 @@
 
 import os
 import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tuner import __version__, operators
+from tuner import __version__
+from tuner.cli import commands
 from tuner.errors import TunerError
 
 
 def main() -> None:
     """Entry point of the console script."""
+    warnings.formatwarning = _plain_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
     try:
         _add_folders(sys.argv[1:])
     except TunerError as error:
@@ -23,32 +31,21 @@ def main() -> None:
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from tuner.cli import bench, doctor, export, inspect, replay, search, show
-    from tuner.cli.options import Root, per_operator
-    from tuner.cli.output import guarded
-
     app = typer.Typer(
         name="tuner",
-        cls=Root,
+        cls=commands.Root,
         help="Search, check, store, report and serve CUDA kernels; on a machine with no GPU, too.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    per_operator(app, "search", search.search, help="Find the best config of a problem. Resumes by default.")
-    per_operator(app, "explain", show.explain, help="Say which record serves a problem, or what refuses a config.")
-    per_operator(app, "render", inspect.render_command, help="Print the CUDA source of a config.")
-    per_operator(app, "inspect", inspect.inspect_command, help="Compile a config and print what it uses.")
-    per_operator(app, "verify", inspect.verify_command, help="Check a config on the CPU emulator.")
-    per_operator(app, "bench", bench.bench_command, help="Race our best against peers, or predict for a GPU.")
-    per_operator(app, "report", show.report, help="Write the report of what is stored.")
-    per_operator(app, "export", export.export_command, help="Write the attempts at a problem as T4.")
-    app.command("show")(guarded(show.show))
-    app.command("operators")(guarded(show.list_operators))
-    app.command("replay")(guarded(replay.replay_command))
-    app.command("doctor")(guarded(doctor.doctor))
+    commands.add_all(app)
     return app
+
+
+def _plain_warning(message: Warning | str, *_: object, **__: object) -> str:
+    return f"warning: {message}\n"
 
 
 def _print_version(asked: bool) -> None:
@@ -68,13 +65,18 @@ def _globals(
     """What stands before a command. The folders are read in `main`, before there are commands."""
 
 
-def _add_folders(arguments: list[str]) -> None:
+def _add_folders(arguments: Sequence[str]) -> None:
     """Commands are made from what operators there are, so their folders must be known before options are parsed."""
+    for folder in _folders(arguments):
+        from tuner import operators  # needs NumPy, which help does not
+
+        operators.add_folder(folder)
+
+
+def _folders(arguments: Sequence[str]) -> Iterator[Path]:
     for i, word in enumerate(arguments):
         if word == "--operators" and i + 1 < len(arguments):
-            operators.add_folder(Path(arguments[i + 1]))
+            yield Path(arguments[i + 1])
         elif word.startswith("--operators="):
-            operators.add_folder(Path(word.partition("=")[2]))
-    for name in os.environ.get("TUNER_OPERATORS", "").split(os.pathsep):
-        if name:
-            operators.add_folder(Path(name))
+            yield Path(word.partition("=")[2])
+    yield from map(Path, filter(None, os.environ.get("TUNER_OPERATORS", "").split(os.pathsep)))

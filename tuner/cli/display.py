@@ -3,6 +3,7 @@
 import time
 from types import TracebackType
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tuner.cli.output import say, stderr
@@ -10,13 +11,21 @@ from tuner.result import Evidence
 from tuner.tune import Progress as Step
 from tuner.tune import Tried
 
+_ROOM_FOR_BEST, _ROOM_FOR_BAR = 76, 104  # columns of a terminal
 _EVERY_S = 5.0  # between lines when stderr is no terminal
 _PHASES = {
     "explore": "searching",
     "sweep": "sweeping around the best",
-    "share": "trying configs of the other problems",
+    "share": "trying others' configs",
     "check": "checking finalists",
 }
+
+
+def live(console: Console) -> Progress:
+    """The bars of the phases: how far is always told, the best so far and a bar where the terminal has room."""
+    bar = [BarColumn(bar_width=24)] if console.width >= _ROOM_FOR_BAR else []
+    more = [TextColumn("{task.fields[best]}"), TimeElapsedColumn()] if console.width >= _ROOM_FOR_BEST else []
+    return Progress(TextColumn("{task.description}"), *bar, MofNCompleteColumn(), *more, console=console)
 
 
 class Display:
@@ -27,14 +36,7 @@ class Display:
         self._live = stderr.is_terminal and not quiet
         self._phase, self._last = "", 0.0
         self._task: TaskID | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[best]}"),
-            TimeElapsedColumn(),
-            console=stderr,
-        )
+        self._bar = live(stderr)
 
     def __enter__(self) -> "Display":
         if not self._quiet:
@@ -73,5 +75,5 @@ class Display:
     def _best(self, best: Tried | None) -> str:
         if best is None or best.attempt.value is None:
             return "nothing valid yet"
-        unit = "us" if self._evidence is Evidence.MEASURED else "predicted cost, relative only"
+        unit = "us" if self._evidence is Evidence.MEASURED else "predicted"
         return f"best {best.candidate.implementation.name} {best.attempt.value:.4g} ({unit})"

@@ -5,7 +5,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import typer
 from tuner import __version__, emulator_build, gpu, nvrtc, sass
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
+from tuner.cache_limit import limit_of
 from tuner.cli.output import DbOption, JsonOption, emit_json, table
-from tuner.errors import TunerError
+from tuner.errors import MachineError, TunerError
 from tuner.store import Store
 
 
@@ -34,13 +35,13 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
     """Say what works here and what to install."""
     found = [
         _python(),
-        _try("compiling (NVRTC)", lambda: f"{nvrtc.toolkit()}, for {', '.join(ARCHES)}"),
+        _compiler(),
         _cupy(),
         _try("emulator (g++)", lambda: str(emulator_build.compiler().version)),
-        _try("GPU", gpu.describe, needed=False),
+        _gpu(),
         _try("machine code as text (nvdisasm)", sass.nvdisasm, needed=False),
         _try("database", lambda: _database(db)),
-        _cache(),
+        _try("cache", _cache),
     ]
     if as_json:
         emit_json({"tuner": __version__, "checks": [vars(each) for each in found]})
@@ -59,12 +60,33 @@ def _try(what: str, look: Callable[[], str], needed: bool = True) -> Check:
     try:
         return Check(what, True, look(), needed=needed)
     except TunerError as error:
-        problem, _, remedy = str(error).partition(": ")
+        problem, _, remedy = str(error).rpartition(": ")
         return Check(what, False, problem, remedy, needed)
 
 
 def _python() -> Check:
-    return Check("Python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer is needed")
+    ok = sys.version_info >= (3, 11)
+    return Check("Python", ok, platform.python_version(), "" if ok else "install 3.11 or newer")
+
+
+def _compiler() -> Check:
+    found = _try(
+        "compiling (NVRTC)", lambda: f"{nvrtc.toolkit().build}, for {', '.join(nvrtc.arches())}: {nvrtc.library()}"
+    )
+    lacking = [name for name in ARCHES if name not in nvrtc.arches()] if found.ok else []
+    return replace(found, remedy=f"for {', '.join(lacking)} install a newer CUDA toolkit") if lacking else found
+
+
+def _gpu() -> Check:
+    found = _try("GPU", gpu.describe, needed=False)
+    try:
+        major, made_by = gpu.driver()[0], nvrtc.toolkit()
+    except TunerError:
+        return found
+    if major >= int(made_by.version.partition(".")[0]):
+        return found
+    remedy = f"its driver does not load what {made_by} makes: install a newer driver, or 'kerntune[cuda{major}]'"
+    return replace(found, ok=False, remedy=remedy, needed=True)
 
 
 def _cupy() -> Check:
@@ -79,11 +101,12 @@ def _database(db: str | None) -> str:
         return f"{store.place}{'' if store.writable else ' (read only)'}"
 
 
-def _cache() -> Check:
+def _cache() -> str:
     root: Path = cache_dir()
     existing = next(path for path in (root, *root.parents) if path.exists())
-    size = Cache.of("cubin").size()
+    if not os.access(existing, os.W_OK):
+        raise MachineError(f"{root} cannot be written: set TUNER_CACHE_DIR to another folder")
+    limit, cubins = limit_of(root), Cache.of("cubin").size()
+    bound = f"of {limit.nbytes / 1e9:g} GB" if limit.nbytes else "without a limit"
     free = shutil.disk_usage(existing).free
-    detail = f"{root}: {size.entries} cubins, {size.bytes / 1e6:.0f} MB; {free / 1e9:.0f} GB free"
-    writable = os.access(existing, os.W_OK)
-    return Check("cache", writable, detail, "" if writable else "set TUNER_CACHE_DIR to a folder that can be written")
+    return f"{root}: {limit.held() / 1e9:.2f} GB {bound}, {cubins.entries} cubins; {free / 1e9:.0f} GB free"

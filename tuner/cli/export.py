@@ -35,5 +35,5 @@ def export_command(
     if out is None:
         typer.echo(text)
         return
-    out.write_text(text)
+    out.write_text(text, encoding="utf-8")
     typer.echo(f"{len(latest)} attempts: {out}")

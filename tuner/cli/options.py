@@ -10,23 +10,17 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 from tuner import operators
 from tuner.cli import problems
 from tuner.cli.output import guarded, literal
+from tuner.cli.problems import Line
 from tuner.errors import TunerError, UsageError
 from tuner.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"
-
-
-class Root(TyperGroup):
-    """The commands, those first that are needed first; Typer would begin with those without operators."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        first = ("search", "show", "explain", "report")
-        return sorted(super().list_commands(ctx), key=lambda name: first.index(name) if name in first else len(first))
 
 
 class OperatorGroup(TyperGroup):
@@ -39,12 +33,12 @@ class OperatorGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def per_operator(app: typer.Typer, name: str, body: Body, *, help: str) -> None:
-    """Add the command `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems."""
-    group = typer.Typer(cls=OperatorGroup, no_args_is_help=True, help=help)
+def group_of(name: str, body: Body, *, help: str) -> TyperGroup:
+    """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems."""
+    group = typer.Typer(name=name, cls=OperatorGroup, no_args_is_help=True, help=help, add_completion=False)
     for operator in operators.names():
         group.command(operator, help=_summary(operator, help))(_command(operator, body))
-    app.add_typer(group, name=name)
+    return get_group(group)
 
 
 def _summary(name: str, help: str) -> str:
@@ -66,8 +60,8 @@ def _command(name: str, body: Body) -> Callable[..., None]:
         operator = operators.load(name)
         chosen = {each.name: given.pop(each.name) for each in problem_fields}
         file = given.pop(_FILE)
-        lines = problems.read(file) if file else [{}]
-        body(operator, list(_problems(operator, chosen, lines, str(file))), **given)
+        lines = problems.read(file) if file else [Line()]
+        body(operator, list(_problems(operator, chosen, lines)), **given)
 
     own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
     parameters = [*map(_parameter, problem_fields), _file_parameter(), *own]
@@ -130,20 +124,28 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _problems(
-    operator: Operator[Any], given: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], file: str
-) -> Iterator[Any]:
+def _problems(operator: Operator[Any], given: Mapping[str, Any], lines: Sequence[Line]) -> Iterator[Any]:
     """One problem for every line of a file and combination of the values given; each problem once."""
-    known = {each.name: each for each in fields(operator.problem)}
     found: dict[Any, None] = {}
     for line in lines:
-        if strangers := [name for name in line if name not in known]:
-            raise UsageError(f"{file}: {operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
-        if twice := [name for name in line if given[name] is not None]:
-            raise UsageError(f"{_flag(known[twice[0]])} is named in {file} too: give it in one place")
-        axes = {name: _values(each, line.get(name, given[name])) for name, each in known.items()}
-        found |= {operator.problem(**dict(zip(axes, values, strict=True))): None for values in product(*axes.values())}
+        try:
+            found |= dict.fromkeys(_of_line(operator, given, line.fields))
+        except UsageError as error:
+            if not line.place:
+                raise
+            raise UsageError(f"{line.place}: {error}") from error
     yield from found
+
+
+def _of_line(operator: Operator[Any], given: Mapping[str, Any], line: Mapping[str, Any]) -> Iterator[Any]:
+    known = {each.name: each for each in fields(operator.problem)}
+    if strangers := [name for name in line if name not in known]:
+        raise UsageError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
+    if twice := [name for name in line if given[name] is not None]:
+        raise UsageError(f"{_flag(known[twice[0]])} is an option of this command, too: give it in one place")
+    axes = {name: _values(each, line.get(name, given[name])) for name, each in known.items()}
+    for values in product(*axes.values()):
+        yield operator.problem(**dict(zip(axes, values, strict=True)))
 
 
 def _values(each: Field[Any], given: Any) -> list[Any]:
@@ -155,6 +157,8 @@ def _values(each: Field[Any], given: Any) -> list[Any]:
         return [_switch(each, given)]
     listed = given if isinstance(given, list) else [given]
     words = [word for text in listed for part in str(text).split(",") for word in _spread(each, part.strip())]
+    if not words:
+        raise UsageError(f"{_flag(each)} {','.join(map(str, listed))!r}: give at least one value")
     return [_value(each, word) for word in dict.fromkeys(words)]
 
 

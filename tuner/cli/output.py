@@ -33,10 +33,10 @@ ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="set config fields by hand: name=value[,name=value…]")
 ]
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORD = 20  # columns: longer words are folded, shorter ones never
 
-stdout = Console(highlight=False, soft_wrap=False)
+stdout = Console(highlight=False, soft_wrap=False, markup=False)
 stderr = Console(stderr=True, highlight=False)
 
 
@@ -56,12 +56,17 @@ def guarded(body: Callable[..., None]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            where = f" for {error.filename}" if error.filename else ""
-            fail(MachineError(f"{error.strerror}{where}: make room, or name another place"))
+            fail(MachineError(_refused(error)))
 
     return run
+
+
+def _refused(error: OSError) -> str:
+    """What the system refused, and what to do."""
+    what = f"{error.strerror or error}{f' for {error.filename}' if error.filename else ''}"
+    if error.errno in _FULL:
+        return f"{what}: make room where the database, the cache (TUNER_CACHE_DIR) and temporary files (TMPDIR) are"
+    return f"{what}: name another place (TUNER_DEBUG=1 shows where it was needed)"
 
 
 def fail(error: TunerError) -> None:
@@ -93,7 +98,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     if stdout.is_terminal:
         stdout.print(shown)
         return
-    wide = Console(width=_width(columns, rows), highlight=False, color_system=None)
+    wide = Console(width=_width(columns, rows), highlight=False, markup=False, color_system=None)
     shown.title = None  # it would be broken at the table's width
     with wide.capture() as captured:
         wide.print(shown)

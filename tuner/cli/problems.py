@@ -2,14 +2,24 @@
 
 import csv
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import UsageError
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Field → value as written, a problem each. Raises UsageError with the line that cannot be read."""
+@dataclass(frozen=True)
+class Line:
+    """Fields of a problem as they are written, and where: empty for the command line alone."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+
+def read(path: Path) -> list[Line]:
+    """A line for each problem. Raises UsageError with the place that cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -21,31 +31,33 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _csv(path: Path, text: str) -> list[dict[str, Any]]:
+def _csv(path: Path, text: str) -> list[Line]:
     rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    names = [name.strip() for name in rows.fieldnames or ()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{path}, line 1: there are several columns {twice[0]!r}: give one")
     found = []
-    for number, row in enumerate(rows, start=2):
+    for row in rows:
+        place = f"{path}, line {rows.line_num}"
         if None in row or None in row.values():
-            raise UsageError(
-                f"{path}, line {number}: it does not have the {len(rows.fieldnames or ())} columns of line 1"
-            )
-        found.append({name.strip(): value.strip() for name, value in row.items() if value.strip()})
+            raise UsageError(f"{place}: it does not have the {len(names)} columns of line 1")
+        found.append(Line({name.strip(): value.strip() for name, value in row.items() if value.strip()}, place))
     return found
 
 
-def _json(path: Path, text: str) -> list[dict[str, Any]]:
+def _json(path: Path, text: str) -> list[Line]:
     """One array of objects, or an object a line."""
     if text.lstrip().startswith("["):
-        parts = _parsed(str(path), text)
+        parts = [(f"{path}, problem {i}", each) for i, each in enumerate(_parsed(str(path), text), start=1)]
     else:
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
-        parts = [_parsed(f"{path}, line {number}", line) for number, line in lines]
-    for each in parts:
+        lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        parts = [(place, _parsed(place, line)) for place, line in lines]
+    for place, each in parts:
         if not isinstance(each, dict) or any(
             isinstance(value, dict | list) or value is None for value in each.values()
         ):
-            raise UsageError(f'{path}: {json.dumps(each)} is no problem: write {{"field": value, …}}')
-    return list(parts)
+            raise UsageError(f'{place}: {json.dumps(each)} is no problem: write {{"field": value, …}}')
+    return [Line(each, place) for place, each in parts]
 
 
 def _parsed(where: str, text: str) -> Any:

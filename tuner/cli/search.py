@@ -15,6 +15,7 @@ import typer
 from tuner import arch, emulator_build, summary, tune
 from tuner.campaign import campaign
 from tuner.check import Checker
+from tuner.check_known import Known
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
@@ -91,7 +92,7 @@ def search(
     with (
         Store.open(db) as store,
         Compiler(workers) as compiler,
-        Checker(workers) as checker,
+        Checker(workers, known=Known.of_user()) as checker,
         session(target, store, compiler, checker, policy) as opened,
         _interruptible() as stop,
     ):

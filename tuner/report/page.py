@@ -13,6 +13,7 @@ from tuner.assets import REPORTS
 from tuner.errors import MachineError
 from tuner.portfolio import Family
 from tuner.report import charts, highlight, notation
+from tuner.report.brief import brief
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
 from tuner.report.section import sections
@@ -76,7 +77,7 @@ def _environment(*, escape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
-    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": highlight.cuda}
+    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": highlight.cuda, "brief": brief}
     environment.globals |= {"diff": highlight.diff, "bar": charts.bar, "WIDTH": charts.WIDTH, "BAR": charts.BAR}
     return environment
 

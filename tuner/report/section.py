@@ -58,6 +58,7 @@ class Section:
     data: ReportData
     id: str
     title: str
+    label: str  # what tells it from the others of a page
     attempts: tuple[Attempt, ...]  # a bad verdict is a failure here
     entries: tuple[Entry, ...]  # best first
     finalists: tuple[Finalist, ...]
@@ -115,6 +116,13 @@ class Section:
         return default.config if default and same else {}
 
     @property
+    def changed(self) -> Fields:
+        """The winner's parameters that are not the default's; all where there is no default to compare with."""
+        default, record = self.default_config, self.data.record
+        config = record.config if record else {}
+        return {name: value for name, value in config.items() if not default or default.get(name) != value}
+
+    @property
     def over_default(self) -> float | None:
         """The default config's value over the winner's."""
         value = value_of(self.default, self.data.evidence) if self.default else None
@@ -135,7 +143,9 @@ class Section:
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
     """One section a problem; a title names the fields in which the problems differ."""
     common = shared_fields([_identity(each) for each in data])
-    return tuple(_section(each, f"p{number}", _title(each, common)) for number, each in enumerate(data, 1))
+    return tuple(
+        _section(each, f"p{number}", _title(each, common), _label(each, common)) for number, each in enumerate(data, 1)
+    )
 
 
 def _identity(data: ReportData) -> Fields:
@@ -147,7 +157,13 @@ def _title(data: ReportData, common: Fields) -> str:
     return f"{data.operator} on {data.gpu}" + (f": {notation.fields(own)}" if own else "")
 
 
-def _section(data: ReportData, id: str, title: str) -> Section:
+def _label(data: ReportData, common: Fields) -> str:
+    own = {name: value for name, value in data.problem.items() if name not in common}
+    names = [value for name, value in (("operator", data.operator), ("gpu", data.gpu)) if name not in common]
+    return " ".join(filter(None, (*names, notation.fields(own)))) or f"{data.operator} on {data.gpu}"
+
+
+def _section(data: ReportData, id: str, title: str, label: str) -> Section:
     attempts = judged(data.attempts, data.verdicts)
     entries = standing(attempts, data.evidence, data.record)
     finalists = _finalists(data, entries)
@@ -157,6 +173,7 @@ def _section(data: ReportData, id: str, title: str) -> Section:
         data=data,
         id=id,
         title=title,
+        label=label,
         attempts=attempts,
         entries=entries,
         finalists=finalists,

@@ -65,10 +65,12 @@ def search(
     run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
     try:
         reused = run.log.take(kept)
+        if run.log.best:
+            evaluator.resume(run.log.best.candidate)
         why = _look(run)
         record = _decide(run)
         if record is not None:
-            store.promote(record, study)
+            record = _promoted(record, store, study)
     except BaseException as error:
         store.end_study(study, f"ended by {type(error).__name__}")
         raise
@@ -105,7 +107,7 @@ def extend(
     better = gained(before, run.best_value) > 0
     record = _decide(run) if better else outcome.record
     if record is not None and better:
-        store.promote(record, study)
+        record = _promoted(record, store, study)
     store.end_study(study, "configs of other problems were tried")
     return replace(outcome, record=record, tried=tuple(run.log.tried))
 
@@ -122,9 +124,19 @@ def judge(
     run.judge([each for candidate in wanted if (each := run.log.find(candidate)) and each.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
     if record is None and right:
-        record = record_of(right, evaluator.evidence, len(run.log.tried))
-        store.promote(record)
+        record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
     return replace(outcome, record=record, tried=tuple(run.log.tried))
+
+
+def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> TuningRecord:
+    """The record as it is stored: a search that ends where an earlier one did adds none."""
+    key = record.identity
+    stored = store.history(key.operator, key.problem, key.gpu)
+    newest = next((each for each in stored if each.evidence is record.evidence), None)
+    if newest is not None and replace(newest, created=record.created) == record:
+        return newest
+    store.promote(record, study)
+    return record
 
 
 def _reopened(

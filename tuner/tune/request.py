@@ -9,6 +9,7 @@ from tuner.operator import Operator
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
 _SHARE = 8  # of what is left, one part in so many is kept for the sweep
+_MOST = 2**31 - 1  # what databases and generators of random numbers take
 SWEEP = 32  # tries that a sweep gets at most
 
 
@@ -34,6 +35,10 @@ class Request:
             raise UsageError(f"unknown effort {self.effort!r} (known: {', '.join(EFFORTS)})")
         if self.budget is not None and self.budget < 1:
             raise UsageError(f"a budget of {self.budget} tries finds nothing: give at least 1")
+        if self.tries > _MOST:
+            raise UsageError(f"a budget of {self.tries} tries: give at most {_MOST}")
+        if not 0 <= self.seed <= _MOST:
+            raise UsageError(f"seed {self.seed}: give 0 to {_MOST}")
 
     @property
     def tries(self) -> int:

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tuner.errors import TemplateError
 from tuner.evaluate import Candidate, Evaluator
 from tuner.race import Race
+from tuner.render import forget
 from tuner.tune.log import Log, Tried
 from tuner.tune.request import Request
 
@@ -61,9 +63,21 @@ class Run:
                 return
 
     def judge(self, open_: Sequence[Tried]) -> None:
-        """Give each a verdict."""
+        """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
+        self._refuse_changed(open_)
         wrong = 0
         for done, (position, verdict) in enumerate(self.evaluator.verdicts([each.candidate for each in open_]), 1):
             self.log.judge(open_[position], verdict)
             wrong += not verdict.ok
             self.observe(Progress("check", done, len(open_), wrong, self.log.best))
+
+    def _refuse_changed(self, open_: Sequence[Tried]) -> None:
+        """A verdict on today's source says nothing about an attempt at another."""
+        forget()
+        for each in open_:
+            identity = each.attempt.identity
+            if self.evaluator.identity(each.candidate) != identity:
+                what = f"{identity.operator}/{identity.implementation}"
+                raise TemplateError(
+                    f"the source of {what} changed during the search: search again, from what it is now"
+                )

@@ -1,0 +1,43 @@
+"""The command line where the machine is not as one wishes: no UTF-8, no place to write, a closed pipe."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tuner.arch import gpu
+from tuner.operators import implementation, load
+from tuner.render import render
+
+ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def tuner(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    line = [sys.executable, "-m", "tuner", *arguments]
+    return subprocess.run(line, capture_output=True, env={**os.environ, **environment}, check=False)
+
+
+def test_a_source_is_the_same_text_in_a_locale_without_utf8() -> None:
+    done = tuner("render", "flash_attention", "--gpu", "sm_80", "--implementation", "split_keys", "--json", **ASCII)
+    assert done.returncode == 0, done.stderr
+    operator, found, target = load("flash_attention"), implementation("flash_attention", "split_keys"), gpu("sm_80")
+    problem = operator.problem()
+    here = render(operator, found, problem, found.default(problem, target.arch))
+    assert any(not text.isascii() for _, text in here.headers)
+    assert json.loads(done.stdout.decode(errors="replace"))["digest"] == here.digest
+
+
+def test_help_that_a_terminal_cannot_spell_has_question_marks() -> None:
+    done = tuner("search", "flash_attention", "--help", **ASCII)
+    assert done.returncode == 0, done.stderr
+    assert b"softmax(scale ? Q K?) V" in done.stdout
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_and_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    head = ("inspect", "flash_attention", "--gpu", "sm_80", "--head-dim", "8", "--implementation", "naive")
+    done = tuner(*head, TUNER_CACHE_DIR=str(tmp_path / "file" / "cache"), TUNER_DB=str(tmp_path / "tuner.db"))
+    assert done.returncode == 0
+    warned = [line for line in done.stderr.decode().splitlines() if "warn" in line.lower()]
+    assert [line.startswith("warning: cannot write to the cache at ") for line in warned] == [True]

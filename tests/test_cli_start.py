@@ -1,0 +1,59 @@
+"""What a command loads before it answers: only what it needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from store_factory import record
+from typer.testing import CliRunner
+
+from tuner.cli import build
+from tuner.result import Evidence, to_data
+from tuner.store import Store
+
+HEAVY = {"numpy", "optuna", "scipy", "sqlalchemy", "alembic", "jinja2", "cupy", "tuner.operators"}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The modules in a process that ran `tuner ARGUMENTS`."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); import tuner.cli as c"
+    line = [sys.executable, "-c", f"{code}; c.main()", *arguments]
+    return set(subprocess.run(line, capture_output=True, text=True, check=True).stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_the_version_load_nothing_heavy(option: str) -> None:
+    assert not HEAVY & loaded(option)
+
+
+def test_the_records_of_a_file_are_listed_without_sqlalchemy_and_as_json_without_numpy(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        store.promote(record())
+    assert not {"sqlalchemy", "alembic", "optuna"} & loaded("show", "--db", str(db))
+    assert not HEAVY & loaded("show", "--db", str(db), "--json")
+
+
+def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        for each in (
+            record(16, created="2026-11-21T10:00:02+00:00"),
+            record(32, created="2026-11-21T10:00:02+00:00"),
+            record(64, gpu="sm_80"),
+            record(64, Evidence.MEASURED, gpu="sm_80", created="2026-11-21T09:00:00+00:00"),
+            record(16, problem={"T": 63}),
+        ):
+            store.promote(each)
+        current = [to_data(each) for each in store.records()]
+    shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
+    assert len(current) == 3
+    assert json.loads(shown.stdout)["records"] == current
+
+
+def test_show_of_a_database_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build(), ["show", "--db", str(tmp_path / "none.db")])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
+    assert "no records in" in done.stderr

@@ -1,0 +1,62 @@
+"""The first screen of a report: what it answers, and that it claims no more than is known."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from report_factory import report_data
+
+from tuner.report import ReportData
+from tuner.report.brief import brief
+from tuner.report.section import sections
+from tuner.result import Measurement
+
+
+def told(data: ReportData) -> dict[str, str]:
+    (section,) = sections([data])
+    return {answer.question: answer.text for answer in brief(section)}
+
+
+def raced(data: ReportData) -> ReportData:
+    """The same search after a final race."""
+    assert data.record is not None
+    settled = Measurement(50.0, 49.8, 50.3, 40, regret_bound=0.012, flip_probability=0.04)
+    return replace(data, record=replace(data.record, measurement=settled))
+
+
+def test_a_prediction_is_said_to_be_one_and_how_to_time_it() -> None:
+    found = told(report_data(40))
+    assert list(found) == ["What won", "By how much", "How sure", "Why", "What next"]
+    assert found["How sure"].endswith("That it is the best is a prediction: no device has timed it.")
+    assert "(predicted)" in found["By how much"]
+    assert "time" not in found["By how much"]
+    assert "such as --gpu 'H100'" in found["What next"]
+
+
+def test_a_final_race_says_how_sure_its_winner_is() -> None:
+    found = told(raced(report_data(40, measured=True)))
+    assert "at most 1.2\u00a0% slower than the fastest contender" in found["How sure"]
+    assert "would name another in 4.0\u00a0% of cases" in found["How sure"]
+    assert "time" in found["By how much"]
+    assert re.match(r"mma_sync in [\d.]+ µs, ", found["What won"])
+    assert "prediction" not in found["How sure"]
+
+
+def test_a_budget_that_is_spent_says_how_to_look_further() -> None:
+    data = report_data(40, measured=True)
+    assert "--effort full" in told(data)["What next"]
+    assert "--effort full" not in told(replace(data, search=replace(data.search, budget=128)))["What next"]
+
+
+def test_a_winner_is_told_by_what_is_not_its_default() -> None:
+    data = report_data(40)
+    assert data.record is not None and data.default is not None
+    changed = [name for name, value in data.record.config.items() if data.default.config[name] != value]
+    assert f"mma_sync, {len(changed)} of 8 parameters not the default: {changed[0]}=" in told(data)["What won"]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_what_is_unknown_is_left_out(n: int) -> None:
+    found = told(report_data(n))
+    assert "By how much" not in found
+    assert found.get("What won", "mma_sync, its default config.") == "mma_sync, its default config."

@@ -1,0 +1,92 @@
+"""Verdicts found before, by all that decides one: another GPU for which the same text runs needs no other."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import emulator_build
+from tuner.assets import PRIMITIVES, TEMPLATES
+from tuner.cache import Cache, Entry, key_of
+from tuner.canonical import decode, encode
+from tuner.operator import Implementation, Operator, canonical
+from tuner.render import render
+from tuner.result import Verdict, verdict_from
+from tuner.source import Source
+
+_PROGRAM = Path(__file__).parent
+_ASSERTION = re.compile(r"\bstatic_assert\s*\([^;]*;[^\S\n]*\n?")
+_CONSTANT = re.compile(r"^constexpr \w+ (\w+) = [^;]*;[^\n]*\n", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Verdicts in a cache. Only those that are ok are kept: what was wrong is looked at again."""
+
+    cache: Cache
+
+    @classmethod
+    def of_user(cls) -> "Known":
+        return cls(Cache.of("verdict"))
+
+    def find(self, key: str) -> Verdict | None:
+        entry = self.cache.get(key)
+        return verdict_from(decode(entry.data.decode())) if entry else None
+
+    def keep(self, key: str, verdict: Verdict) -> None:
+        if verdict.ok:
+            self.cache.put(key, Entry(encode(asdict(verdict)).encode()))
+
+
+def key(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    config: Any,
+    problems: Sequence[Any],
+    rounds: Iterable[str],
+) -> str:
+    """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
+
+    The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
+    who judges: g++, NumPy, and every file of this program, of the emulator and of the operators' Python. The GPU is
+    not among them, nor is a choice of the config that only another GPU's limits explain.
+    """
+    run = [part for each in problems for part in (canonical(each), *_run(operator, implementation, each, config))]
+    who = (emulator_build.compiler().version, np.__version__, _program(operator.folder.parent))
+    return key_of("verdict", operator.name, implementation.name, *run, *rounds, *who)
+
+
+def _run(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any) -> Iterator[str]:
+    plan = implementation.plan(problem, config)
+    yield repr((plan.launches, plan.workspaces, plan.maps))
+    yield effective(render(operator, implementation, problem, config, "host"))
+
+
+@lru_cache(maxsize=64)
+def effective(source: Source) -> str:
+    """A digest of a source that compiles, without what decides no instruction: assertions, and constants of the
+    kernel's own file that nothing but assertions names.
+    """
+    headers = "\n".join(f"{name}\n{text}" for name, text in source.headers)
+    text, others = _ASSERTION.sub("", source.text), _ASSERTION.sub("", headers)
+    names = Counter(_WORD.findall(text)) + Counter(_WORD.findall(others))
+    text = _CONSTANT.sub(lambda found: found[0] if names[found[1]] > 1 else "", text)
+    return sha256("\0".join((source.target, *source.entries, text, others)).encode()).hexdigest()
+
+
+@cache
+def _program(operators: Path) -> str:
+    """A digest of the files that plan, run and judge: read once a process, as its modules are."""
+    modules = (*_PROGRAM.glob("*.py"), *TEMPLATES.glob("*/*.py"), *operators.glob("*/*.py"))
+    runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    digest = sha256()
+    for path in sorted({*modules, *runtime}):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,74 @@
+"""The commands by name. What one needs is imported when it is named, so that help does not wait for it."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tuner.cli.output import guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: the function `module.body` of `tuner.cli`, and a line about it.
+
+    `per_operator` ones have a command of their own for each operator, with its problem's fields for options.
+    """
+
+    name: str
+    module: str
+    body: str
+    help: str
+    per_operator: bool = False
+
+    def load(self) -> Any:
+        """The command itself, ready to run."""
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        body = getattr(import_module(f"tuner.cli.{self.module}"), self.body)
+        if not self.per_operator:
+            app.command(self.name, help=self.help)(guarded(body))
+            return get_command(app)
+        from tuner.cli.options import group_of  # which loads every operator
+
+        return group_of(self.name, body, help=self.help)
+
+
+COMMANDS = (  # those first that are needed first
+    Command("search", "search", "search", "Find the best config of a problem. Resumes by default.", True),
+    Command("show", "show", "show", "List the records: the best config known for each problem and GPU."),
+    Command("explain", "explain", "explain", "Say which record serves a problem, or what refuses a config.", True),
+    Command("report", "report", "report", "Write the report of what is stored.", True),
+    Command("bench", "bench", "bench_command", "Race our best against peers, or predict for a GPU.", True),
+    Command("doctor", "doctor", "doctor", "Say what works here and what to install."),
+    Command("export", "export", "export_command", "Write the attempts at a problem as T4.", True),
+    Command("inspect", "inspect", "inspect_command", "Compile a config and print what it uses.", True),
+    Command(
+        "operators", "list_operators", "list_operators", "List the operators, their problems and their implementations."
+    ),
+    Command("render", "inspect", "render_command", "Print the CUDA source of a config.", True),
+    Command("replay", "replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
+    Command("verify", "inspect", "verify_command", "Check a config on the CPU emulator.", True),
+)
+
+
+class Root(TyperGroup):
+    """The group of all commands. What it lists are names with a line of help; the one that is run is loaded."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for each in COMMANDS:
+            if args and each.name == args[0]:
+                self.add_command(each.load(), each.name)
+        return super().resolve_command(ctx, args)
+
+
+def add_all(app: typer.Typer) -> None:
+    """Give `app`, whose class is `Root`, the name and the help of every command."""
+    for each in COMMANDS:
+        app.command(each.name, help=each.help)(_unloaded)
+
+
+def _unloaded() -> None:
+    """What stands for a command until it is named."""

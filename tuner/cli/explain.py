@@ -1,0 +1,52 @@
+"""`tuner explain`: which record serves a problem and why; which constraint refuses a config."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from tuner import choice
+from tuner.cli.inspect import Chosen, choose, snapshot
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
+from tuner.operator import Operator, to_fields
+from tuner.result import to_data
+
+
+def explain(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which record serves a problem and why; with --config, which constraint refuses a config."""
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    if config:
+        _explain_config(chosen, as_json)
+        return
+    known = snapshot(db)
+    served = choice.choose(operator, chosen.problem, [chosen.gpu], known)
+    found = choice.explain(operator, served, known)
+    if as_json:
+        emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
+    else:
+        typer.echo(str(found))
+
+
+def _explain_config(chosen: Chosen, as_json: bool) -> None:
+    space = chosen.implementation.space(chosen.problem, chosen.gpu.arch)
+    reasons = space.refusals(chosen.config)
+    if as_json:
+        emit_json({"config": to_fields(chosen.config), "valid": not reasons, "refused_by": list(reasons)})
+        return
+    spelled = " ".join(f"{name}={value}" for name, value in to_fields(chosen.config).items())
+    typer.echo(f"{chosen.implementation.name} {spelled}")
+    typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
+    removed = [(reason, f"{count:,}") for reason, count in space.counts()]
+    about = "" if space.enumerated else "about "
+    title = f"the space: {about}{len(space):,} of {space.raw_size:,} combinations are valid"
+    table(title, ("constraint", "removes"), removed, right=("removes",))

@@ -1,0 +1,103 @@
+"""The first screen of a problem: what won, by how much, how sure that is, why, and what to do next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.report.notation import change, counted, fields, microseconds, percent
+from tuner.report.section import Finalist, Section
+from tuner.result import Measurement, TuningRecord
+
+_TOLD = 5  # parameters of a winner that a sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question that a reader has, and a sentence or two."""
+
+    question: str
+    text: str
+
+
+def brief(section: Section) -> tuple[Answer, ...]:
+    """Empty where there is no record: then the page says why not."""
+    record = section.data.record
+    if record is None:
+        return ()
+    answers = (
+        Answer("What won", _won(section, record)),
+        Answer("By how much", _by_how_much(section, record)),
+        Answer("How sure", _how_sure(section, record)),
+        Answer("Why", _why(section, record)),
+        Answer("What next", _next(section)),
+    )
+    return tuple(answer for answer in answers if answer.text)
+
+
+def _won(section: Section, record: TuningRecord) -> str:
+    name, changed = record.identity.implementation, section.changed
+    if section.measured and section.winner:
+        name = f"{name} in {microseconds(section.winner.value)} µs"
+    if section.default_won:
+        return f"{name}, its default config."
+    if not section.default_config:
+        return f"{name}."
+    told = fields(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
+    of = counted(len(record.config), "parameter", "parameters")
+    return f"{name}, {len(changed)} of {of} not the default: {told}."
+
+
+def _by_how_much(section: Section, record: TuningRecord) -> str:
+    noun, found = "time" if section.measured else "cost", []
+    if section.over_default and not section.default_won:
+        found.append(f"the default config has {change(section.over_default - 1)} {noun}")
+    if len(section.finalists) > 1:
+        found.append("the runner-up ties" if not record.margin else f"the runner-up has {change(record.margin)} {noun}")
+    return f"{_capital(', '.join(found))} ({section.data.evidence.value})." if found else ""
+
+
+def _how_sure(section: Section, record: TuningRecord) -> str:
+    checks = counted(len(record.verdict.checks), "check", "checks")
+    right = f"It computes what it should: {checks} on the {record.verdict.where} against float64."
+    if not section.measured:
+        return f"{right} That it is the best is a prediction: no device has timed it."
+    return f"{right} {_certainty(record.measurement)}".rstrip()
+
+
+def _certainty(measurement: Measurement | None) -> str:
+    """What the final race says of its winner; nothing where there was none."""
+    if measurement is None or measurement.regret_bound is None or measurement.flip_probability is None:
+        return ""
+    behind, flip = percent(measurement.regret_bound), percent(measurement.flip_probability)
+    slower = f"It is at most {behind} slower than the fastest contender"
+    return f"{slower}; run again, the race would name another in {flip} of cases."
+
+
+def _why(section: Section, record: TuningRecord) -> str:
+    bound = f"It is bound by {record.prediction.bottleneck} (predicted)" if record.prediction else ""
+    other = _compared(section.finalists)
+    if other is None:
+        return f"{bound}." if bound else ""
+    who = "the default config" if other.is_default else "the runner-up"
+    terms = ", ".join(f"{delta.term} {change(delta.share)}" for delta in other.deltas)
+    lost = f"{who} differs by {terms} of the winner's predicted cost"
+    return f"{_capital('; '.join(filter(None, (bound, lost))))}."
+
+
+def _compared(finalists: Sequence[Finalist]) -> Finalist | None:
+    """The default, else the runner-up, where predicted terms tell it from the winner."""
+    others = sorted(finalists[1:], key=lambda each: not each.is_default)
+    return next((each for each in others if each.deltas), None)
+
+
+def _next(section: Section) -> str:
+    data = section.data
+    served = f"dispatcher.{data.operator} serves it from the database of this search."
+    if not section.measured:
+        named = f", naming its model (such as --gpu '{data.device}')" if data.gpu == data.arch else ""
+        return f"{served} To time it, search on a machine with the GPU{named}."
+    spent = len(section.attempts) >= data.search.budget
+    return f"{served} The budget is spent: --effort full looks further." if spent else served
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
