@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tuner import arch, operators, tune
 from tuner.check import Checker
+from tuner.check_known import Known
 from tuner.dtype import DType
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
@@ -54,7 +55,7 @@ def main() -> int:
     options = _options()
     operator = operators.load("flash_attention")
     lines = []
-    with Store.open(options.db) as store, Compiler() as compiler, Checker() as checker:
+    with Store.open(options.db) as store, Compiler() as compiler, Checker(known=Known.of_user()) as checker:
         for name, dtype, causal, head_dim in product(options.arch, DTYPES, (False, True), HEAD_DIMS):
             target = arch.gpu(name)
             problem = operator.problem(head_dim=head_dim, dtype=dtype, causal=causal)

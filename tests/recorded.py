@@ -48,6 +48,9 @@ class Recorded:
             self.tried.append(canonical(candidate.config))
             yield position, self.attempt(candidate)
 
+    def resume(self, best: Candidate) -> None:
+        """What is recorded does not change from session to session."""
+
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
         for position, candidate in enumerate(batch):
             self.judged.append(canonical(candidate.config))

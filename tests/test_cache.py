@@ -112,6 +112,38 @@ def test_a_full_disk_leaves_no_partial_file(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_folder_is_built_once_and_not_at_all_when_its_builder_fails(tmp_path: Path) -> None:
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(folder)
+        (folder / "text").write_text("whole")
+        if len(built) == 1:
+            raise OSError("no compiler")
+
+    with pytest.raises(OSError, match="no compiler"):
+        Cache(tmp_path).folder(KEY, build)
+    found = [Cache(tmp_path).folder(KEY, build) for _ in range(2)]
+    assert found[0] == found[1] and found[0] and (found[0] / "text").read_text() == "whole"
+    assert len(built) == 2 and len(list(tmp_path.glob("??/*"))) == 1
+
+
+def test_a_folder_that_another_process_builds_meanwhile_is_taken(tmp_path: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "text").write_text("mine")
+        Cache(tmp_path).folder(KEY, lambda other: (other / "text").write_text("theirs"))
+
+    found = Cache(tmp_path).folder(KEY, build)
+    assert found and (found / "text").read_text() == "theirs"
+    assert len(list(tmp_path.glob("??/*"))) == 1
+
+
+def test_where_no_folder_can_be_written_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
+        assert Cache(tmp_path / "file" / "cache").folder(KEY, lambda _: None) is None
+
+
 def test_readers_see_whole_entries_while_two_processes_write_the_same_key(tmp_path: Path) -> None:
     writers = [writer(tmp_path, letter, 200) for letter in "ab"]
     seen = set()

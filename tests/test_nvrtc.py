@@ -1,6 +1,7 @@
 """Compiling for GPUs that are not there: what NVRTC says, what the cache keeps, what a batch survives."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,38 @@ def test_an_option_that_nvrtc_does_not_know_is_the_callers_mistake(options: Opti
         nvrtc.compile(fill(), options)
 
 
+def test_an_arch_that_came_after_this_nvrtc_names_the_cuda_that_knows_it() -> None:
+    code = """
+from cupy.cuda import nvrtc as library
+library.getSupportedArchs = lambda: [50, 80, 86, 89, 90]  # CUDA 12.6
+from tuner import errors, nvrtc
+from tuner.source import Source
+print(*nvrtc.arches())
+try: nvrtc.compile(Source(("k",), "", (), "cuda"), nvrtc.Options("sm_120a", extra=("--as-good-as-unknown",)))
+except errors.MachineError as e: print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    known, message = done.stdout.splitlines()
+    assert known == "sm_80 sm_86 sm_89 sm_90a"
+    assert "does not know sm_120a, CUDA 12.8 or later does: pip install" in message
+
+
+def test_an_nvrtc_that_is_too_old_for_the_kernels_is_named_with_its_place() -> None:
+    code = """
+from cupy.cuda import nvrtc as library
+library.getVersion = lambda: (12, 2)
+from tuner import errors, nvrtc
+try: nvrtc.toolkit()
+except errors.MachineError as e: print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.match(r"NVRTC 12\.2 at /\S+ is too old, CUDA 12\.3 or later is needed: pip install", done.stdout)
+
+
+def test_the_library_that_compiles_can_be_named() -> None:
+    assert Path(nvrtc.library()).is_file() and "nvrtc" in Path(nvrtc.library()).name
+
+
 @pytest.mark.parametrize("broken", ["cupy", "library"])
 def test_a_missing_compiler_names_what_to_install(broken: str) -> None:
     missing = {
@@ -213,6 +246,13 @@ def test_a_compiler_that_takes_too_much_memory_is_stopped_and_not_remembered(cac
     failed = found[0]
     assert isinstance(failed, Failed) and failed.reason == "out of memory: it needs more than 0.625 GiB"
     assert isinstance(found[1], Cubin) and cache.size().entries == 1
+
+
+def test_a_compiler_does_not_see_the_devices_of_the_machine(cache: Cache) -> None:
+    with Compiler(workers=1, cache=cache) as compiler:
+        list(compiler.compile_many([(fill(), HOPPER)]))
+        (pid,) = compiler.pids()
+        assert b"CUDA_VISIBLE_DEVICES=" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def test_a_compiler_that_is_killed_is_replaced(cache: Cache) -> None:

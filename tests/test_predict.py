@@ -127,3 +127,40 @@ def test_what_surrounds_the_mma_of_a_single_step_is_not_taken_for_all_of_it() ->
 def test_a_grid_of_one_block_an_sm_does_not_wait_for_room_that_it_leaves() -> None:
     one_each = replace(WORK, ctas=132)
     assert formula(one_each, H100, 4).cost == formula(one_each, H100, 1).cost
+
+
+COMPUTES = replace(WORK, fma=0.0, mufu=0.0, alu=0.0, smem_wavefronts=0.0, l2_bytes=0.0, dram_bytes=0.0, mma=1e8)
+
+
+def products(work: Work, gpu: GPU, ctas_per_sm: int) -> float:
+    """Cycles of the tensor cores and of their tail: all but a few percent of such work."""
+    terms = formula(work, gpu, ctas_per_sm).terms
+    return float(terms["tensor"]) + float(terms["tail"])
+
+
+def test_the_sm_with_the_longest_block_works_for_that_and_its_neighbours() -> None:
+    even, uneven = replace(COMPUTES, ctas=132 * 3), replace(COMPUTES, ctas=132 * 3, longest_cta=1.6)
+    assert products(uneven, H100, 3) / products(even, H100, 3) == pytest.approx((1.6 + 1 + 1) / 3, rel=0.05)
+
+
+def test_idle_sms_cost_what_they_would_have_done() -> None:
+    half, all_sms = (products(replace(COMPUTES, ctas=ctas), H100, 1) for ctas in (66, 132))
+    assert half / all_sms == pytest.approx(2, rel=0.05)
+
+
+def test_a_warp_alone_on_its_sm_computes_with_a_quarter_of_it() -> None:
+    one, four = (products(replace(COMPUTES, ctas=132, warps=warps), H100, 8) for warps in (1, 4))
+    assert one / four == pytest.approx(4, rel=0.05)
+
+
+def test_idle_sms_slow_memory_only_when_the_others_cannot_take_all_that_it_gives() -> None:
+    reads = replace(COMPUTES, mma=0.0, dram_bytes=1e9)
+    cycles = {ctas: float(formula(replace(reads, ctas=ctas), H100, 1).terms["DRAM"]) for ctas in (4096, 66, 8)}
+    assert cycles[66] == cycles[4096] == pytest.approx(1e9 / H100.device.dram_bytes_per_clock, rel=1e-4)
+    assert cycles[8] == pytest.approx(1e9 / (8 * 64), rel=1e-4)
+
+
+def test_a_small_gpu_takes_less_from_l2_than_a_large_one() -> None:
+    reads = replace(COMPUTES, mma=0.0, l2_bytes=1e9)
+    small = gpu("RTX 4070")
+    assert formula(reads, small, 1).terms["L2"] == pytest.approx(1e9 / (small.device.sm_count * 64), rel=1e-4)

@@ -15,9 +15,10 @@ from recorded import OPERATOR, PROBLEM, Recorded
 
 from tuner import operators, tune
 from tuner.arch import gpu
-from tuner.errors import UsageError
+from tuner.errors import TemplateError, UsageError
 from tuner.evaluate import Candidate
 from tuner.operator import canonical, from_fields, to_fields
+from tuner.render import header
 from tuner.result import Attempt, Measurement, Resources
 from tuner.store import Store
 from tuner.tune.contest import contest
@@ -55,6 +56,37 @@ def test_the_same_search_again_tries_nothing(store: Store) -> None:
     assert again.tried == []
     assert outcome.reused == 24
     assert outcome.record is not None
+
+
+def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store) -> None:
+    first = tune.search(request(), store, Recorded())
+    assert first.record is not None
+    store.promote(replace(first.record, created="2026-11-21T10:00:00+00:00"))  # as if it were of another second
+    again = tune.search(request(), store, Recorded())
+    assert len(store.history(OPERATOR.name)) == 2
+    assert again.record in store.history(OPERATOR.name)
+
+
+def test_a_source_that_changes_before_its_verdict_ends_the_search_without_a_record(store: Store) -> None:
+    edited = Recorded()
+
+    def edit(progress: tune.Progress) -> None:
+        edited.version = "2" if progress.done == 24 else edited.version
+
+    with pytest.raises(TemplateError, match="flash_attention/mma_sync changed during the search"):
+        tune.search(request(), store, edited, edit)
+    assert len(store.attempts(operator=OPERATOR.name)) == 24
+    assert store.records() == []
+
+
+def test_headers_are_read_again_before_verdicts_are_given(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own.cuh"
+    own.write_text("// as it was\n")
+    header("own.cuh", tmp_path, "cuda")
+    own.write_text("// edited\n")
+    assert header("own.cuh", tmp_path, "cuda") == "// as it was\n"
+    tune.search(request(budget=2), store, Recorded())
+    assert header("own.cuh", tmp_path, "cuda") == "// edited\n"
 
 
 def test_a_larger_budget_goes_on_where_the_smaller_one_ended(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Files that any process may write and every process may trust: one checksummed entry a key.
+"""Files that any process may write and every process may trust: one checksummed entry, or one folder, a key.
 
 An entry is the data, then its metadata as JSON, then a footer with their lengths and checksum. The data come first,
 so a cached shared library can be loaded from the entry's own file.
@@ -6,10 +6,12 @@ so a cached shared library can be loaded from the entry's own file.
 
 import json
 import os
+import shutil
 import struct
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from platformdirs import user_cache_dir
+
+from tuner.cache_limit import Limit, limit_of, remove, size, touch
 
 _FOOTER = struct.Struct("<QQ32s8s")  # bytes of data, bytes of metadata, SHA-256 of both, magic
 _MAGIC = b"tuner-c1"
@@ -51,15 +55,17 @@ def key_of(*parts: str) -> str:
 class Cache:
     """Entries of one kind in a folder. Safe for any number of processes, and when any of them is killed.
 
-    A cache never fails: what cannot be read is a miss, and what cannot be written is dropped with one warning.
+    A cache never fails: what cannot be read is a miss, and what cannot be written is dropped with one warning. What
+    was not used for longest goes when the caches under one limit are full, but never within minutes of its last use.
     """
 
     root: Path
+    limit: Limit | None = None
 
     @classmethod
     def of(cls, kind: str) -> "Cache":
-        """The user's cache of `kind`, such as `cubin`."""
-        return cls(cache_dir() / kind)
+        """The user's cache of `kind`, such as `cubin`, below the limit of all kinds together."""
+        return cls(cache_dir() / kind, limit_of(cache_dir()))
 
     def path(self, key: str) -> Path:
         """Where the entry of `key` (hexadecimal, from `key_of`) lies once it was put."""
@@ -67,29 +73,57 @@ class Cache:
 
     def get(self, key: str) -> Entry | None:
         """The entry of `key`; None when there is none, or when the file is not whole."""
+        path = self.path(key)
         try:
-            return _unpack(self.path(key).read_bytes())
+            entry = _unpack(path.read_bytes())
         except OSError:
             return None
+        touch(path)
+        return entry
 
     def put(self, key: str, entry: Entry) -> bool:
         """Store `entry` whole or not at all, and say which; the last of several writers wins."""
+        content = _pack(entry)
         try:
-            _write(self.path(key), _pack(entry))
+            _write(self.path(key), content)
         except OSError as error:
             _warn_once(self.root, error.strerror or str(error))
             return False
+        self._written(key, len(content))
         return True
+
+    def folder(self, key: str, build: Callable[[Path], object]) -> Path | None:
+        """The folder of `key`, which `build` fills where there is none; None where the cache cannot be written.
+
+        It appears whole or not at all, and the first of several writers wins. Raises what `build` raises.
+        """
+        path = self.path(key).with_suffix(".folder")
+        if not path.exists():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = Path(tempfile.mkdtemp(dir=path.parent, suffix=".partial"))
+            except OSError as error:
+                _warn_once(self.root, error.strerror or str(error))
+                return None
+            _publish(partial, path, build)
+            self._written(key, size(path))
+        touch(path)
+        return path
+
+    def _written(self, key: str, nbytes: int) -> None:
+        if self.limit:
+            self.limit.written(key, nbytes)
 
     def size(self) -> Footprint:
         sizes = [path.stat().st_size for path in self._files("*.entry")]
         return Footprint(len(sizes), sum(sizes))
 
     def clear(self) -> Footprint:
-        """Remove every entry, and what killed writers left; returns what was held. Other files stay."""
+        """Remove every entry and folder, and what killed writers left; returns what entries held. Other files stay."""
         held = self.size()
-        for path in [*self._files("*.entry"), *self._files("*.partial")]:
-            path.unlink(missing_ok=True)
+        for pattern in ("*.entry", "*.folder", "*.partial"):
+            for path in list(self._files(pattern)):
+                remove(path)
         return held
 
     def _files(self, pattern: str) -> Iterator[Path]:
@@ -107,6 +141,15 @@ def _write(path: Path, content: bytes) -> None:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def _publish(partial: Path, path: Path, build: Callable[[Path], object]) -> None:
+    try:
+        build(partial)
+        with suppress(OSError):  # somebody else was first
+            partial.replace(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _pack(entry: Entry) -> bytes:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tuner.assets import PRIMITIVES
-from tuner.cache import Cache, Entry, cache_dir, key_of
+from tuner.cache import Cache, Entry, key_of
 from tuner.errors import MachineError, TemplateError
 from tuner.render import header
 from tuner.source import Source
@@ -74,12 +74,13 @@ def compiler() -> Compiler:
     path = shutil.which(named)
     if path is None:
         raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or name it in TUNER_CXX")
-    release = _run([path, "-dumpfullversion", "-dumpversion"]).strip()
-    if int(release.partition(".")[0]) < _OLDEST:
+    version = _run([path, "--version"]).splitlines()[0]
+    # Accesses are seen through options that only GCC has.
+    if "clang" in version or int(_run([path, "-dumpversion"]).partition(".")[0]) < _OLDEST:
         raise MachineError(
-            f"{path} is {release}: the emulator needs g++ {_OLDEST} or later; TUNER_CXX names another one"
+            f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
         )
-    return Compiler(path, _run([path, "--version"]).splitlines()[0])
+    return Compiler(path, version)
 
 
 @cache
@@ -111,7 +112,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     primitives = _primitives(flags)
     kernel, output = folder / f"{source.entries[0]}.cu", folder / "kernel.so"
     entries = "".join(f"EMULATOR_ENTRY({entry})\n" for entry in source.entries)
-    kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}')
+    kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}', encoding="utf-8")
     own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
     _write_headers(folder, own)
     precompiled = () if own.keys() & primitives.texts.keys() else ("-include", str(primitives.folder / _UMBRELLA))
@@ -145,14 +146,14 @@ class _Primitives:
     texts: Mapping[str, str]
 
 
-@cache
 def _primitives(flags: tuple[str, ...]) -> _Primitives:
     texts = _primitive_texts()
     key = key_of("primitives", compiler().version, *flags, _primitives_digest())
-    target = cache_dir() / "emulator" / f"primitives-{key[:16]}"
-    if not (target / f"{_UMBRELLA}.gch").exists():
-        target = _publish_folder(target, lambda folder: _precompile(folder, texts, flags))
-    return _Primitives(target, texts)
+
+    def build(folder: Path) -> None:
+        _precompile(folder, texts, flags)
+
+    return _Primitives(Cache.of("emulator").folder(key, build) or _private(key, build), texts)
 
 
 def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
@@ -189,7 +190,7 @@ def _primitives_digest() -> str:
 def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _cached(key: str, build: Callable[[Path], Path]) -> Path:
@@ -206,21 +207,13 @@ def _cached(key: str, build: Callable[[Path], Path]) -> Path:
     return store.path(key)
 
 
-def _publish_folder(target: Path, build: Callable[[Path], None]) -> Path:
-    """A folder that appears whole or not at all; the first of several writers wins."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="partial-", dir=target.parent))
-    except OSError:
-        folder = target = _private_folder() / target.name
-        folder.mkdir()
-    build(folder)
-    if folder != target:
-        try:
-            folder.replace(target)
-        except OSError:  # somebody else was first
-            shutil.rmtree(folder)
-    return target
+def _private(key: str, build: Callable[[Path], object]) -> Path:
+    folder = _private_folder() / f"{key}.folder"
+    if not folder.exists():
+        partial = Path(tempfile.mkdtemp(dir=_private_folder()))
+        build(partial)
+        partial.rename(folder)
+    return folder
 
 
 @cache
@@ -235,7 +228,7 @@ def _private_folder_owner() -> "tempfile.TemporaryDirectory[str]":
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     except OSError as error:
         raise MachineError(f"cannot run {command[0]}: {error}") from error
     if done.returncode:

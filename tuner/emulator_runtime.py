@@ -1,6 +1,7 @@
 """The runtime library through ctypes: its functions, and the structures that it shares with Python."""
 
 import ctypes
+import re
 import subprocess
 import threading
 from dataclasses import dataclass, fields
@@ -129,6 +130,9 @@ def place(site: int) -> str:
     return _source_line(path.value.decode(), offset - 1) if offset else ""  # a return address: just behind the access
 
 
+_PRIMITIVES = re.compile(r"\.(?:partial|folder)/")  # in the cache, under the name that they had when precompiled
+
+
 @cache
 def _source_line(path: str, offset: int) -> str:
     """The line of an instruction of a checked kernel: the innermost one that is not in the primitives."""
@@ -138,5 +142,5 @@ def _source_line(path: str, offset: int) -> str:
     except OSError:
         return f"+{offset:#x}"  # no binutils: the offset is what a disassembler takes
     frames = [line.split(" ")[0] for line in lines if line and "?" not in line]
-    own = [frame for frame in frames if "/primitives-" not in frame] or frames
+    own = [frame for frame in frames if not _PRIMITIVES.search(frame)] or frames
     return Path(own[0]).name if own else f"+{offset:#x}"

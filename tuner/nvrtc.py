@@ -4,10 +4,12 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, cast
 
+from tuner.arch import ARCHES
 from tuner.cache import Cache, Entry, key_of
 from tuner.cubin import Cubin, read
 from tuner.errors import MachineError, UsageError
@@ -16,29 +18,50 @@ from tuner.result import Failed, Stage
 from tuner.source import Source
 from tuner.toolkit import Options, Toolkit
 
-__all__ = ["Compiler", "Options", "Toolkit", "compile", "toolkit"]
+__all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "toolkit"]
 
+# NVRTC initialises the driver, where there is one: on a device that it needs not, in memory that is limited here.
+_NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
-_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] uses an installed CUDA toolkit)"
-_PROBE = 'extern "C" __global__ void probe() {}'
+_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] with a CUDA toolkit that CUDA_PATH names)"
+_OLDEST = (12, 3)  # the first that has __builtin_bit_cast
+_PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
 
 @cache
 def toolkit() -> Toolkit:
-    """The NVRTC of this machine. Raises MachineError, with what to install, where there is none."""
+    """The NVRTC of this machine. Raises MachineError, with what to install, where there is none, or an old one."""
     nvrtc = _binding()
     version = ".".join(map(str, nvrtc.getVersion()))
-    image, _ = _invoke(Source(("probe",), _PROBE, (), "cuda"), (f"-arch=sm_{max(nvrtc.getSupportedArchs())}",))
-    build = re.search(rb"release [\d.]+, (V[\d.]+)", image)  # ptxas signs its work; the version is all NVRTC tells
+    if tuple(nvrtc.getVersion()) < _OLDEST:
+        raise MachineError(f"NVRTC {version} at {library()} is too old, CUDA 12.3 or later is needed: {_INSTALL}")
+    with _compiled(_PROBE, (f"-arch=compute_{max(nvrtc.getSupportedArchs())}",)) as program:
+        ptx = bytes(nvrtc.getPTX(program))  # signed with the build; of itself NVRTC tells the version only
+    build = re.search(rb"release [\d.]+, (V[\d.]+)", ptx)
     return Toolkit("nvrtc", version, build[1].decode() if build else "")
+
+
+def arches() -> tuple[str, ...]:
+    """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
+    known = _binding().getSupportedArchs()
+    return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
+
+
+def library() -> str:
+    """The path of the NVRTC that was found. Raises MachineError where there is none."""
+    _binding()
+    from cuda.pathfinder import load_nvidia_dynamic_lib  # by which CuPy found it
+
+    return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
 
 
 def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
     """The cubin of `source`, from `cache` where it is known; Failed when NVRTC or ptxas refuses it.
 
     In this process, so that a compiler crash is a crash here: `Compiler` is for sources that nobody has compiled yet.
-    Raises MachineError without NVRTC, UsageError for options or an arch that this NVRTC does not know.
+    Raises MachineError without NVRTC or where it is too old for an arch of `ARCHES`, UsageError for other options or
+    arches that it does not know.
     """
     key = _key(source, options)
     if cache and (known := _cached(cache, key, options)):
@@ -57,7 +80,9 @@ class Compiler:
     """
 
     def __init__(self, workers: int | None = None, *, limits: Limits | None = None, cache: Cache | None = None) -> None:
-        self._pool: Pool[_Job, Cubin | Failed] = Pool(_compile_job, workers=workers, limits=limits, warm=toolkit)
+        self._pool: Pool[_Job, Cubin | Failed] = Pool(
+            _compile_job, workers=workers, limits=limits, warm=toolkit, environment=_NO_DEVICE
+        )
         self._cache = cache or Cache.of("cubin")
 
     def __enter__(self) -> "Compiler":
@@ -149,13 +174,21 @@ class _RefusedError(Exception):
 def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
     """(cubin, log) of one compilation."""
     nvrtc = _binding()
+    with _compiled(source, flags) as program:
+        # CuPy 14 reads getCUBIN's result as text and drops its last byte, which is a zero of the program headers.
+        return nvrtc.getCUBIN(program) + b"\0", _log(nvrtc, program)
+
+
+@contextmanager
+def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[object]:
+    """NVRTC's program, which is gone when the context ends."""
+    nvrtc = _binding()
     names = tuple(name.encode() for name, _ in source.headers)
     texts = tuple(text.encode() for _, text in source.headers)
     program = nvrtc.createProgram(source.text, "kernel.cu", texts, names)
     try:
         nvrtc.compileProgram(program, flags)
-        # CuPy 14 reads getCUBIN's result as text and drops its last byte, which is a zero of the program headers.
-        return nvrtc.getCUBIN(program) + b"\0", _log(nvrtc, program)
+        yield program
     except nvrtc.NVRTCError as error:
         raise _translated(error, _log(nvrtc, program), flags) from error
     finally:
@@ -168,6 +201,10 @@ def _log(nvrtc: ModuleType, program: object) -> str:
 
 
 def _translated(error: Any, log: str, flags: tuple[str, ...]) -> Exception:
+    if error.status == _INVALID_OPTION and _too_new(flags):
+        return MachineError(
+            f"NVRTC {toolkit().version} does not know {_arch(flags)}, CUDA 12.8 or later does: {_INSTALL}"
+        )
     if error.status == _INVALID_OPTION:
         return UsageError(f"NVRTC does not take {' '.join(flags)}: {log}")
     if error.status == _OUT_OF_MEMORY or _STARVED.search(log):
@@ -175,6 +212,14 @@ def _translated(error: Any, log: str, flags: tuple[str, ...]) -> Exception:
     if error.status == _NO_BUILTINS:
         return MachineError(f"NVRTC cannot load libnvrtc-builtins ({error} {log}): {_INSTALL}")
     return _RefusedError(log or f"error: {error}")
+
+
+def _arch(flags: tuple[str, ...]) -> str:
+    return flags[0].removeprefix("-arch=")
+
+
+def _too_new(flags: tuple[str, ...]) -> bool:
+    return _arch(flags) in ARCHES and _arch(flags) not in arches()
 
 
 def _first_error(log: str) -> str:
@@ -208,10 +253,11 @@ def _binding() -> ModuleType:
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:
-        raise MachineError(f"compiling needs CuPy ({error}): {_INSTALL}") from error
+        why = str(error.__cause__ or error).partition("\n")[0]  # CuPy's own words fill a page
+        raise MachineError(f"compiling needs CuPy ({why}): {_INSTALL}") from error
     try:
         nvrtc.getVersion()
     except RuntimeError as error:  # cuda.pathfinder finds no library
-        why = str(error).partition("\n")[0]
+        why = str(error).partition(",")[0]
         raise MachineError(f"compiling needs the NVRTC library ({why}): {_INSTALL}") from error
     return cast(ModuleType, nvrtc)

@@ -15,7 +15,7 @@ from tuner.arch import GPU
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
-MODEL = "predicted/3"
+MODEL = "predicted/4"
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _MUFU_LANES = 16  # a clock and SM
@@ -24,6 +24,8 @@ _ISSUE = 4  # warp instructions a clock and SM
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
 _SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
+_SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
+_PARTITIONS = 4  # of an SM: a warp computes with the pipes of one
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
 _STEP_LATENCY = 700.0  # cycles that one dependent loop step takes however little it computes
 _LOAD_LATENCY = 600.0  # exposed as well where no load is in flight during the step
@@ -102,9 +104,10 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
         "issue": instructions / _ISSUE,
         "shared memory": work.smem_wavefronts,
     }
+    reach = _SM_BYTES * min(work.ctas, device.sm_count)
     return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | {
-        "L2": work.l2_bytes / device.l2_bytes_per_clock,
-        "DRAM": work.dram_bytes / device.dram_bytes_per_clock,
+        "L2": work.l2_bytes / min(device.l2_bytes_per_clock, reach),
+        "DRAM": work.dram_bytes / min(device.dram_bytes_per_clock, reach),
     }
 
 
@@ -117,10 +120,10 @@ def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: flo
     throughput = _overlapped(busy.values())
     resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # a small grid shares its SMs with nobody
     waves = work.ctas / (gpu.device.sm_count * resident)
-    # An uneven grid leaves pipes of SMs idle. L2 and DRAM serve the others, unless some SMs have no work at all.
-    small = work.ctas < gpu.device.sm_count
-    uneven = throughput if small else _overlapped(busy[name] for name in busy.keys() - _SHARED)
-    tail = uneven * (_imbalance(work, waves) - 1)
+    # An uneven grid leaves pipes of SMs idle; L2 and DRAM serve the others.
+    own = _overlapped(busy[name] for name in busy.keys() - _SHARED)
+    idle = _PARTITIONS / min(_PARTITIONS, work.warps * resident)
+    tail = own * (_imbalance(work, waves, resident) * idle - 1)
     latency = ceil(waves) * work.chain / work.longest_cta * _step_latency(work)
     cost = ((throughput + tail) ** 2 + latency**2) ** 0.5
     terms = busy | {"tail": tail, "latency": latency}
@@ -132,10 +135,14 @@ def _overlapped(cycles: Iterable[float]) -> float:
     return float(sum(each**_NORM for each in cycles) ** (1 / _NORM))
 
 
-def _imbalance(work: Work, waves: float) -> float:
-    """How much longer the grid takes than an even spread: half of the last wave's idle slots, or its longest CTA."""
+def _imbalance(work: Work, waves: float, resident: float) -> float:
+    """How much longer the grid takes than an even spread: half of the last wave's idle slots, or its longest CTA.
+
+    That one's SM also runs what lies beside it, until then or until there is no more: mean CTAs, in every other slot.
+    """
     quantised = 1 + 0.5 * (ceil(waves) / waves - 1)
-    return max(quantised, work.longest_cta / waves if waves < work.longest_cta else 1.0)
+    beside = (resident - 1) * min(work.longest_cta, max(1.0, waves))
+    return max(quantised, (work.longest_cta + beside) / (resident * waves))
 
 
 def _step_latency(work: Work) -> float:

@@ -43,7 +43,7 @@ def template_variables(operator: Operator[Any], implementation: Implementation[A
     """The names that an implementation's template reads."""
     from jinja2 import meta
 
-    text = (operator.folder / template_name(implementation)).read_text()
+    text = (operator.folder / template_name(implementation)).read_text(encoding="utf-8")
     return frozenset(meta.find_undeclared_variables(_environment(operator.folder).parse(text)))
 
 
@@ -84,11 +84,16 @@ def header(name: str, folder: Path, target: Target) -> str:
     return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, *others))
 
 
+def forget() -> None:
+    """Read headers again from now on: templates are read again by themselves."""
+    _header_text.cache_clear()
+
+
 @cache
 def _header_text(name: str, folders: tuple[Path, ...]) -> str:
     for folder in folders:
         if (folder / name).is_file():
-            return (folder / name).read_text()
+            return (folder / name).read_text(encoding="utf-8")
         if (folder / f"{name}.jinja").is_file():
             return _expand(folder, f"{name}.jinja", {})
     raise TemplateError(f'#include "{name}": no such header in {", ".join(folder.name for folder in folders)}')

@@ -80,6 +80,15 @@ def test_an_operators_own_header_is_named_in_findings() -> None:
     assert (finding.kind, finding.place) == ("out_of_bounds", "own.cuh:2")
 
 
+def test_an_access_in_a_primitive_is_named_by_the_line_that_calls_it() -> None:
+    text = '#include "builtin.cuh"\nextern "C" __global__ void k(float* y) {\n  y[0] = __ldg(y + 32);\n}'
+    found = headers(text, KERNELS, "host")
+    with Buffer("y", 128, writable=True) as y:
+        kernel = build(Source(("k",), text, found, "host"), checked=True)
+        finding = kernel.launch("k", (1, 1, 1), 1, 0, [y], Mode(checked=True)).findings[0]
+    assert (finding.kind, finding.place) == ("out_of_bounds", "k.cu:3")
+
+
 def test_kernels_are_unloaded_and_leave_no_mappings() -> None:
     def mappings() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())

@@ -1,0 +1,162 @@
+"""Compile every implementation's default with this machine's NVRTC, and say what does not compile, spills or is flawed.
+
+    python benchmarks/toolkits.py [--json FILE] [--sizes 64,128] [--arch sm_90a …] [--operator kda …]
+
+Another NVRTC of the same major version is used where it is loaded first, as with LD_LIBRARY_PATH=folder
+LD_PRELOAD=folder/libnvrtc.so.13. Each arch gets two of the sizes, not the same ones; --all gives it every size.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tuner import nvrtc, operators
+from tuner.arch import ARCHES
+from tuner.cubin import Cubin
+from tuner.errors import UsageError
+from tuner.lint import lint_all
+from tuner.nvrtc import Compiler
+from tuner.operator import Implementation, Operator, canonical
+from tuner.render import render
+from tuner.result import Failed
+from tuner.source import Source
+from tuner.toolkit import Options
+from tuner.usage import occupancy
+
+SIZES = (64, 72, 128, 192, 256)
+_DIMS = ("head_dim", "key_dim", "value_dim")  # problem fields that are a size of the code
+
+
+@dataclass(frozen=True)
+class Line:
+    """One default and what became of it; `registers` are of the kernel with the most."""
+
+    operator: str
+    implementation: str
+    arch: str
+    size: int
+    config: str
+    error: str = ""
+    registers: int = 0
+    spills: int = 0  # bytes a thread, all kernels
+    flaws: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and not self.flaws  # spills are a flaw
+
+
+def main() -> int:
+    given = _options()
+    wanted = list(_wanted(given))
+    lines = []
+    with Compiler(given.workers) as compiler:
+        jobs = [(_source(*each), Options(each[2])) for each in wanted]
+        for position, outcome in compiler.compile_many(jobs):
+            lines.append(_line(*wanted[position], outcome))
+            if not lines[-1].ok:
+                print(_text(lines[-1]), flush=True)
+    if given.json:
+        found = [asdict(line) | {"toolkit": nvrtc.toolkit().build} for line in lines]
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(_table(lines)))
+    return 0 if all(line.ok for line in lines) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = nvrtc.arches()
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="head_dim, or key and value dim")
+    parser.add_argument("--arch", nargs="+", default=list(known), choices=list(known))
+    parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
+    parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=None, help="write the lines there")
+    return parser.parse_args()
+
+
+_Wanted = tuple[Operator[Any], Implementation[Any, Any], str, Any, int]
+
+
+def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
+    """(operator, implementation, arch, problem, size) of each default."""
+    sizes = [int(size) for size in given.sizes.split(",")]
+    for operator in map(operators.load, given.operator):
+        for implementation in operators.implementations(operator.name):
+            for at, arch in enumerate(given.arch):
+                picked = sizes if given.all else {sizes[(at + step) % len(sizes)] for step in (0, 2)}
+                for size in picked:
+                    problem = _problem(operator, implementation, size)
+                    if problem is not None and implementation.refusal(problem, ARCHES[arch]) is None:
+                        yield operator, implementation, arch, problem, size
+
+
+def _problem(operator: Operator[Any], implementation: Implementation[Any, Any], size: int) -> Any:
+    """The implementation's example with that size; None where the operator has no such size."""
+    example = operator.problem() if implementation.example is None else implementation.example
+    dims = {each.name: size for each in fields(example) if each.name in _DIMS}
+    try:
+        return replace(example, **dims)
+    except UsageError:
+        return None
+
+
+def _source(
+    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, problem: Any, _: int
+) -> Source:
+    return render(operator, implementation, problem, implementation.default(problem, ARCHES[arch]))
+
+
+def _line(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    arch: str,
+    problem: Any,
+    size: int,
+    outcome: Cubin | Failed,
+) -> Line:
+    config = implementation.default(problem, ARCHES[arch])
+    place = (operator.name, implementation.name, arch, size, canonical(config))
+    if isinstance(outcome, Failed):
+        return Line(*place, error=outcome.reason)
+    used = outcome.entries.values()
+    launches = implementation.plan(problem, config).launches
+    stuck = [each.entry for each in launches if not _fits(outcome, each, arch)]
+    return Line(
+        *place,
+        error=f"{', '.join(stuck)} cannot be launched" if stuck else "",
+        registers=max(each.registers for each in used),
+        spills=sum(each.spills for each in used),
+        flaws=lint_all(outcome).failures,
+        seconds=outcome.compile_seconds,
+    )
+
+
+def _fits(cubin: Cubin, launch: Any, arch: str) -> bool:
+    return occupancy(cubin.entries[launch.entry], launch.threads, launch.smem_bytes, ARCHES[arch]).ctas > 0
+
+
+def _text(line: Line) -> str:
+    what = line.error or "; ".join(line.flaws)
+    return f"{line.operator}/{line.implementation} {line.arch} {line.size} {line.config}: {what}"
+
+
+def _table(lines: list[Line]) -> Iterator[str]:
+    """A Markdown table: an implementation a line."""
+    compiler = nvrtc.toolkit()
+    yield f"| {compiler} ({compiler.build}) | defaults | compile | spill | flawed | seconds each |"
+    yield "|---|---|---|---|---|---|"
+    for name in sorted({(line.operator, line.implementation) for line in lines}):
+        own = [line for line in lines if (line.operator, line.implementation) == name]
+        compiled = [line for line in own if not line.error]
+        spills, flawed = (sum(map(bool, each)) for each in ([x.spills for x in own], [x.flaws for x in own]))
+        seconds = sum(line.seconds for line in own) / len(own)
+        yield f"| {'/'.join(name)} | {len(own)} | {len(compiled)} | {spills} | {flawed} | {seconds:.1f} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

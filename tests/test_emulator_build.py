@@ -1,0 +1,51 @@
+"""Which compilers the emulator takes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.emulator_build import compiler
+from tuner.errors import MachineError
+
+
+@pytest.fixture(autouse=True)
+def looked_for_again() -> Iterator[None]:
+    compiler.cache_clear()
+    yield
+    compiler.cache_clear()
+
+
+def script(path: Path, version: str, release: str) -> Path:
+    """A program that says of itself what a compiler says."""
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{version}" || echo {release}\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("Debian clang version 14.0.6", "14.0.6"), ("g++-11 (Debian 11.3.0-12) 11.3.0", "11")],
+)
+def test_another_compiler_than_a_recent_gcc_is_refused(
+    version: str, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_CXX", str(script(tmp_path / "c++", version, release)))
+    with pytest.raises(MachineError, match=rf"is {re.escape(version)}: the emulator needs g\+\+ 12 or later"):
+        compiler()
+
+
+def test_the_compiler_that_the_variable_names_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = script(tmp_path / "g++-99", "g++-99 (GCC) 99.1.0", "99")
+    monkeypatch.setenv("TUNER_CXX", str(named))
+    assert (compiler().path, compiler().version) == (str(named), "g++-99 (GCC) 99.1.0")
+
+
+def test_a_compiler_that_does_not_run_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("TUNER_CXX", str(broken))
+    with pytest.raises(MachineError, match="no such library"):
+        compiler()
