@@ -10,7 +10,7 @@ from tuner.operator import Array, Arrays, Operator, Tolerance
 from tuner.result import OutputError
 
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
-_CANCELLED = 2.0**-12  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
+_CANCELLED = 2.0**-14  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-// One query and one key, by one thread in fp32.
+// One query and one key, by one thread in fp32; what a product of tensor cores would take is rounded as for one, so that
+// errors are those of the other implementations.
 #pragma once
 #include "flash_attention_backward/row.cuh"
 
@@ -16,8 +17,9 @@ struct QueryRow {
 
   __device__ __forceinline__ Pair with(T const* k, T const* v, float scale) const {
     float const p = exp2_approx(dot(q, k) * scale * kLog2e - shift);
-    return {p, p * (dot(dout, v) - delta)};
+    return {rounded(p), rounded(p * (dot(dout, v) - delta))};
   }
+  static __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
   static __device__ __forceinline__ float dot(T const* a, T const* b) {
     float sum = 0;
 #pragma unroll 8

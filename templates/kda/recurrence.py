@@ -15,6 +15,7 @@ L2_EPSILON = 1e-6
 LOWER_BOUND = -5.0  # of the kernel's gate, unless given
 CHUNK = 16
 _SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
+LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels take scores pair by pair
 FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
 
 
@@ -83,7 +84,8 @@ def _chunked(problem: Problem, arrays: Arrays) -> Arrays:
     for start in range(0, problem.seq_len, CHUNK):
         part = slice(start, start + CHUNK)
         tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
-        o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], state, *tensors)
+        by_pairs = _by_pairs(problem, tensors[3])
+        o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], by_pairs, state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)
 
 
@@ -107,15 +109,29 @@ def _stored_shape(problem: Problem) -> tuple[int, int, int]:
     return problem.value_heads, problem.state_rows, problem.state_columns
 
 
-def _chunk(bits: int, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
-    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: of operands."""
-    g = np.maximum(g, FORGOTTEN)
+def _by_pairs(problem: Problem, g: Array) -> Array:
+    """Whether a chunk's gates [B, HV, C, K] are too strong for a product of decayed operands: [B, HV, 1, 1]."""
+    if problem.safe_gate:
+        return np.zeros((*g.shape[:2], 1, 1), bool)
+    found: Array = np.sum(g, axis=2, keepdims=True).min(axis=3, keepdims=True) < LARGEST_DECAY
+    return found
+
+
+def _chunk(
+    bits: int, by_pairs: Array, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array
+) -> tuple[Array, Array]:
+    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: of operands.
+
+    Where `by_pairs`, the scores are products of tokens as they came, which nothing rounds.
+    """
+    g = np.where(by_pairs, np.maximum(g, FORGOTTEN), g)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
     q_in, k_in, k_out = (_keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
     k_up = _keep(bits, k * np.exp(-gate))
-    T = np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(k_in @ _t(k_up), -1)) * beta[:, :, None, :]
-    T = _keep(bits, T)
-    P = _keep(bits, np.tril(q_in @ _t(k_up)))
+    exact_up = _t(k * np.exp(-gate))
+    kk, qk = (np.where(by_pairs, (x * np.exp(gate)) @ exact_up, x_in @ _t(k_up)) for x, x_in in ((k, k_in), (q, q_in)))
+    T = _keep(bits, np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(kk, -1)) * beta[:, :, None, :])
+    P = _keep(bits, np.tril(qk))
     x = _keep(bits, v - k_in @ _keep(bits, state))
     o = q_in @ _keep(bits, state) + _keep(bits, P @ T) @ x
     return o, np.exp(_t(total)) * state + _t(_keep(bits, _t(T) @ k_out)) @ x
