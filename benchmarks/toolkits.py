@@ -137,7 +137,8 @@ def _line(
 
 
 def _fits(cubin: Cubin, launch: Any, arch: str) -> bool:
-    return occupancy(cubin.entries[launch.entry], launch.threads, launch.smem_bytes, ARCHES[arch]).ctas > 0
+    usage = cubin.entries[launch.entry]
+    return occupancy(usage, launch.threads, launch.smem_bytes, ARCHES[arch], launch.cluster).ctas > 0
 
 
 def _text(line: Line) -> str:

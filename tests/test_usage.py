@@ -71,3 +71,10 @@ def test_the_scarcest_resource_limits_the_ctas(
 )
 def test_what_cannot_be_launched_has_no_cta(usage: Usage, threads: int, smem_bytes: int, limiter: str) -> None:
     assert occupancy(usage, threads, smem_bytes, ARCHES["sm_90a"]) == Occupancy(0, limiter)
+
+
+def test_a_kernel_runs_in_the_clusters_that_it_was_compiled_for() -> None:
+    in_pairs = Usage(32, cluster=2)
+    assert occupancy(in_pairs, 128, 0, ARCHES["sm_90a"], cluster=2).ctas > 0
+    alone = occupancy(in_pairs, 128, 0, ARCHES["sm_90a"])
+    assert alone == Occupancy(0, "__cluster_dims__ says 2 CTAs, the launch 1")

@@ -122,7 +122,7 @@ class Arena:
         spaces = {space.name: self._spaces[space.name, space.nbytes] for space in plan.workspaces}
         taken = parameters(self._operator, self.problem, plan, launch)
         values = tuple(self._value(parameter, spaces) for parameter in taken)
-        return Step(launch.entry, launch.grid, launch.threads, launch.smem_bytes, values)
+        return Step(launch.entry, launch.grid, launch.threads, launch.smem_bytes, values, launch.cluster)
 
     def _value(self, parameter: Parameter, spaces: Mapping[str, _Place]) -> np.generic:
         name = parameter.argument

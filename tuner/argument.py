@@ -62,6 +62,11 @@ class Argument:
         """The axes whose strides the kernel takes."""
         return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
 
+    def free(self, problem: Any) -> bool:
+        """Whether only a call can say the scalar; `problem` is a Problem or its type."""
+        said = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
+        return self.role is Role.SCALAR and not said
+
     def dtype_of(self, problem: Any) -> DType:
         found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
         if not isinstance(found, DType):

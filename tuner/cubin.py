@@ -9,7 +9,9 @@ from tuner import elf, sass
 from tuner.toolkit import Options, Toolkit
 from tuner.usage import Usage, parse_log
 
-_MAX_THREADS = 0x05  # attribute of `.nv.info.<entry>`: x, y, z of __launch_bounds__
+# Attributes of `.nv.info.<entry>`, each x, y, z.
+_MAX_THREADS = 0x05  # of __launch_bounds__
+_CLUSTER = 0x3D  # of __cluster_dims__
 _WITH_VALUE = 4  # attribute format: a 16-bit size and that many bytes; other formats have their value in the header
 
 
@@ -80,16 +82,17 @@ def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_sec
 
 def _with_elf(usage: Usage, entry: str, found: Mapping[str, elf.Section]) -> Usage:
     constant = sum(each.size for name, each in found.items() if _is_constant(name) and name.endswith(f".{entry}"))
-    bound = _max_threads(found[f".nv.info.{entry}"].data)
-    return replace(usage, constant=constant, max_threads=bound)
+    info = found[f".nv.info.{entry}"].data
+    bound, cluster = _product(info, _MAX_THREADS), _product(info, _CLUSTER)
+    return replace(usage, constant=constant, max_threads=bound, cluster=cluster or 1)
 
 
-def _max_threads(info: bytes) -> int:
-    """Threads by launch bounds, from a kernel's `.nv.info`; 0 when it names none."""
+def _product(info: bytes, attribute: int) -> int:
+    """x times y times z of an attribute of a kernel's `.nv.info`; 0 where it has none."""
     at = 0
     while at + 4 <= len(info):
         size = int.from_bytes(info[at + 2 : at + 4], "little") if info[at] == _WITH_VALUE else 0
-        if info[at + 1] == _MAX_THREADS and size == 12:
+        if info[at + 1] == attribute and size == 12:
             x, y, z = (int.from_bytes(info[at + 4 + i : at + 8 + i], "little") for i in (0, 4, 8))
             return x * y * z
         at += 4 + size

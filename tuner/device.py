@@ -68,6 +68,7 @@ class Step:
     threads: int
     smem_bytes: int
     arguments: tuple[np.generic, ...]
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

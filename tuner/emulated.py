@@ -68,7 +68,8 @@ class Kernel:
     def _launch(self, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> None:
         for launch, taken in zip(self._plan.launches, self._parameters, strict=True):
             arguments = [self._value(parameter, values, device) for parameter in taken]
-            run = self._kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, arguments, Mode())
+            sizes = launch.grid, launch.threads, launch.smem_bytes
+            run = self._kernel.launch(launch.entry, *sizes, arguments, Mode(), cluster=launch.cluster)
             if run.findings:
                 raise TemplateError(f"{self._operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
 

@@ -53,7 +53,8 @@ def run(
         runs: list[Run] = []
         for launch in plan.launches:
             arguments = _arguments(operator, problem, plan, launch, device, values)
-            runs.append(kernel.launch(launch.entry, launch.grid, launch.threads, launch.smem_bytes, arguments, mode))
+            sizes = launch.grid, launch.threads, launch.smem_bytes
+            runs.append(kernel.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster))
             if runs[-1].findings:
                 break
         outputs = {argument.name: device[argument.name].array.copy() for argument in operator.written}

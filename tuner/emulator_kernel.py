@@ -93,8 +93,12 @@ class Kernel:
         smem_bytes: int,
         arguments: Sequence[Value],
         mode: Mode,
+        *,
+        cluster: int = 1,
     ) -> Run:
-        """Run a kernel over its grid; `threads` and `smem_bytes` are a block's. Buffers keep what it wrote.
+        """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
+
+        Buffers keep what it wrote.
 
         A launch that no GPU accepts is a finding. Raises InputError for a wrong number of arguments.
         """
@@ -105,13 +109,23 @@ class Kernel:
         held = [_argument(value) for value in arguments]
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(value) for value in held))
         block = (threads, 1, 1) if isinstance(threads, int) else threads
-        if reason := _refusal(grid, block, smem_bytes):
+        if reason := _refusal(grid, block, smem_bytes) or self._cluster_refusal(entry, grid, cluster):
             return Run((Finding("launch", reason),), _NOTHING, np.zeros((0, len(astuple(_NOTHING))), np.uint64), 0.0)
         with EXCLUSIVE:
             started = time.thread_time()
-            runtime().emulator_launch(symbol, pointers, CIndex(*grid), CIndex(*block), smem_bytes, _options(mode))
+            sizes = CIndex(*grid), CIndex(*block), cluster, smem_bytes
+            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode))
             seconds = time.thread_time() - started
             return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
+
+    def _cluster_refusal(self, entry: str, grid: tuple[int, int, int], cluster: int) -> str:
+        if not 1 <= cluster <= _MAX_CLUSTER:
+            return f"a cluster of {cluster} blocks: 1 to {_MAX_CLUSTER} are possible"
+        if grid[0] % cluster:
+            return f"a grid of {grid} blocks in clusters of {cluster} along x: {grid[0]} is no multiple of {cluster}"
+        if cluster > 1 and "__cluster_dims__" not in self.source.text:
+            return f"a cluster of {cluster} blocks: {entry} has no __cluster_dims__({cluster}, 1, 1)"
+        return ""
 
     def _symbol(self, name: str) -> int:
         found = runtime().emulator_symbol(self._library, name.encode())
@@ -128,6 +142,7 @@ class Kernel:
 _NOTHING = Counters(*[0] * len(fields(Counters)))
 _MAX_SMEM_BYTES = 227 << 10  # a block, sm_90 and later
 _MAX_BLOCKS = (1 << 31) - 1  # along x
+_MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
 
 
 def build(source: Source, *, checked: bool) -> Kernel:

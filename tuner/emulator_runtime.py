@@ -91,6 +91,7 @@ _SIGNATURES = {
         ctypes.POINTER(CIndex),
         ctypes.POINTER(CIndex),
         ctypes.c_uint32,
+        ctypes.c_uint32,
         ctypes.POINTER(COptions),
     ),
     "emulator_findings": (ctypes.POINTER(CFinding), ctypes.POINTER(_INT)),

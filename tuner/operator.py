@@ -91,13 +91,17 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps)."""
+    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
+
+    `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
+    """
 
     entry: str
     grid: tuple[int, int, int]
     threads: int
     smem_bytes: int
     arguments: tuple[str, ...] | None = None
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ class Work:
     the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tf32` says how many of `mma`
     have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other`
     say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
-    to what the next step needs; 0 where nobody counted.
+    to what the next step needs; 0 where nobody counted. The others are shuffles, loads from shared memory and barriers,
+    which take as long as an mma, or what else takes that long: 8 fma.
     """
 
     ctas: int
@@ -147,7 +152,7 @@ class Work:
     barriers: float  # block barriers, summed over CTAs
     longest_cta: float  # the largest CTA's work over the mean's
     chain: float  # dependent loop steps of the longest CTA
-    stages: int = 1  # loop steps whose loads are in flight
+    stages: int = 1  # loop steps whose loads have a place: one less are in flight while a step computes
     wgmma: float = 0.0  # of m16n8k16, through wgmma
     tf32: float = 0.0  # of mma, at half the rate
     step_mma: float = 0.0
@@ -175,6 +180,11 @@ class Request:
     axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
+def left_out(*_: Any) -> Any:
+    """Stands for a function that a folder does not define: `defaults` puts one in its place."""
+    raise TemplateError("an operator is complete when `operators` has loaded it")
+
+
 @dataclass(frozen=True)
 class Operator(Generic[P]):
     """What is computed. `folder` is where it was found.
@@ -182,22 +192,23 @@ class Operator(Generic[P]):
     inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
     arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
     call does not touch; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is the problem's
-    statics on small extents that hit every edge; call(...) is the application's signature.
+    statics on small extents that hit every edge; call(...) is the application's signature. What has a default may be
+    left out: `operators` loads the operator with what `defaults` makes of the rest.
     """
 
     name: str
     summary: str
     problem: type[P]
     arguments: tuple[Argument, ...]
-    inputs: Callable[[P, np.random.Generator, str], Arrays]
-    input_kinds: tuple[str, ...]
     reference: Callable[[P, Arrays], Arrays]
-    rounded: Callable[[P, Arrays], Arrays]
-    tolerance: Callable[[P], Mapping[str, Tolerance]]
-    cost: Callable[[P], Cost]
-    tails: Callable[[P], tuple[P, ...]]
-    call: Callable[..., Request]
-    folder: Path
+    inputs: Callable[[P, np.random.Generator, str], Arrays] = left_out
+    input_kinds: tuple[str, ...] = ("normal",)
+    rounded: Callable[[P, Arrays], Arrays] = left_out
+    tolerance: Callable[[P], Mapping[str, Tolerance]] = left_out
+    cost: Callable[[P], Cost] = left_out
+    tails: Callable[[P], tuple[P, ...]] = left_out
+    call: Callable[..., Request] = left_out
+    folder: Path = Path()
 
     def argument(self, name: str) -> Argument:
         return next(argument for argument in self.arguments if argument.name == name)
@@ -223,17 +234,19 @@ class Implementation(Generic[P, C]):
     """One way to compute an operator: `template` in the operator's folder, its Config, space and plan.
 
     refusal(problem, arch) says why it cannot serve a problem there at all (None: it can); default(problem, arch) is a
-    config that always works there; work(problem, config, gpu) has one Work a launch, in the plan's order.
+    config that always works there; work(problem, config, gpu) has one Work a launch, in the plan's order. These three
+    may be left out, too.
     """
 
     name: str
     summary: str
     config: type[C]
-    refusal: Callable[[P, Arch], str | None]
     space: Callable[[P, Arch], Space[C]]
     plan: Callable[[P, C], Plan]
-    default: Callable[[P, Arch], C]
-    work: Callable[[P, C, GPU], tuple[Work, ...]]
+    refusal: Callable[[P, Arch], str | None] = left_out
+    default: Callable[[P, Arch], C] = left_out
+    work: Callable[[P, C, GPU], tuple[Work, ...]] = left_out
+    declared: bool = True  # whether `work` is the implementation's own
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
@@ -270,7 +283,7 @@ def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> 
 
 
 def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """The value of every scalar argument: what the caller gave, a Problem field, or its default."""
+    """The values of scalar arguments: what the caller gave, a Problem field, or a default; without what is free."""
     found: dict[str, float] = {}
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:
@@ -279,6 +292,6 @@ def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None =
             found[argument.name] = given[argument.name]
         elif argument.default is not None:
             found[argument.name] = argument.default(problem)
-        else:
+        elif not argument.free(problem):
             found[argument.name] = getattr(problem, argument.name)
     return found

@@ -231,7 +231,8 @@ def _values(program: _Program, call: Call) -> dict[str, np.generic]:
 
 def _emulate(kernel: emulator.Kernel, call: Call) -> None:
     for step in call.steps:
-        run = kernel.launch(step.entry, step.grid, step.threads, step.smem_bytes, step.arguments, Mode())
+        sizes = step.grid, step.threads, step.smem_bytes
+        run = kernel.launch(step.entry, *sizes, step.arguments, Mode(), cluster=step.cluster)
         if run.findings:
             raise DeviceFaultError(Fault.ILLEGAL, str(run.findings[0]), fatal=True)
 

@@ -26,6 +26,7 @@ class Usage:
     barriers: int = 0
     constant: int = 0  # bytes of constant memory that belong to this kernel, its parameters among them
     max_threads: int = 0  # threads a CTA may have by `__launch_bounds__`; 0 where the kernel names no bound
+    cluster: int = 1  # CTAs that are launched together, by `__cluster_dims__`
 
     @property
     def spills(self) -> int:
@@ -65,11 +66,14 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def occupancy(usage: Usage, threads: int, smem_bytes: int, arch: Arch) -> Occupancy:
+def occupancy(usage: Usage, threads: int, smem_bytes: int, arch: Arch, cluster: int = 1) -> Occupancy:
     """How many CTAs of `threads` threads and `smem_bytes` of dynamic shared memory one SM of `arch` holds.
 
-    0 CTAs means that the kernel cannot be launched so. Follows the occupancy calculator of the CUDA toolkit.
+    0 CTAs means that the kernel cannot be launched so, in clusters of `cluster` CTAs. Follows the occupancy calculator
+    of the CUDA toolkit, which leaves out that a cluster must fit the SMs of one GPC.
     """
+    if cluster != usage.cluster:
+        return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {cluster}")
     fits = {
         "shared memory": _by_smem(usage.static_shared + smem_bytes, arch),
         "registers": _by_registers(usage, threads, arch),

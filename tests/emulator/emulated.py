@@ -38,6 +38,7 @@ class Call:
     grid: tuple[int, int, int] = (1, 1, 1)
     threads: int = 32
     smem_bytes: int = 0
+    cluster: int = 1
     replace: tuple[tuple[str, str], ...] = field(default=())
 
 
@@ -68,7 +69,7 @@ def entries_of(file: str) -> tuple[str, ...]:
         if head.endswith("_KERNEL") and not line.startswith("#"):
             found.append(tail.partition(",")[0])
         elif "__global__" in line and not line.rstrip().endswith("\\"):
-            found.append(line.partition("(")[0].split()[-1] if "__launch_bounds__" not in line else "")
+            found.append(line.partition(" void ")[2].partition("(")[0] if "__launch_bounds__" not in line else "")
     return tuple(name for name in found if name)
 
 
@@ -91,7 +92,8 @@ def launch(call: Call, mode: Mode) -> tuple[dict[str, np.ndarray], Run]:
                 views[name][...] = output
             buffers.append(buffer)
         runner = kernel(call.file, mode.checked, call.replace)
-        run = runner.launch(call.entry, call.grid, call.threads, call.smem_bytes, [*buffers, *call.scalars], mode)
+        sizes, arguments = (call.grid, call.threads, call.smem_bytes), [*buffers, *call.scalars]
+        run = runner.launch(call.entry, *sizes, arguments, mode, cluster=call.cluster)
         return {name: view.copy() for name, view in views.items()}, run
 
 

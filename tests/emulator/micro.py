@@ -26,7 +26,7 @@ def integers(seed: int, shape: tuple[int, ...], dtype: object, low: int = -4, hi
 
 
 def micros() -> list[Micro]:
-    return [*_conversions(), *_matrices(), *_products(), *_threads(), *_blocks(), *_hopper(), *_wgmma()]
+    return [*_conversions(), *_matrices(), *_products(), *_threads(), *_blocks(), *_hopper(), *_wgmma(), *_clusters()]
 
 
 def sm80(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
@@ -35,6 +35,10 @@ def sm80(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitia
 
 def sm90(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
     return Call("primitives_sm90.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
+
+
+def cluster(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
+    return Call("primitives_cluster.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
 
 
 # ---- types
@@ -329,4 +333,34 @@ def _wgmma() -> list[Micro]:
                                     {"d": Uninitialized(np.float32, (64, n))}, threads=128, smem_bytes=49152),
               _multiplied)
         for entry, (n, dtype) in shapes.items()
+    ]  # fmt: skip
+
+
+def _clusters() -> list[Micro]:
+    given, rounds = integers(14, (8, 16), np.int32, -9, 10), integers(15, (7, 16), np.int32, -9, 10)
+    words = integers(16, (8, 5), np.uint32, 0, 1 << 31)
+
+    def numbers(_: Arrays) -> Arrays:
+        blocks = np.arange(16)
+        rank = blocks % 4
+        out = np.stack([rank, np.full(16, 4), 100 + blocks - rank + (rank + 1) % 4, np.ones(16)], 1)
+        return {"told": 100 + blocks, "out": out}
+
+    def given_to_others(inputs: Arrays) -> Arrays:
+        out = np.repeat(inputs["in"].reshape(2, 1, 4, 16), 4, axis=1)
+        out[:, range(4), range(4)] = -1
+        return {"out": out.reshape(8, 4, 16)}
+
+    return [
+        Micro("cluster_sync", "sm_90a", cluster("exchange_numbers", {}, {
+            "told": Uninitialized(np.int32, (16,)), "out": Uninitialized(np.int32, (16, 4))}, grid=(8, 2, 1),
+            threads=48, cluster=4), numbers),
+        Micro("cp_async_bulk_multicast", "sm_90a", cluster("give_to_others", {"in": given}, {
+            "out": Uninitialized(np.int32, (8, 4, 16))}, grid=(8, 1, 1), smem_bytes=272, cluster=4), given_to_others),
+        Micro("mbarrier_arrive_cluster", "sm_90a", cluster("take_turns", {"in": rounds}, {
+            "out": Uninitialized(np.int32, (2, 7, 16))}, scalars=(np.int32(7),), grid=(2, 1, 1), threads=64,
+            smem_bytes=160, cluster=2), lambda inputs: {"out": np.stack([inputs["in"]] * 2)}),
+        Micro("store_async", "sm_90a", cluster("tell_the_next", {"in": words}, {
+            "out": Uninitialized(np.uint32, (8, 5))}, grid=(8, 1, 1), smem_bytes=40, cluster=4),
+            lambda inputs: {"out": np.roll(inputs["in"].reshape(2, 4, 5), 1, axis=1).reshape(8, 5)}),
     ]  # fmt: skip

@@ -43,6 +43,7 @@ def observe(mutation: Mutation, mode: Mode, scenario: Scenario) -> Observed:
 
 
 ATTENTION, SOFTMAX, HOPPER, GEMM = "flash_attention", "softmax", "hopper_attention", "hopper_gemm"
+CLUSTER = "multicast_gemm"
 MUTATIONS = (
     Mutation(
         ATTENTION, "no barrier between copy and use (RAW)", "    __syncthreads();  // the stage is loaded\n", "", "race"
@@ -249,6 +250,57 @@ MUTATIONS = (
     Mutation(GEMM, "no barrier before a TMA store", "  __syncthreads();  // C is there\n", "", "race"),
     Mutation(GEMM, "exits before the store has read", "    cp_async_bulk_wait_read<0>();\n", "", "outstanding"),
     Mutation(GEMM, "swizzled tile at a wrong address", "s_b = s_a + kTile,", "s_b = s_a + kTile + 512,", "misaligned"),
+    Mutation(
+        CLUSTER,
+        "block barrier after mbarrier_init",
+        "  cluster_sync();  // the barriers are initialised\n",
+        "  __syncthreads();\n",
+        "mbarrier",
+    ),
+    Mutation(CLUSTER, "no fence after mbarrier_init of a cluster", "  fence_mbarrier_init();\n", "", "proxy_fence"),
+    Mutation(
+        CLUSTER,
+        "exits while the other block may reach into it",
+        "  cluster_sync();  // nobody arrives here or copies to here any more\n",
+        "",
+        "cluster_exit",
+    ),
+    Mutation(
+        CLUSTER,
+        "stage released to its own producer only",
+        "mbarrier_arrive_cluster(map_shared_rank(empty, threadIdx.x))",
+        "mbarrier_arrive(empty)",
+        "race",
+    ),
+    Mutation(
+        CLUSTER,
+        "no arrival on the other block's barrier",
+        "if (threadIdx.x < kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, threadIdx.x))",
+        "if (threadIdx.x == 0) mbarrier_arrive(empty)",
+        "deadlock",
+    ),
+    Mutation(
+        CLUSTER,
+        "stage released before all warps have read it",
+        "  named_barrier_sync(1, kConsumers);  // all have read the stage\n",
+        "",
+        "race",
+    ),
+    Mutation(
+        CLUSTER, "arrives on an address that is not mapped", "map_shared_rank(empty, threadIdx.x)", "empty", "cluster"
+    ),
+    Mutation(CLUSTER, "multicast to its own block only", "full, 3, j", "full, 1 << half, j", "deadlock"),
+    Mutation(CLUSTER, "multicast beyond the cluster", "full, 3, j", "full, 7, j", "cluster"),
+    Mutation(
+        CLUSTER, "expects the bytes of its own half only", "full, 2 * kTile", "full, kTile + kTile / 2", "deadlock"
+    ),
+    Mutation(
+        CLUSTER,
+        "both blocks load the same half",
+        "int const half = cluster_rank();",
+        "int const half = 0;",
+        "race",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Four whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
+"""Five whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ class Scenario:
 
 
 def scenarios() -> dict[str, Scenario]:
-    found = (flash_attention, softmax, hopper_attention, hopper_gemm)
+    found = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm)
     return {launch.__name__: Scenario(launch.__name__, launch) for launch in found}
 
 
@@ -89,6 +89,25 @@ def hopper_gemm(kernel: Kernel, mode: Mode) -> tuple[Run, bool]:
         )
         run = kernel.launch("hopper_gemm", (3, 1, 1), 128, 5 * 8192 + 1024, [s_a, *maps], mode)
         return run, close(view, c, 1e-4)
+
+
+def multicast_gemm(kernel: Kernel, mode: Mode, M: int = 200, K: int = 256) -> tuple[Run, bool]:
+    a, b = gemm_operands(M, K)
+    with ExitStack() as stack:
+        s_a, s_b = (stack.enter_context(Buffer.of(name, x)) for name, x in (("a", a), ("b", b)))
+        s_c = stack.enter_context(Buffer("c", M * 64 * 4, writable=True, initialized=False))
+        boxes = ((s_a, a, (64, 64)), (s_b, b, (32, 64)))
+        maps = [tensor_map(buffer, buffer.view(BF16, x.shape), box, swizzle=128) for buffer, x, box in boxes]
+        arguments = [*maps, s_c, np.int32(M), np.int32(K)]
+        run = kernel.launch("multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments, mode, cluster=2)
+        c = a.astype(np.float64) @ b.astype(np.float64).T
+        return run, close(s_c.view(np.float32, c.shape), c, 1e-4)
+
+
+def gemm_operands(M: int, K: int) -> tuple[np.ndarray, np.ndarray]:
+    """a [M][K] and b [64][K] in bf16, of integers, whose products are exact."""
+    rng = np.random.default_rng(3)
+    return rng.integers(-4, 5, (M, K)).astype(BF16), rng.integers(-4, 5, (64, K)).astype(BF16)
 
 
 @cache

@@ -56,6 +56,23 @@ def test_a_loop_that_polls_without_backoff_lets_others_run() -> None:
         assert (run.findings, y.view(np.int32, (20,))[19]) == ((), 190)
 
 
+def test_what_one_thread_released_reaches_another_of_its_block_through_another_block() -> None:
+    text = """
+#include "atomic.cuh"
+extern "C" __global__ void around(int* y, uint32_t* step) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) { y[0] = 1; store_release(step, 1u); }
+  if (blockIdx.x == 1 && threadIdx.x == 0) { while (load_acquire(step) == 0) backoff(); store_release(step + 1, 1u); }
+  if (blockIdx.x == 0 && threadIdx.x == 32) { while (load_acquire(step + 1) == 0) backoff(); y[1] = y[0]; }
+}
+"""
+    with (
+        Buffer("y", 8, writable=True, initialized=False) as y,
+        Buffer.of("step", np.zeros(2, np.uint32), writable=True) as step,
+    ):
+        run = snippet(text, "around", checked=True).launch("around", (2, 1, 1), 64, 0, [y, step], CHECKED[0])
+        assert (run.findings, y.view(np.int32, (2,)).tolist()) == ((), [1, 1])
+
+
 def test_polling_for_what_nobody_stores_is_a_livelock() -> None:
     text = """
 #include "atomic.cuh"

@@ -52,17 +52,13 @@ def test_a_launch_that_no_gpu_accepts_is_a_finding(
     [
         ('asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.b32 [%0], 32;" ::"r"(n));', "tcgen05.alloc"),
         ("__shared__ float tile[32];", "carve it from DYNAMIC_SHARED"),
+        ("cooperative_groups::this_cluster().sync();", "clusters are in cluster.cuh"),
         ("n = undeclared;", "empty.cu:2"),
     ],
 )
 def test_what_cannot_be_emulated_is_refused_by_name(line: str, reason: str) -> None:
     with pytest.raises(TemplateError, match=reason.replace("[", r"\[")):
         snippet(f'extern "C" __global__ void empty(int n) {{ {line} }}', "empty")
-
-
-def test_a_cluster_is_refused_by_name() -> None:
-    with pytest.raises(TemplateError, match=r"__cluster_dims__.* a thread block cluster"):
-        snippet('extern "C" __global__ void __cluster_dims__(2, 1, 1) empty(int n) {}', "empty")
 
 
 def test_a_source_for_the_gpu_is_refused() -> None:

@@ -23,7 +23,8 @@ def test_a_primitive_computes_what_numpy_says_and_is_free_of_findings(micro: Mic
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 def test_the_same_text_compiles_for_the_gpu(arch: str) -> None:
-    for file in ("primitives_sm80.cu", "primitives_sm90.cu")[: 2 if arch == "sm_90a" else 1]:
+    newer = {"sm_90a": ["primitives_sm90.cu", "primitives_cluster.cu"], "sm_100a": ["primitives_cluster.cu"]}
+    for file in ("primitives_sm80.cu", *newer.get(arch, [])):
         cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
         assert isinstance(cubin, Cubin), cubin
         assert set(cubin.entries) == set(entries_of(file))
@@ -38,5 +39,5 @@ def test_approximations_are_those_of_numpy() -> None:
 
 
 def test_every_kernel_has_a_test() -> None:
-    covered = {micro.call.entry for micro in MICROS} | {"layouts", "approximate", "tensor_copy"}
+    covered = {micro.call.entry for micro in MICROS} | {"layouts", "approximate", "tensor_copy", "tensor_multicast"}
     assert covered == {entry for path in KERNELS.glob("primitives_*.cu") for entry in entries_of(path.name)}

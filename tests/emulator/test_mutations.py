@@ -1,12 +1,14 @@
 """Bugs put into correct kernels are caught and named; the correct kernels are right and free of findings."""
 
 import pytest
-from emulated import CHECKED, PLAIN
+from emulated import CHECKED, PLAIN, source
 from mutations import BEGIN, MUTATIONS, Mutation, observe
 from scenarios import Scenario, scenarios
 
 from tuner.assets import PRIMITIVES
+from tuner.cubin import Cubin
 from tuner.emulator import Mode
+from tuner.nvrtc import Options, compile
 
 SCENARIOS = scenarios()
 SEEDS = 50
@@ -33,6 +35,13 @@ def test_a_correct_kernel_has_no_findings_over_many_seeds(scenario: Scenario) ->
 def test_a_correct_kernel_is_right_in_every_plain_mode(scenario: Scenario, mode: Mode) -> None:
     run, right = scenario.launch(scenario.build(checked=False), mode)
     assert (run.findings, right) == ((), True)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
+def test_a_correct_kernel_compiles_for_the_gpu(scenario: Scenario) -> None:
+    cubin = compile(source(f"{scenario.name}.cu", (scenario.name,), (), "cuda"), Options(arch="sm_90a"))
+    assert isinstance(cubin, Cubin), cubin
+    assert cubin.entries[scenario.name].spills == 0
 
 
 def test_the_readme_lists_every_bug_and_misses_none() -> None:

@@ -73,6 +73,30 @@ def test_a_box_has_one_to_five_dims(shape: tuple[int, ...], box: tuple[int, ...]
     np.testing.assert_array_equal(raw.view(np.int32).reshape(box), box_of(array, box, at))
 
 
+def multicast(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], mode: Mode) -> tuple[np.ndarray, Run]:
+    """(the box's bytes as they lie in the shared memory of each block of a cluster of two, what happened)."""
+    nbytes = int(np.prod(box)) * array.itemsize
+    with Buffer.of("from", array) as source, Buffer("raw", 2 * nbytes, writable=True, initialized=False) as raw:
+        inner_first = [np.int32(c) for c in (*at[::-1], 0, 0)[:3]]
+        mapped = tensor_map(source, source.view(array.dtype, array.shape), box)
+        arguments = [mapped, raw, np.int32(nbytes), np.int32(array.ndim), *inner_first]
+        runner = kernel("primitives_cluster.cu", mode.checked)
+        run = runner.launch("tensor_multicast", (2, 1, 1), 64, 32768 + 8, arguments, mode, cluster=2)
+        return raw.view(np.uint8, (2, nbytes)).copy(), run
+
+
+@pytest.mark.parametrize("mode", PLAIN + CHECKED, ids=str)
+@pytest.mark.parametrize("dims", [1, 2, 3, 4, 5])
+def test_a_box_lands_in_every_block_that_a_multicast_names(dims: int, mode: Mode) -> None:
+    shape, box, at = (each[5 - dims :] for each in ((1, 2, 3, 2, 64), (1, 1, 2, 2, 32), (0, 0, 2, 0, 48)))
+    array = np.arange(1, np.prod(shape) + 1, dtype=np.int32).reshape(shape)
+    raw, run = multicast(array, box, at, mode)
+    assert run.findings == ()
+    expected = box_of(array, box, at)
+    for rank in range(2):
+        np.testing.assert_array_equal(raw[rank].view(np.int32).reshape(box), expected)
+
+
 def test_strides_between_rows_are_the_views_own() -> None:
     storage = np.arange(16 * 64, dtype=np.float16).reshape(16, 64)
     with Buffer.of("from", storage) as source:

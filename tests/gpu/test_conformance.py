@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from emulated import Call, Uninitialized, entries_of, launch, source
 from micro import Micro, micros
-from test_tma import copied
+from scenarios import gemm_operands
+from test_tma import copied, multicast
 
 from tuner import gpu
 from tuner.cubin import Cubin
@@ -22,8 +23,10 @@ MICROS = micros()
 def image_of(file: str) -> bytes:
     """The cubin of a kernel file for this device; skips where the device lacks the file's instructions."""
     arch = gpu.current_gpu().arch.name
-    if "sm90" in file and arch != "sm_90a":
+    if ("sm90" in file or "gemm" in file) and arch != "sm_90a":
         pytest.skip(f"{arch} has no wgmma")
+    if "cluster" in file and arch.startswith("sm_8"):
+        pytest.skip(f"{arch} has no clusters")
     cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
     assert isinstance(cubin, Cubin), cubin
     return cubin.image
@@ -73,6 +76,25 @@ def test_a_box_lands_where_the_emulator_says(swizzle: int) -> None:
         driver.launch(image_of("primitives_sm90.cu"), "tensor_copy", (1, 1, 1), 64, 32776, [*maps, bytes_, *scalars])
         np.testing.assert_array_equal(bytes_.read(), raw)
         np.testing.assert_array_equal(target.read(), stored)
+
+
+def test_a_multicast_box_lands_in_both_blocks_as_the_emulator_says() -> None:
+    array = np.arange(3 * 20 * 32, dtype=np.int32).reshape(3, 20, 32)
+    box, at = (2, 8, 16), (1, 15, 24)
+    raw, _ = multicast(array, box, at, Mode())
+    with driver.memory(array) as source_, driver.memory(np.zeros_like(raw)) as bytes_:
+        arguments = [driver.tensor_map(source_, box, 0), bytes_, *map(np.int32, (raw[0].nbytes, 3, *at[::-1]))]
+        driver.launch(image_of("primitives_cluster.cu"), "tensor_multicast", (2, 1, 1), 64, 32776, arguments)
+        np.testing.assert_array_equal(bytes_.read(), raw)
+
+
+def test_blocks_of_a_cluster_share_the_tiles_that_they_load() -> None:
+    a, b = gemm_operands(200, 256)
+    with driver.memory(a) as m_a, driver.memory(b) as m_b, driver.memory(np.zeros((200, 64), np.float32)) as m_c:
+        maps = [driver.tensor_map(each, box, 128) for each, box in ((m_a, (64, 64)), (m_b, (32, 64)))]
+        arguments = [*maps, m_c, np.int32(200), np.int32(256)]
+        driver.launch(image_of("multicast_gemm.cu"), "multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments)
+        np.testing.assert_array_equal(m_c.read(), a.astype(np.float32) @ b.astype(np.float32).T)
 
 
 def test_approximations_are_within_their_documented_error() -> None:

@@ -8,6 +8,15 @@ __device__ __forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int
                "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
                : "memory");
 }
+// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+__device__ __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const* src, int bytes, uint32_t barrier,
+                                                        int blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier), "h"(uint16_t(blocks))
+      : "memory");
+}
 // Shared to global, in this thread's open group. What the block wrote must be fenced first: fence_proxy_async.
 __device__ __forceinline__ void cp_async_bulk_store(void* dst, uint32_t src, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(dst)),

@@ -3,7 +3,8 @@
 #pragma once
 #include "types.cuh"
 
-// One thread initialises; then fence_mbarrier_init (fence.cuh) and a block barrier before anyone uses it.
+// One thread initialises; then fence_mbarrier_init (fence.cuh) and a block barrier before anyone uses it: the cluster's
+// (cluster.cuh) where other blocks do.
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -12,6 +13,11 @@ __device__ __forceinline__ void mbarrier_inval(uint32_t barrier) {
 }
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It hands over what this thread has read, for
+// a copy to overwrite. What it wrote is not published: to release that to a cluster costs a fence of the whole GPU.
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;}" ::"r"(barrier),

@@ -13,6 +13,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __cluster_dims__(...)  // Launch.cluster says it here
 #define __align__(n) alignas(n)
 #define __constant__ static const
 

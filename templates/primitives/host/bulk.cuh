@@ -5,7 +5,12 @@
 // Global to shared; the bytes count towards `barrier`.
 __forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int bytes, uint32_t barrier,
                                    emulator::Here site = {}) {
-  emulator::bulk_load(dst, src, bytes, barrier, site);
+  emulator::bulk_load(dst, src, bytes, barrier, emulator::kThisBlock, site);
+}
+// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+__forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks,
+                                             emulator::Here site = {}) {
+  emulator::bulk_load(dst, src, bytes, barrier, blocks, site);
 }
 // Shared to global, in this thread's open group. What the block wrote must be fenced first: fence_proxy_async.
 __forceinline__ void cp_async_bulk_store(void* dst, uint32_t src, int bytes, emulator::Here site = {}) {

@@ -3,7 +3,8 @@
 #pragma once
 #include "types.cuh"
 
-// One thread initialises; then fence_mbarrier_init (fence.cuh) and a block barrier before anyone uses it.
+// One thread initialises; then fence_mbarrier_init (fence.cuh) and a block barrier before anyone uses it: the cluster's
+// (cluster.cuh) where other blocks do.
 __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals, emulator::Here site = {}) {
   emulator::mbarrier_init(barrier, arrivals, site);
 }
@@ -12,6 +13,11 @@ __forceinline__ void mbarrier_inval(uint32_t barrier, emulator::Here site = {}) 
 }
 __forceinline__ void mbarrier_arrive(uint32_t barrier, emulator::Here site = {}) {
   emulator::mbarrier_arrive(barrier, site);
+}
+// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It hands over what this thread has read, for
+// a copy to overwrite. What it wrote is not published: to release that to a cluster costs a fence of the whole GPU.
+__forceinline__ void mbarrier_arrive_cluster(uint32_t mapped, emulator::Here site = {}) {
+  emulator::mbarrier_arrive_cluster(mapped, site);
 }
 __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes, emulator::Here site = {}) {
   emulator::mbarrier_expect_tx(barrier, bytes, site);

@@ -55,6 +55,15 @@ enum class Element { bf16, fp16, tf32 };
 EMULATOR_API void mma_m16n8k16(float* d, uint32_t const* a, uint32_t const* b, Element element, Site site);
 EMULATOR_API void mma_m16n8k8(float* d, uint32_t const* a, uint32_t const* b, Element element, Site site);
 
+// ---- clusters
+
+EMULATOR_API int cluster_rank();
+EMULATOR_API int cluster_size();
+EMULATOR_API void cluster_arrive(Site site);
+EMULATOR_API void cluster_wait(Site site);
+EMULATOR_API uint32_t map_shared_rank(uint32_t address, int rank, Site site);
+EMULATOR_API void store_async(uint32_t mapped, void const* value, int bytes, uint32_t mapped_barrier, Site site);
+
 // ---- asynchronous copies of a thread
 
 EMULATOR_API void cp_async(uint32_t dst, void const* src, int bytes, int src_bytes, Site site);
@@ -75,10 +84,13 @@ EMULATOR_API void threadfence();
 EMULATOR_API void mbarrier_init(uint32_t barrier, int arrivals, Site site);
 EMULATOR_API void mbarrier_inval(uint32_t barrier, Site site);
 EMULATOR_API void mbarrier_arrive(uint32_t barrier, Site site);
+EMULATOR_API void mbarrier_arrive_cluster(uint32_t mapped, Site site);
 EMULATOR_API void mbarrier_expect_tx(uint32_t barrier, int bytes, Site site);
 EMULATOR_API bool mbarrier_test_wait(uint32_t barrier, int parity, Site site);
 EMULATOR_API void mbarrier_wait(uint32_t barrier, int parity, Site site);
-EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, Site site);
+// Loads go to the blocks of a cluster whose rank's bit is set, or to this one.
+constexpr int kThisBlock = 0x10000;
+EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks, Site site);
 EMULATOR_API void bulk_store(void* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_commit();
 EMULATOR_API void bulk_wait(int groups_in_flight);
@@ -86,7 +98,8 @@ struct Coordinates {
   int rank;
   int at[5];  // innermost first
 };
-EMULATOR_API void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, Site site);
+EMULATOR_API void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, int blocks,
+                           Site site);
 EMULATOR_API void tma_store(void const* map, uint32_t src, Coordinates const& box, Site site);
 EMULATOR_API void fence_proxy_async();
 EMULATOR_API void fence_mbarrier_init();

@@ -20,7 +20,7 @@ void learn_all(Clock& clock, std::vector<Publication> const& news) {
     if (publication.block == block->linear)
       learn(clock, publication.row);
     else
-      learn_foreign(clock, publication);
+      learn_foreign(clock, block->linear, publication);
   }
 }
 

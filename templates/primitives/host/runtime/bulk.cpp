@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cluster.h"
 #include "fault.h"
 #include "mbarrier.h"
 #include "memory.h"
@@ -89,16 +90,18 @@ std::vector<Chunk> box_of(Map const& tensor, uint32_t shared, Coordinates const&
   return chunks;
 }
 
-unsigned char* shared_bytes(Chunk const& chunk) { return block->shared.base + (chunk.shared - kSharedBase); }
+unsigned char* shared_bytes(Block const& owner, Chunk const& chunk) {
+  return owner.shared.base + (chunk.shared - kSharedBase);
+}
 
 // ---- loads
 
-void land_load(Transfer const& transfer) {
+void land_load(Block& to, Transfer const& transfer) {
   for (size_t i = 0; i < transfer.chunks.size(); i++) {
-    std::memcpy(shared_bytes(transfer.chunks[i]), &transfer.data[i * kChunk], kChunk);
-    land_async_write(transfer.chunks[i].shared, kChunk);
+    std::memcpy(shared_bytes(to, transfer.chunks[i]), &transfer.data[i * transfer.width], transfer.width);
+    land_async_write(to, transfer.chunks[i].shared, transfer.width);
   }
-  land_transfer(transfer.barrier, uint32_t(transfer.data.size()), transfer.clock, transfer.site);
+  land_transfer(to, transfer.barrier, uint32_t(transfer.data.size()), transfer.clock, transfer.site);
 }
 
 void read_global(Transfer& transfer) {
@@ -114,20 +117,41 @@ void read_global(Transfer& transfer) {
   operation_site = {};
 }
 
-void issue_load(std::vector<Chunk> chunks, uint32_t barrier, Site site) {
-  Stamp const stamp = begin_transfer(barrier, site);
-  Transfer transfer{std::move(chunks), {}, barrier, stamp.clock, site};
-  read_global(transfer);
-  counters.bulk_bytes += transfer.data.size();
+void deliver(Block& to, Transfer transfer) {
+  Stamp const stamp = begin_transfer(to, transfer.barrier, transfer.site);
+  transfer.clock = stamp.clock;
   bool const at_once = grid.options.timing == Timing::early;
   for (Chunk const& chunk : transfer.chunks) {
-    check_shared_async_write(chunk.shared, kChunk, stamp, site);
-    if (!at_once) std::memset(shared_bytes(chunk), 0xff, kChunk);
+    check_shared_async_write(to, chunk.shared, transfer.width, stamp, transfer.site);
+    if (!at_once) std::memset(shared_bytes(to, chunk), 0xff, transfer.width);
   }
   if (at_once)
-    land_load(transfer);
+    land_load(to, transfer);
   else
-    block->transfers.push_back(std::move(transfer));
+    to.transfers.push_back(std::move(transfer));
+}
+
+void deliver_to_cluster(int blocks, Transfer const& transfer) {
+  int const size = cluster_size();
+  if (blocks <= 0 || blocks >> size) {
+    report("cluster", transfer.site, "a copy to the blocks %#x of a cluster of %d", blocks, size);
+    stop();
+  }
+  for (int rank = 0; rank < size; rank++) {
+    Block& to = *block->cluster->blocks[size_t(rank)];
+    if (blocks >> rank & 1 && check_present(to, "a copy lands", transfer.site)) deliver(to, transfer);
+  }
+  grid.progress++;
+}
+
+void issue_load(std::vector<Chunk> chunks, uint32_t barrier, int blocks, Site site) {
+  Transfer transfer{std::move(chunks), {}, kChunk, barrier, 0, site};
+  read_global(transfer);
+  counters.bulk_bytes += transfer.data.size();
+  if (blocks == kThisBlock)
+    deliver(*block, std::move(transfer));
+  else
+    deliver_to_cluster(blocks, transfer);
 }
 
 // ---- stores
@@ -138,7 +162,7 @@ void perform(BulkStore& store) {
     if (chunk.first == chunk.last) continue;
     auto const bytes = uint32_t(chunk.last - chunk.first);
     if (checked()) check_access(chunk.global + chunk.first, bytes, true, store.site);
-    std::memcpy(chunk.global + chunk.first, shared_bytes(chunk) + chunk.first, bytes);
+    std::memcpy(chunk.global + chunk.first, shared_bytes(*block, chunk) + chunk.first, bytes);
   }
   operation_site = {};
   store.done = true;
@@ -164,12 +188,27 @@ void finish(BulkStore& store) {
 
 }  // namespace
 
-void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, Site site) {
-  issue_load(contiguous(dst, src, bytes, "cp_async_bulk", site), barrier, site);
+void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks, Site site) {
+  issue_load(contiguous(dst, src, bytes, "cp_async_bulk", site), barrier, blocks, site);
 }
 
-void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, Site site) {
-  issue_load(box_of(checked_map(map, dst, box, "tma_load", site), dst, box), barrier, site);
+void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const& box, int blocks, Site site) {
+  issue_load(box_of(checked_map(map, dst, box, "tma_load", site), dst, box), barrier, blocks, site);
+}
+
+void store_async(uint32_t mapped, void const* value, int bytes, uint32_t mapped_barrier, Site site) {
+  auto const [to, address] = resolve(mapped, "store_async", site);
+  auto const [owner, barrier] = resolve(mapped_barrier, "store_async", site);
+  if (to != owner) {
+    report("cluster", site, "store_async into block %u counts towards a barrier of block %u", rank_of(*to),
+           rank_of(*owner));
+    stop();
+  }
+  shared_pointer(address, uint32_t(bytes), uint32_t(bytes), "store_async", site);
+  if (!check_present(*to, "store_async", site)) return;
+  auto* const data = static_cast<unsigned char const*>(value);
+  deliver(*to, {{{address, nullptr, 0, bytes}}, {data, data + bytes}, uint32_t(bytes), barrier, 0, site});
+  grid.progress++;
 }
 
 void bulk_store(void* dst, uint32_t src, int bytes, Site site) {
@@ -185,7 +224,7 @@ void finish_any_transfer() {
   size_t const i = grid.options.timing == Timing::random ? random_below(uint32_t(transfers.size())) : 0;
   Transfer const transfer = std::move(transfers[i]);
   transfers.erase(transfers.begin() + ptrdiff_t(i));
-  land_load(transfer);
+  land_load(*block, transfer);
 }
 
 void bulk_commit() {

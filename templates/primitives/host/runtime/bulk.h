@@ -14,7 +14,8 @@ struct Chunk {
 // A copy into shared memory that has been issued and has not landed.
 struct Transfer {
   std::vector<Chunk> chunks;
-  std::vector<unsigned char> data;  // read at issue, 16 bytes a chunk
+  std::vector<unsigned char> data;  // read at issue
+  uint32_t width;                   // bytes a chunk
   uint32_t barrier, clock;
   Site site;
 };
@@ -26,7 +27,7 @@ struct BulkStore {
   Site site;
 };
 
-void finish_any_transfer();  // of the running block
+void finish_any_transfer();  // into the running block
 void check_outstanding();    // the running thread is about to exit
 
 }  // namespace emulator

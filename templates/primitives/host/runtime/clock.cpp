@@ -17,6 +17,7 @@ struct Foreign {
 namespace {
 
 int clock_width;
+constexpr uint32_t kReadsOnly = 1u << 31;  // of a foreign row's block: it orders that block's reads, and not its writes
 std::vector<Row*>& spare_rows = *new std::vector<Row*>;  // of the present width; outlives every static that holds rows
 
 Row* make_row() {
@@ -101,6 +102,22 @@ RowRef flattened(RowRef const& row) {
   return last_flat.flat;
 }
 
+void add_foreign(Row* row, std::vector<std::pair<uint32_t, RowRef>> rows) {
+  Reference<Foreign> const news(new Foreign{0, std::move(rows)});
+  set_foreign(row, join_foreign(row->foreign, news.get()));
+}
+
+// Adds to a row of `block` what another block published, and what that one knew of others, this one included.
+void absorb(Row* row, uint32_t block, Publication const& published) {
+  // Flat: rows that kept their own foreign ones would double with every block of a chain.
+  add_foreign(row, {{published.block, flattened(published.row)}});
+  Foreign* const more = published.row->foreign;
+  if (!more) return;
+  set_foreign(row, join_foreign(row->foreign, more));
+  for (auto const& [known, theirs] : more->rows)
+    if (known == block) join_into(row, theirs.get());
+}
+
 }  // namespace
 
 void destroy(Row* row) {
@@ -147,15 +164,22 @@ void Gather::add_agent(int agent, uint32_t until) {
   known = std::max(known, until);
 }
 
+void Gather::add_reads(Publication const& published) {
+  if (!joined_) joined_ = empty_row();
+  add_foreign(joined_.get(), {{published.block | kReadsOnly, flattened(published.row)}});
+}
+
 RowRef Gather::take() {
   last_ = {};
   return std::move(joined_);
 }
 
-bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp) {
+bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp, Access access) {
   if (!clock.row->foreign) return false;
-  for (auto const& [known_block, row] : clock.row->foreign->rows)
-    if (known_block == block) return row->known[stamp.thread] >= stamp.clock;
+  for (auto const& [known, row] : clock.row->foreign->rows) {
+    bool const counts = known == block || (access == Access::read && known == (block | kReadsOnly));
+    if (counts && row->known[stamp.thread] >= stamp.clock) return true;
+  }
   return false;
 }
 
@@ -167,13 +191,21 @@ RowRef publish(Clock& clock, uint32_t thread) {
 
 void learn(Clock& clock, RowRef const& published) { clock.row = join_rows(clock.row, published); }
 
-void learn_foreign(Clock& clock, Publication const& published) {
-  // Flat: rows that kept their own foreign ones would double with every block of a chain.
-  Reference<Foreign> news(new Foreign{0, {{published.block, flattened(published.row)}}});
-  Reference<Foreign> const all = join_foreign(news.get(), published.row->foreign);
+void learn_foreign(Clock& clock, uint32_t block, Publication const& published) {
   Row* row = copy_of(clock.row.get());
-  set_foreign(row, join_foreign(row->foreign, all.get()));
+  absorb(row, block, published);
   clock.row = RowRef(row);
+}
+
+RowRef joined_across(uint32_t block, std::vector<Publication> const& published) {
+  if (published.empty()) return {};
+  RowRef joined = empty_row();
+  for (Publication const& each : published)
+    if (each.block == block)
+      join_into(joined.get(), each.row.get());
+    else
+      absorb(joined.get(), block, each);
+  return joined;
 }
 
 void proxy_fence(Clock& clock, uint32_t thread) {

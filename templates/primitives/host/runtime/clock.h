@@ -71,6 +71,7 @@ class Gather {
   void add(Clock const& clock, uint32_t thread);
   void add(RowRef const& row);
   void add_agent(int agent, uint32_t until);
+  void add_reads(Publication const& published);  // of another block
   RowRef take();  // and start again; null when none was added
 
  private:
@@ -85,14 +86,18 @@ int agent_column(int agent);
 inline bool knows(Clock const& clock, uint32_t thread, Stamp stamp) {
   return stamp.thread == thread || clock.row->known[stamp.thread] >= stamp.clock;
 }
-bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp);
+// Some releases to other blocks order what was read before them, and not what was written.
+enum class Access { write, read };
+bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp, Access access);
 inline bool knows_fenced(Clock const& clock, Stamp stamp) { return clock.row->fenced[stamp.thread] >= stamp.clock; }
 
 void set_clock_width(int threads);
 RowRef empty_row();                                 // knows of nobody
 RowRef publish(Clock& clock, uint32_t thread);      // everything before now, for others to acquire; ticks
 void learn(Clock& clock, RowRef const& published);  // from the own block
-void learn_foreign(Clock& clock, Publication const& published);
+void learn_foreign(Clock& clock, uint32_t block, Publication const& published);  // `block` is the own one
+// What the threads of all those blocks knew, as `block` sees it; null: nobody knew.
+RowRef joined_across(uint32_t block, std::vector<Publication> const& published);
 void proxy_fence(Clock& clock, uint32_t thread);
 
 }  // namespace emulator

@@ -54,8 +54,9 @@ void require_all_lanes(Rendezvous const& meeting) {
 }  // namespace
 
 char const* name_of(Operation operation) {
-  constexpr char const* kNames[] = {"",         "__syncwarp", "shuffle", "vote or reduction", "ldmatrix",
-                                    "stmatrix", "mma",        "wgmma",   "wgmma_commit",      "wgmma_wait"};
+  constexpr char const* kNames[] = {
+      "",         "__syncwarp", "shuffle", "vote or reduction", "cluster_arrive", "cluster_wait", "ldmatrix",
+      "stmatrix", "mma",        "wgmma",   "wgmma_commit",      "wgmma_wait"};
   return kNames[int(operation)];
 }
 

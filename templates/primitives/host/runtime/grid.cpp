@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bulk.h"
+#include "cluster.h"
 #include "fault.h"
 #include "fiber.h"
 #include "mbarrier.h"
@@ -27,16 +28,17 @@ constexpr int kVainRounds = 100;            // of all blocks polling, after whic
 std::vector<Counters>* block_counters;
 uint64_t random_state;
 
-// ---- order of blocks
+// ---- order of clusters
 
 uint32_t mixed(uint32_t n, uint32_t key) {  // a permutation of [0, 2^32)
   n = (n ^ key) * 0x9e3779b1u;
   return (n ^ n >> 16) * 0x85ebca6bu;
 }
 
-std::vector<uint32_t> block_order() {
-  std::vector<uint32_t> order(grid.blocks);
-  for (uint32_t i = 0; i < grid.blocks; i++) order[i] = i;
+// By cluster, each of which is so many blocks that follow one another.
+std::vector<uint32_t> cluster_order() {
+  std::vector<uint32_t> order(grid.blocks / grid.cluster);
+  for (uint32_t i = 0; i < order.size(); i++) order[i] = i;
   if (grid.options.schedule == Schedule::reverse) std::reverse(order.begin(), order.end());
   if (grid.options.schedule == Schedule::random) {
     auto const key = uint32_t(grid.options.seed);
@@ -69,6 +71,7 @@ void start_thread(Block& starting, int i, RowRef const& row) {
   thread.open_stores.clear();
   thread.store_groups.clear();
   thread.polled = nullptr;
+  thread.cluster_arrivals = thread.cluster_waits = 0;
   thread.clock = {1, row, {}, {}};
   prepare(&thread, run_thread);
   make_ready(starting.warps[thread.warp], 1u << thread.lane);
@@ -102,9 +105,10 @@ Block* take_block() {
   return new Block();
 }
 
-void start_block(uint32_t linear) {
+Block* start_block(uint32_t linear, Cluster* cluster) {
   Block* starting = take_block();
   starting->linear = linear;
+  starting->cluster = cluster;
   starting->index = {linear % grid_dim.x, linear / grid_dim.x % grid_dim.y, linear / grid_dim.x / grid_dim.y};
   starting->thread_count = starting->alive = int(grid.threads);
   starting->warp_count = (starting->thread_count + kWarpSize - 1) / kWarpSize;
@@ -115,30 +119,56 @@ void start_block(uint32_t linear) {
   start_warps(*starting);
   starting->mbarriers.clear();
   starting->transfers.clear();
+  starting->reached.clear();
+  std::fill_n(starting->cluster_waiting, kMaxWarps, 0u);
+  starting->cluster_arriving.take();
+  starting->cluster_known = {};
   start_wgmma(*starting);
   map_shared(starting->shared, grid.shared_bytes);
   poison_shared(starting->shared);
   grid.resident.push_back(starting);
   grid.started++;
   starting->progress_seen = grid.progress;
-  starting->paused = false;
+  starting->paused = true;
   if (checked()) start_shadow(*starting);
   RowRef const row = checked() ? empty_row() : RowRef();
   for (int i = 0; i < starting->thread_count; i++) start_thread(*starting, i, row);
+  return starting;
+}
+
+// Starts all blocks of a cluster, and returns the one that runs first.
+Block* start_cluster(uint32_t index) {
+  auto* cluster = new Cluster{{}, int(grid.cluster), 0, 0};
+  for (uint32_t rank = 0; rank < grid.cluster; rank++)
+    cluster->blocks.push_back(start_block(index * grid.cluster + rank, cluster));
+  return grid.options.schedule == Schedule::reverse ? cluster->blocks.back() : cluster->blocks.front();
+}
+
+void end_cluster(Cluster* done) {
+  for (Block* member : done->blocks) {
+    auto const place = std::find(grid.resident.begin(), grid.resident.end(), member);
+    if (place != grid.resident.end()) grid.resident.erase(place);
+    grid.spare.push_back(member);
+  }
+  delete done;
 }
 
 void retire(Block* done) {
   check_shared_canary(done->shared);
   check_warpgroups(*done);
+  check_transfers(*done);
+  check_reached(*done);
   grid.resident.erase(std::find(grid.resident.begin(), grid.resident.end(), done));
-  grid.spare.push_back(done);
+  if (--done->cluster->running == 0) end_cluster(done->cluster);
   grid.finished++;
   grid.progress++;
 }
 
 // ---- the grid
 
-bool may_start() { return grid.started < grid.blocks && (grid.resident.size() + 1) * grid.threads <= kResidentThreads; }
+bool may_start() {
+  return grid.started < grid.blocks && (grid.resident.size() + grid.cluster) * grid.threads <= kResidentThreads;
+}
 
 bool runnable(Block const* candidate) { return candidate->paused || candidate->progress_seen != grid.progress; }
 
@@ -173,20 +203,17 @@ void run_block(Block* running) {
   if (grid.stopped) return;
   if (running->alive == 0)
     retire(running);
-  else if (!running->paused && !spins(*running))
+  else if (!running->paused && !spins(*running) && !may_go_on(*running->cluster))
     give_up("deadlock", "nobody can end this wait");
 }
 
 void run_grid() {
-  std::vector<uint32_t> const order = block_order();
+  std::vector<uint32_t> const order = cluster_order();
   int vain = 0;
   uint64_t progress = grid.progress;
   while (grid.finished < grid.blocks && !grid.stopped) {
     Block* running = waiting_block();
-    if (!running) {
-      start_block(order[grid.started]);
-      running = grid.resident.back();
-    }
+    if (!running) running = start_cluster(order[grid.started / grid.cluster]);
     run_block(running);
     if (running->alive) std::rotate(grid.resident.begin(), grid.resident.begin() + 1, grid.resident.end());
     vain = grid.progress == progress && !running->paused && !may_start() ? vain + 1 : 0;
@@ -198,8 +225,7 @@ void run_grid() {
 }
 
 void clear_grid() {
-  for (Block* left : grid.resident) grid.spare.push_back(left);
-  grid.resident.clear();
+  while (!grid.resident.empty()) end_cluster(grid.resident.front()->cluster);
   current = nullptr;
 }
 
@@ -216,7 +242,8 @@ uint32_t random_below(uint32_t n) { return uint32_t((random_bits() >> 32) * n >>
 
 // Runs `entry` over the grid; what it found and counted can be asked for until the next launch.
 extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** arguments, Index const* grid_size,
-                                             Index const* block_size, uint32_t shared_bytes, Options const* options) {
+                                             Index const* block_size, uint32_t cluster, uint32_t shared_bytes,
+                                             Options const* options) {
   grid_dim = *grid_size;
   block_dim = *block_size;
   grid.options = *options;
@@ -224,6 +251,8 @@ extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** argum
   grid.arguments = arguments;
   grid.blocks = grid_dim.x * grid_dim.y * grid_dim.z;
   grid.threads = block_dim.x * block_dim.y * block_dim.z;
+  grid.cluster = cluster;
+  grid.mixes_clusters = cluster > 1 && options->schedule == Schedule::random;
   grid.shared_bytes = shared_bytes;
   grid.started = grid.finished = 0;
   grid.stopped = false;

@@ -1,6 +1,10 @@
 // mbarrier: phases, waiters, and what a completed phase lets them know.
 #include "mbarrier.h"
 
+#include <algorithm>
+
+#include "bulk.h"
+#include "cluster.h"
 #include "memory.h"
 #include "report.h"
 #include "scheduler.h"
@@ -13,17 +17,28 @@ namespace {
 constexpr uint32_t kBytes = 8;
 constexpr int kMaxArrivals = (1 << 20) - 1;
 
-Mbarrier* find(uint32_t address) {
-  for (Mbarrier& barrier : block->mbarriers)
+Mbarrier* find(Block& owner, uint32_t address) {
+  for (Mbarrier& barrier : owner.mbarriers)
     if (barrier.address == address) return &barrier;
   return nullptr;
 }
 
+// What another block initialised is not there before a barrier of the cluster, however the blocks happen to run.
+void check_remote(Block const& owner, Mbarrier const& barrier, char const* what, Site site) {
+  if (!checked() || ordered_before(owner.linear, barrier.initialized, Access::write)) return;
+  set_place(
+      report("mbarrier", site, "%s on another block's mbarrier, and nothing orders its mbarrier_init before", what),
+      "shared", barrier.address - kSharedBase);
+}
+
 // The barrier that the running thread uses, which it reads as shared memory that another thread initialised.
-Mbarrier& used(uint32_t address, char const* what, Site site) {
+Mbarrier& used(Block& owner, uint32_t address, char const* what, Site site) {
   shared_pointer(address, kBytes, kBytes, what, site);
-  if (Mbarrier* barrier = find(address)) {
-    check_shared(address, kBytes, false, site);
+  if (Mbarrier* barrier = find(owner, address)) {
+    if (&owner == block)
+      check_shared(address, kBytes, false, site);
+    else
+      check_remote(owner, *barrier, what, site);
     return *barrier;
   }
   set_place(report("mbarrier", site, "%s on what is no mbarrier (yet, or any more)", what), "shared",
@@ -31,19 +46,41 @@ Mbarrier& used(uint32_t address, char const* what, Site site) {
   stop();
 }
 
-void end_phase(Mbarrier& barrier) {
+Mbarrier& used(uint32_t address, char const* what, Site site) { return used(*block, address, what, site); }
+
+void end_phase(Block& owner, Mbarrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
   barrier.phase ^= 1;
   barrier.pending = barrier.arrivals;
   if (checked()) barrier.completed = barrier.arriving.take();
-  for (int w = 0; w < block->warp_count; w++) {
-    make_ready(block->warps[w], barrier.waiting[w]);
+  for (int w = 0; w < owner.warp_count; w++) {
+    make_ready(owner.warps[w], barrier.waiting[w]);
     barrier.waiting[w] = 0;
   }
 }
 
 void learn_phase(Mbarrier const& barrier) {
   if (checked() && barrier.completed) learn(self()->clock, barrier.completed);
+}
+
+void arrive(Block& owner, Mbarrier& barrier, Site site) {
+  if (barrier.pending == 0) {
+    report("mbarrier", site, "more than the %d arrivals that this phase of the barrier expects", barrier.arrivals);
+    stop();
+  }
+  if (checked() && &owner == block) {
+    barrier.arriving.add(self()->clock, current->linear);
+    self()->clock.now++;
+  } else if (checked()) {
+    note_reach(owner, site);
+    barrier.arriving.add_reads({block->linear, publish(self()->clock, current->linear)});
+  }
+  barrier.pending--;
+  end_phase(owner, barrier);
+}
+
+bool knows_copies(Thread const& thread, Mbarrier const& barrier) {
+  return thread.clock.row->known[agent_column(barrier.agent)] >= barrier.agent_clock;
 }
 
 }  // namespace
@@ -55,14 +92,14 @@ void mbarrier_init(uint32_t address, int arrivals, Site site) {
     stop();
   }
   check_shared(address, kBytes, true, site);
-  Mbarrier* barrier = find(address);
+  Mbarrier* barrier = find(*block, address);
   if (!barrier) {
     block->mbarriers.emplace_back();
     barrier = &block->mbarriers.back();
     barrier->agent = int(block->mbarriers.size()) - 1;
   }
   barrier->address = address;
-  barrier->initializer = current->linear;
+  barrier->initialized = {current->linear, checked() ? self()->clock.now : 1};
   barrier->fenced = false;
   barrier->arrivals = barrier->pending = arrivals;
   barrier->bytes = 0;
@@ -74,18 +111,13 @@ void mbarrier_inval(uint32_t address, Site site) {
   check_shared(address, kBytes, true, site);
 }
 
-void mbarrier_arrive(uint32_t address, Site site) {
-  Mbarrier& barrier = used(address, "mbarrier_arrive", site);
-  if (barrier.pending == 0) {
-    report("mbarrier", site, "more than the %d arrivals that this phase of the barrier expects", barrier.arrivals);
-    stop();
-  }
-  if (checked()) {
-    barrier.arriving.add(self()->clock, current->linear);
-    self()->clock.now++;
-  }
-  barrier.pending--;
-  end_phase(barrier);
+void mbarrier_arrive(uint32_t address, Site site) { arrive(*block, used(address, "mbarrier_arrive", site), site); }
+
+void mbarrier_arrive_cluster(uint32_t mapped, Site site) {
+  auto const [owner, address] = resolve(mapped, "mbarrier_arrive_cluster", site);
+  if (!check_present(*owner, "mbarrier_arrive_cluster", site)) return;
+  arrive(*owner, used(*owner, address, "mbarrier_arrive_cluster", site), site);
+  grid.progress++;
 }
 
 void mbarrier_expect_tx(uint32_t address, int bytes, Site site) {
@@ -114,7 +146,7 @@ void mbarrier_wait(uint32_t address, int parity, Site site) {
 
 void fence_mbarrier_init() {
   for (Mbarrier& barrier : block->mbarriers)
-    if (barrier.initializer == current->linear) barrier.fenced = true;
+    if (barrier.initialized.thread == current->linear) barrier.fenced = true;
 }
 
 void fence_proxy_async() {
@@ -122,8 +154,9 @@ void fence_proxy_async() {
   if (checked()) proxy_fence(self()->clock, current->linear);
 }
 
-Stamp begin_transfer(uint32_t address, Site site) {
-  Mbarrier& barrier = used(address, "a copy", site);
+Stamp begin_transfer(Block& owner, uint32_t address, Site site) {
+  Mbarrier& barrier = used(owner, address, "a copy", site);
+  barrier.last_copy = site;
   if (!barrier.fenced)
     set_place(
         report("proxy_fence", site, "the copy engine uses an mbarrier that no fence_mbarrier_init made visible to it"),
@@ -131,15 +164,26 @@ Stamp begin_transfer(uint32_t address, Site site) {
   return {uint32_t(agent_column(barrier.agent)), ++barrier.agent_clock};
 }
 
-void land_transfer(uint32_t address, uint32_t bytes, uint32_t clock, Site site) {
-  Mbarrier* barrier = find(address);
+void land_transfer(Block& owner, uint32_t address, uint32_t bytes, uint32_t clock, Site site) {
+  Mbarrier* barrier = find(owner, address);
   if (!barrier) {
     set_place(report("mbarrier", site, "a copy lands after its mbarrier is gone"), "shared", address - kSharedBase);
     return;
   }
   if (checked()) barrier->arriving.add_agent(barrier->agent, clock);
   barrier->bytes -= bytes;
-  end_phase(*barrier);
+  end_phase(owner, *barrier);
+}
+
+void check_transfers(Block const& done) {
+  constexpr char const* kWhat = "a block exits before this copy into its shared memory has been waited for";
+  for (Transfer const& transfer : done.transfers) report("outstanding", transfer.site, "%s", kWhat);
+  if (!checked()) return;
+  auto const threads = done.threads.begin();
+  for (Mbarrier const& barrier : done.mbarriers)
+    if (std::none_of(threads, threads + done.thread_count,
+                     [&](Thread const& each) { return knows_copies(each, barrier); }))
+      report("outstanding", barrier.last_copy, "%s", kWhat);
 }
 
 }  // namespace emulator

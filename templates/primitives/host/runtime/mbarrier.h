@@ -8,8 +8,9 @@ struct Mbarrier {
   uint32_t address;
   int agent;             // column of the copies that count towards it
   uint32_t agent_clock;  // copies issued
-  uint32_t initializer;  // thread
-  bool fenced;           // the copy engine may use it
+  Site last_copy;
+  Stamp initialized;
+  bool fenced;  // the copy engine may use it
   int arrivals, pending;
   int64_t bytes;  // expected and not yet landed
   int phase;
@@ -18,8 +19,10 @@ struct Mbarrier {
   RowRef completed;  // what those who arrived in the last phase knew; may be null
 };
 
-// Checks that the copy engine may use the barrier, and returns the stamp of one more copy.
-Stamp begin_transfer(uint32_t barrier, Site site);
-void land_transfer(uint32_t barrier, uint32_t bytes, uint32_t clock, Site site);
+// Checks that the copy engine may use the barrier of `owner`, and returns the stamp of one more copy.
+Stamp begin_transfer(Block& owner, uint32_t barrier, Site site);
+void land_transfer(Block& owner, uint32_t barrier, uint32_t bytes, uint32_t clock, Site site);
+// All threads of the block have exited: nothing may still be on its way into it.
+void check_transfers(Block const& done);
 
 }  // namespace emulator

@@ -28,7 +28,7 @@ class ReaderLists {
     Reader const reader{0, thread->block->linear, {thread->linear, thread->clock.now}};
     if (list == last_from_ && same(nodes_[last_to_], reader)) return last_to_;
     last_from_ = list;
-    while (list && ordered_before(nodes_[list].block, nodes_[list].stamp)) list = nodes_[list].next;
+    while (list && ordered_before(nodes_[list].block, nodes_[list].stamp, Access::read)) list = nodes_[list].next;
     nodes_.push_back({list, reader.block, reader.stamp});
     return last_to_ = uint32_t(nodes_.size() - 1);
   }
@@ -36,7 +36,7 @@ class ReaderLists {
   // A read in `list` that nothing orders before the running thread's next access; null: there is none.
   Reader const* unordered(uint32_t list) const {
     for (; list; list = nodes_[list].next)
-      if (!ordered_before(nodes_[list].block, nodes_[list].stamp)) return &nodes_[list];
+      if (!ordered_before(nodes_[list].block, nodes_[list].stamp, Access::read)) return &nodes_[list];
     return nullptr;
   }
 

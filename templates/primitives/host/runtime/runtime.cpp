@@ -4,6 +4,7 @@
 #include "barrier.cpp"
 #include "bulk.cpp"
 #include "clock.cpp"
+#include "cluster.cpp"
 #include "collective.cpp"
 #include "cp_async.cpp"
 #include "fault.cpp"

@@ -2,9 +2,10 @@
 #include "scheduler.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <string>
 
 #include "bulk.h"
+#include "cluster.h"
 #include "collective.h"
 #include "fiber.h"
 #include "report.h"
@@ -47,12 +48,18 @@ uint32_t next_lane(uint32_t ready) {
   return any_of(ready);
 }
 
+// Blocks of a cluster take turns now and then, and not only where one cannot go on.
+bool gives_way() {
+  block->paused = random_below(8) == 0;
+  return block->paused;
+}
+
 Thread* next_thread() {
   if (!block->transfers.empty()) {
     if (grid.options.timing == Timing::random && random_below(8) == 0) finish_any_transfer();
     while (!block->ready_warps && !block->transfers.empty()) finish_any_transfer();
   }
-  if (!block->ready_warps) return nullptr;
+  if (!block->ready_warps || (grid.mixes_clusters && gives_way())) return nullptr;
   uint32_t const w = next_warp();
   Warp& warp = block->warps[w];
   uint32_t const lane = next_lane(warp.ready);
@@ -72,6 +79,23 @@ void run_next() {
 bool same_wait(Thread const& a, Thread const& b) {
   return a.exited == b.exited && a.waiting_at.bits == b.waiting_at.bits && a.waiting_id == b.waiting_id &&
          a.waiting_for == b.waiting_for;
+}
+
+// How many threads wait where.
+std::string waits_of(Block const& waiting) {
+  std::vector<bool> told(waiting.threads.size());
+  std::string text;
+  for (int i = 0; i < waiting.thread_count; i++) {
+    Thread const& thread = waiting.threads[i];
+    if (told[i]) continue;
+    int count = 0;
+    for (int j = i; j < waiting.thread_count; j++)
+      if (same_wait(thread, waiting.threads[j])) told[j] = true, count++;
+    text += "; " + std::to_string(count);
+    text += thread.exited ? " exited" : std::string(" at ") + thread.waiting_for;
+    if (!thread.exited) text += " (line " + std::to_string(thread.waiting_at.line()) + ")";
+  }
+  return text;
 }
 
 }  // namespace
@@ -111,6 +135,7 @@ void exit_thread() {
   warp_of(thread).alive &= ~(1u << thread->lane);
   block->alive--;
   on_exit_of_lane(warp_of(thread));
+  on_exit_before_cluster_barrier();
   if (block->alive == 0) leave_fiber();
   on_exit_before_barrier();
   run_next();
@@ -139,24 +164,15 @@ void wake_spinning(Block& waiting) {
 }
 
 void report_deadlock(char const* kind, char const* message) {
-  std::vector<bool> told(block->threads.size());
-  char text[200];
-  int used = 0;
+  std::string text = message;
+  for (Block const* member : block->cluster->blocks) {
+    if (grid.cluster > 1) text += "; block " + std::to_string(rank_of(*member)) + " of the cluster";
+    text += waits_of(*member);
+  }
   Site first;
   for (int i = block->thread_count; i-- > 0;)
     if (!block->threads[i].exited) first = block->threads[i].waiting_at;
-  for (int i = 0; i < block->thread_count && used < int(sizeof text) - 1; i++) {
-    Thread const& thread = block->threads[i];
-    if (told[i]) continue;
-    int count = 0;
-    for (int j = i; j < block->thread_count; j++)
-      if (same_wait(thread, block->threads[j])) told[j] = true, count++;
-    used += std::snprintf(text + used, sizeof text - used, "; %d %s%s", count, thread.exited ? "" : "at ",
-                          thread.exited ? "exited" : thread.waiting_for);
-    if (!thread.exited && used < int(sizeof text))
-      used += std::snprintf(text + used, sizeof text - used, " (line %d)", thread.waiting_at.line());
-  }
-  report(kind, first, "%s%s", message, text);
+  report(kind, first, "%s", text.c_str());
 }
 
 }  // namespace emulator

@@ -1,6 +1,9 @@
 // The checker of shared memory: uninitialised reads, races, copies in flight, missing proxy fences.
 #include "shadow.h"
 
+#include <cstdio>
+
+#include "cluster.h"
 #include "readers.h"
 #include "report.h"
 
@@ -20,10 +23,26 @@ namespace {
 ReaderLists shared_readers;
 uint32_t shared_epoch;
 
-size_t cell_offset(SharedCell const& cell) { return size_t(&cell - block->cells.data()) * 2; }
+size_t cell_offset(Block const& owner, SharedCell const& cell) { return size_t(&cell - owner.cells.data()) * 2; }
+
+// `cell` is of the owner's shared memory, and `other` touched it before.
+void found_in(Block const& owner, char const* kind, char const* what, Site site, SharedCell const& cell, Stamp other,
+              Site other_site) {
+  char name[32] = "shared";
+  if (&owner != block) std::snprintf(name, sizeof name, "shared of rank %u", rank_of(owner));
+  found(kind, what, site, name, cell_offset(owner, cell), other, other_site);
+}
 
 void found_shared(char const* kind, char const* what, Site site, SharedCell const& cell) {
-  found(kind, what, site, "shared", cell_offset(cell), cell.write, cell.write_site);
+  found_in(*block, kind, what, site, cell, cell.write, cell.write_site);
+}
+
+// A copy that another block has seen land, and hands over, is done: like a read, and unlike what threads wrote there.
+bool write_ordered(Block const& owner, Stamp write) {
+  Thread const* thread = self();
+  if (&owner == block) return knows(thread->clock, thread->linear, write);
+  bool const copied = int(write.thread) >= owner.thread_count;
+  return knows_foreign(thread->clock, owner.linear, write, copied ? Access::read : Access::write);
 }
 
 void check_initialized(SharedCell& cell, Site site) {
@@ -47,20 +66,18 @@ void read_cell(SharedCell& cell, uint8_t touched, Site site) {
   cell.byte_reads |= touched != kBothBytes;
 }
 
-void check_write(SharedCell& cell, uint8_t touched, Site site, bool atomic = false) {
-  Thread const* thread = self();
+void check_write(Block const& owner, SharedCell& cell, uint8_t touched, Site site, bool atomic = false) {
   if (cell.flags & kInFlight)
-    found_shared("in_flight", "shared memory is written while a copy into it is in flight", site, cell);
-  else if (cell.written & touched && !(atomic && cell.flags & kAtomic) &&
-           !knows(thread->clock, thread->linear, cell.write))
-    found_shared("race", "write after write, and nothing orders them", site, cell);
+    found_in(owner, "in_flight", "shared memory is written while a copy into it is in flight", site, cell, cell.write,
+             cell.write_site);
+  else if (cell.written & touched && !(atomic && cell.flags & kAtomic) && !write_ordered(owner, cell.write))
+    found_in(owner, "race", "write after write, and nothing orders them", site, cell, cell.write, cell.write_site);
   if (cell.async_readers)
-    found("in_flight", "shared memory is written while an asynchronous read of it is in flight", site, "shared",
-          cell_offset(cell), {}, cell.async_site);
+    found_in(owner, "in_flight", "shared memory is written while an asynchronous read of it is in flight", site, cell,
+             {}, cell.async_site);
   if (cell.readers_epoch != shared_epoch || (cell.byte_reads && touched != kBothBytes)) return;
   if (Reader const* reader = shared_readers.unordered(cell.readers))
-    found("race", "write after read, and nothing orders them", site, "shared", cell_offset(cell), reader->stamp,
-          Site());
+    found_in(owner, "race", "write after read, and nothing orders them", site, cell, reader->stamp, Site());
 }
 
 void write_cell(SharedCell& cell, uint8_t touched, Stamp by, uint8_t flags, Site site) {
@@ -76,11 +93,16 @@ void write_cell(SharedCell& cell, uint8_t touched, Stamp by, uint8_t flags, Site
 Stamp own_stamp() { return {current->linear, self()->clock.now}; }
 
 template <class F>
-void each_cell(uint32_t address, uint32_t bytes, F visit) {
+void each_cell(Block& owner, uint32_t address, uint32_t bytes, F visit) {
   uint32_t const offset = address - kSharedBase;
-  SharedCell* cell = &block->cells[offset / 2];
-  SharedCell* const end = &block->cells[(offset + bytes - 1) / 2] + 1;
+  SharedCell* cell = &owner.cells[offset / 2];
+  SharedCell* const end = &owner.cells[(offset + bytes - 1) / 2] + 1;
   for (; cell != end; cell++) visit(*cell);
+}
+
+template <class F>
+void each_cell(uint32_t address, uint32_t bytes, F visit) {
+  each_cell(*block, address, bytes, visit);
 }
 
 }  // namespace
@@ -109,7 +131,7 @@ void check_shared(uint32_t address, uint32_t bytes, bool writes, Site site) {
   counters.shared_write_bytes += bytes;
   Stamp const stamp = own_stamp();
   each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, touched, site);
+    check_write(*block, cell, touched, site);
     write_cell(cell, touched, stamp, kInitialized | kGenericProxy, site);
   });
 }
@@ -124,16 +146,16 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site) {
   });
 }
 
-void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Site site) {
+void check_shared_async_write(Block& owner, uint32_t address, uint32_t bytes, Stamp agent, Site site) {
   if (!checked()) return;
-  each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, kBothBytes, site);
+  each_cell(owner, address, bytes, [&](SharedCell& cell) {
+    check_write(owner, cell, kBothBytes, site);
     write_cell(cell, kBothBytes, agent, kInitialized | kInFlight, site);
   });
 }
 
-void land_async_write(uint32_t address, uint32_t bytes) {
-  if (checked()) each_cell(address, bytes, [](SharedCell& cell) { cell.flags &= uint8_t(~kInFlight); });
+void land_async_write(Block& owner, uint32_t address, uint32_t bytes) {
+  if (checked()) each_cell(owner, address, bytes, [](SharedCell& cell) { cell.flags &= uint8_t(~kInFlight); });
 }
 
 void begin_async_read(uint32_t address, uint32_t bytes, Site site) {
@@ -158,7 +180,7 @@ void begin_copy(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   Stamp const stamp = own_stamp();
   each_cell(address, bytes, [=](SharedCell& cell) {
-    check_write(cell, kBothBytes, site);
+    check_write(*block, cell, kBothBytes, site);
     write_cell(cell, kBothBytes, stamp, kInitialized | kInFlight, site);
   });
 }
@@ -174,7 +196,7 @@ void check_shared_atomic(uint32_t address, uint32_t bytes, Site site) {
   Stamp const stamp = own_stamp();
   each_cell(address, bytes, [=](SharedCell& cell) {
     check_initialized(cell, site);
-    check_write(cell, kBothBytes, site, true);
+    check_write(*block, cell, kBothBytes, site, true);
     write_cell(cell, kBothBytes, stamp, kInitialized | kGenericProxy | kAtomic, site);
   });
 }

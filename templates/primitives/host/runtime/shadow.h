@@ -54,10 +54,10 @@ void forget_shared_reads();
 void check_shared(uint32_t address, uint32_t bytes, bool writes, Site site);
 // The same for an operation on other hardware, on behalf of the running thread.
 void check_shared_async_read(uint32_t address, uint32_t bytes, Site site);
-void check_shared_async_write(uint32_t address, uint32_t bytes, Stamp agent, Site site);
+void check_shared_async_write(Block& owner, uint32_t address, uint32_t bytes, Stamp agent, Site site);
 void begin_async_read(uint32_t address, uint32_t bytes, Site site);
 void end_async_read(uint32_t address, uint32_t bytes);
-void land_async_write(uint32_t address, uint32_t bytes);
+void land_async_write(Block& owner, uint32_t address, uint32_t bytes);
 // cp.async of the running thread, which lands when that thread waits for it.
 void begin_copy(uint32_t address, uint32_t bytes, Site site);
 void land_copy(uint32_t address, uint32_t bytes, Site site);

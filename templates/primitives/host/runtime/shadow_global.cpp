@@ -20,7 +20,7 @@ void read_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Sit
     found_global("uninitialized_read", "global memory is read that nobody has written", site, buffer, index);
     cell.written = true;
   }
-  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
+  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write, Access::write))
     found_global("race", "global read after write, and nothing orders them", site, buffer, index);
   if (atomic) return;  // a later atomic need not be ordered behind it
   cell.readers = global_readers.add(cell.readers);
@@ -29,7 +29,7 @@ void read_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Sit
 
 void write_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Site site) {
   GlobalCell& cell = buffer.cells[index];
-  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write))
+  if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write, Access::write))
     found_global("race", "global write after write, and nothing orders them", site, buffer, index);
   bool const told_apart = !cell.byte_reads || touched == kBothBytes;
   if (told_apart && global_readers.unordered(cell.readers))

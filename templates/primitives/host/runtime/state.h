@@ -27,8 +27,10 @@ struct Options {
 struct Block;
 struct Warp;
 struct BulkStore;   // bulk.h
+struct Cluster;     // cluster.h
 struct Transfer;    // bulk.h
 struct Mbarrier;    // mbarrier.h
+struct Reach;       // cluster.h
 struct SharedCell;  // shadow.h
 struct WgmmaQueue;  // wgmma.h
 
@@ -58,10 +60,14 @@ struct Thread : ThreadIndex {
   // The last value polled by an atomic load, by which a loop that waits is known.
   void const* polled;
   uint64_t polled_value;
+  uint32_t cluster_arrivals, cluster_waits;  // in the cluster's barrier
   Clock clock;
 };
 
-enum class Operation { none, syncwarp, shuffle, reduce, ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait };
+enum class Operation {
+  none, syncwarp, shuffle, reduce, cluster_arrive, cluster_wait,  // of the lanes that are left
+  ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait,       // of all 32
+};
 
 // Lanes of a warp that have come to one operation; the last one runs it for all.
 struct Rendezvous {
@@ -110,6 +116,11 @@ struct Block {
   std::vector<Mbarrier> mbarriers;
   std::vector<Transfer> transfers;  // in flight, of the copy engine
   std::vector<WgmmaQueue> wgmma;    // by warp
+  Cluster* cluster;                 // of this block alone, where the launch has none
+  std::vector<Reach> reached;       // by threads of other blocks
+  uint32_t cluster_waiting[kMaxWarps];
+  Gather cluster_arriving;
+  RowRef cluster_known;  // what all knew who met in the cluster's barrier last; may be null
   uint64_t progress_seen;
   bool paused;  // in favour of other blocks, though its threads could go on
 };
@@ -119,6 +130,8 @@ struct Grid {
   void (*entry)(void**);
   void** arguments;
   uint32_t blocks, threads, shared_bytes;
+  uint32_t cluster;     // blocks
+  bool mixes_clusters;  // random schedule, clusters of several blocks
   uint32_t started, finished;
   std::vector<Block*> resident, spare;
   uint64_t progress;  // counts what could end another block's waiting
@@ -132,11 +145,11 @@ inline Thread* self() { return static_cast<Thread*>(current); }
 inline Warp& warp_of(Thread* thread) { return *thread->own_warp; }
 inline bool checked() { return grid.options.checked; }
 
-// Whether an access of a thread of `other` is ordered before the running thread's next one.
-inline bool ordered_before(uint32_t other, Stamp stamp) {
+// Whether such an access of a thread of `other` is ordered before the running thread's next one.
+inline bool ordered_before(uint32_t other, Stamp stamp, Access access) {
   Thread const* thread = self();
   return other == thread->block->linear ? knows(thread->clock, thread->linear, stamp)
-                                        : knows_foreign(thread->clock, other, stamp);
+                                        : knows_foreign(thread->clock, other, stamp, access);
 }
 
 uint64_t random_bits();
