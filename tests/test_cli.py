@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from tuner import __version__, emulator_build, operators
 from tuner import gpu as devices
-from tuner.cli import build, display, output
+from tuner.cli import display, output
+from tuner.cli.app import build
 from tuner.cli.commands import COMMANDS
 from tuner.store import Store
 
@@ -143,6 +144,15 @@ def test_inspect_prints_registers_spills_and_residency() -> None:
     assert kernel["spill_stores"] == 0
     assert kernel["registers"] > 0
     assert kernel["ctas"] >= 1
+
+
+def test_inspect_says_what_each_term_of_the_prediction_stands_for() -> None:
+    done = run("inspect", *HEAD)
+    (launch,) = json.loads(run("inspect", *HEAD, "--json").stdout)["predicted"]
+    assert f"predicted cost ({launch['model']}): a rank, not a time" in done.stdout
+    assert f"{launch['bottleneck']} binds" in done.stdout
+    assert re.search(r"^in flight +\d+%  loads that are waited for", done.stdout, re.MULTILINE)
+    assert re.search(r"^cost +100%", done.stdout, re.MULTILINE)
 
 
 def test_inspect_says_which_rules_on_machine_code_are_broken() -> None:
@@ -366,6 +376,7 @@ def test_an_empty_space_is_told_and_ends_with_exit_code_1(
     done = run("search", "empty", "--gpu", "sm_80", "--implementation", "naive", *place)
     assert done.exit_code == 1, done.output
     assert "no config passed its checks" in done.stderr
+    assert re.search("no config +of naive is left by its constraints: 'never' refuses", done.stdout)
     assert "Traceback" not in done.output
 
 

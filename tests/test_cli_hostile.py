@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tuner.arch import gpu
 from tuner.operators import implementation, load
@@ -41,3 +44,43 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_no_obstacle(tmp_path: Pa
     assert done.returncode == 0
     warned = [line for line in done.stderr.decode().splitlines() if "warn" in line.lower()]
     assert [line.startswith("warning: cannot write to the cache at ") for line in warned] == [True]
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("search", "--help"), ("operators",)])
+def test_a_pipe_that_is_closed_early_ends_a_command_in_peace(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "tuner", *arguments]
+    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_help_on_a_full_disk_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        line = [sys.executable, "-m", "tuner", "--help"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: No space left on device")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_modules_load_leaves_no_traceback() -> None:
+    code = """if True:
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(self, name, *_):
+                if name == "tuner.cli.app":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting())
+        from tuner.cli import main
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(("name", "why"), [("none.json", "No such file or directory"), (".", "Is a directory")])
+def test_a_recording_that_cannot_be_read_is_told_in_words(name: str, why: str, tmp_path: Path) -> None:
+    done = tuner("replay", str(tmp_path / name))
+    assert (done.returncode, done.stderr.decode()) == (2, f"error: cannot read {tmp_path / name}: {why}\n")

@@ -9,7 +9,7 @@ import pytest
 from store_factory import record
 from typer.testing import CliRunner
 
-from tuner.cli import build
+from tuner.cli.app import build
 from tuner.result import Evidence, to_data
 from tuner.store import Store
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.cupy_double import driver
 from tuner import nvrtc
-from tuner.cli import build
+from tuner.cli.app import build
 
 __all__ = ["driver"]  # a fixture
 

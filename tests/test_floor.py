@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from tuner import emulator, floor, operators
 from tuner.arch import gpu
-from tuner.cli import build
+from tuner.cli.app import build
 from tuner.emulator import Mode
 from tuner.operator import Cost
+from tuner.operators.kda import fused
 
 KDA = operators.load("kda")
 H200 = gpu("H200")
@@ -63,6 +64,18 @@ def test_the_serial_part_of_a_step_is_told_where_it_was_counted() -> None:
     prep, scan, _ = inspected("kda", "--implementation", "prep_scan", "--config", "partials=2,C=16")["work"]
     assert (scan["steps"], scan["step_mma"], scan["step_other"]) == (512, 128 / 16 / 2 + 1, 3)
     assert (prep["steps"], prep["step_mma"]) == (1, 0)
+
+
+def test_a_step_of_fused_is_the_slower_of_preparing_a_chunk_in_turn_and_carrying_the_state_through_it() -> None:
+    problem = KDA.problem(key_dim=256, value_dim=256)
+    config = fused.Config(C=16, BV=64, rows=16, stages=4, partials=1, prep_groups=4, producers=1)
+    steps = []
+    for producers in (1, 2, 4):
+        (work,) = fused.work(problem, replace(config, producers=producers), H200)
+        steps.append(work.step_mma + work.step_other)
+    carrying = 256 / 16 + 1 + 2
+    assert steps[0] == 2 * steps[1] > 2 * carrying
+    assert steps[2] == carrying
 
 
 def test_every_operator_is_held_against_its_floor() -> None:

@@ -14,9 +14,10 @@ assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument
 usage operator tuned portfolio
+contract defaults
 cubin operators arrays records_read sampler store device
 render verify lint predict floor records nvrtc binding arena timer trial
-emulator choice judge history belief
+emulator choice judge history belief promises
 gpu check simulated worker
 emulated evaluate canary
 kernels untuned race measure

@@ -7,7 +7,7 @@ import pytest
 
 from tuner.arch import GPU, gpu
 from tuner.operator import Launch, Plan, Work
-from tuner.predict import combine, formula, from_cubin, guess_residency, in_turn, uncompiled
+from tuner.predict import TERMS, combine, formula, from_cubin, guess_residency, in_turn, uncompiled
 from tuner.result import Prediction
 
 H100 = gpu("H100")
@@ -163,4 +163,62 @@ def test_idle_sms_slow_memory_only_when_the_others_cannot_take_all_that_it_gives
 def test_a_small_gpu_takes_less_from_l2_than_a_large_one() -> None:
     reads = replace(COMPUTES, mma=0.0, l2_bytes=1e9)
     small = gpu("RTX 4070")
-    assert formula(reads, small, 1).terms["L2"] == pytest.approx(1e9 / (small.device.sm_count * 64), rel=1e-4)
+    assert formula(reads, small, 1).terms["L2"] == pytest.approx(1e9 / small.device.l2_bytes_per_clock, rel=1e-4)
+    few = replace(reads, ctas=8)
+    assert formula(few, small, 1).terms["L2"] == pytest.approx(1e9 / (8 * 64), rel=1e-4)
+
+
+STEPS = replace(COMPUTES, mma=0.0, ctas=132, chain=1024, step_other=1.0, l2_bytes=1e9)  # of which each waits for a load
+
+
+def waiting(work: Work) -> float:
+    return float(formula(work, H100, 1).terms["in flight"])
+
+
+def test_a_load_is_waited_for_less_the_more_steps_ahead_it_leaves() -> None:
+    two, three, five = (waiting(replace(STEPS, stages=stages)) for stages in (2, 3, 5))
+    assert two / three == pytest.approx(2, rel=0.01)
+    assert two / five == pytest.approx(4, rel=0.01)
+
+
+def test_a_load_that_misses_in_l2_is_waited_for_longer() -> None:
+    misses = [waiting(replace(STEPS, dram_bytes=share * STEPS.l2_bytes)) for share in (0.0, 0.5, 1.0)]
+    assert misses[0] < misses[1] < misses[2]
+
+
+def test_with_one_stage_a_step_waits_for_its_load_and_then_computes() -> None:
+    alone, ahead = (formula(replace(STEPS, stages=stages, step_other=8.0), H100, 1) for stages in (1, 2))
+    assert alone.terms == ahead.terms
+    assert alone.cost > 1.3 * ahead.cost
+
+
+def test_what_was_counted_of_a_step_takes_the_place_of_what_is_assumed() -> None:
+    assumed, short, long = (replace(STEPS, step_mma=mma, step_other=0.0) for mma in (0.0, 5.0, 50.0))
+    latencies = [float(formula(work, H100, 1).terms["latency"]) for work in (short, assumed, long)]
+    assert latencies == sorted(latencies)
+    assert latencies[2] == pytest.approx(10 * latencies[0], rel=1e-4)
+
+
+# Bytes that an SM keeps on their way, as CUB's transform was tuned to fill the memory of each.
+IN_FLIGHT = [("A100", 16), ("H100", 32), ("H200", 48), ("B200", 64)]
+
+
+def bandwidth(target: GPU, in_flight: float) -> float:
+    """Of a copy whose blocks, 8 an SM, each read one tile at once."""
+    copied = 2.0**31
+    blocks = int(copied / (in_flight / 8))
+    copy = replace(STEPS, ctas=blocks, chain=1, stages=1, step_other=0.0, l2_bytes=2 * copied, dram_bytes=2 * copied)
+    return 1 / formula(copy, target, 8).cost
+
+
+@pytest.mark.parametrize(("name", "kilobytes"), IN_FLIGHT)
+def test_as_many_bytes_in_flight_as_were_found_to_fill_a_memory_fill_it(name: str, kilobytes: int) -> None:
+    target = gpu(name)
+    most, found, few = (bandwidth(target, 1024 * kilobytes * times) for times in (16, 1, 1 / 8))
+    assert found > 0.85 * most
+    assert few < 0.6 * most
+
+
+def test_every_term_is_told_in_words() -> None:
+    spilled = from_cubin(WORK, H100, 2, 256, {})
+    assert set(in_turn([spilled, spilled]).terms) == set(TERMS)

@@ -1,6 +1,5 @@
 """The README's examples, executed as they stand."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner import operators
-from tuner.cli import build
+from tuner.cli.app import build
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -50,28 +49,6 @@ def test_make_has_the_targets_that_are_named() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert named
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)
-
-
-def test_the_operator_of_the_example_is_searched_and_dispatched(tmp_path: Path) -> None:
-    text = (ROOT / "templates" / "README.md").read_text()
-    files = re.findall(r"^`(row_softmax/[\w.]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "row_softmax").mkdir()
-    for name, content in files:
-        (tmp_path / name).write_text(content)
-    here = {**os.environ, "TUNER_OPERATORS": str(tmp_path), "TUNER_DB": str(tmp_path / "tuner.db")}
-    options = ["--gpu", "sm_80", "--budget", "1", "--quiet", "--report", str(tmp_path / "r.html")]
-    search = "from tuner.cli import main; main()", "search", "row_softmax", *options
-    use = """if True:
-        import numpy as np
-        from tuner import dispatcher
-        y = dispatcher.row_softmax(np.eye(5, 256, dtype=np.float16))
-        assert abs(y.astype(float).sum(axis=1) - 1).max() < 1e-2
-        assert dispatcher.explain("row_softmax", y).record
-    """
-    for code, *arguments in (search, (use,)):
-        line = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=here, check=False)
-        assert done.returncode == 0, done.stderr + done.stdout
 
 
 def test_the_table_of_operators_names_each_and_its_implementations() -> None:

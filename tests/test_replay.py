@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner import operators
-from tuner.cli import build
+from tuner.cli.app import build
 from tuner.errors import UsageError
 from tuner.operator import canonical
 from tuner.replay import Replay, attempts, random_search, replay, run, t1

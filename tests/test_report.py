@@ -130,6 +130,10 @@ def test_counts_of_a_space_too_large_to_list_say_that_they_are_estimates() -> No
     assert "about 1,731" not in Page(report.render([data])).text
 
 
+def test_a_page_says_what_predicted_terms_stand_for() -> None:
+    assert "L2 : bytes between L2 and the SMs" in page("predicted").text
+
+
 @every_case
 def test_a_page_never_shows_how_python_spells_nothing(case: str) -> None:
     shown = page(case).text.replace(HOSTILE, "").replace("causal=True", "")

@@ -97,6 +97,11 @@ def test_profiles_are_shares_of_the_winners_cost() -> None:
     assert profile.rows[0][profile.terms.index("tensor")] == pytest.approx(float(winner.terms["tensor"]) / winner.cost)
 
 
+def test_terms_of_a_model_that_is_no_more_have_no_meaning_to_tell() -> None:
+    profile = charts.Profile(terms=("L2", "what nobody knows"), rows=((0.5, 0.5),), largest=0.5)
+    assert profile.meanings == {"L2": "bytes between L2 and the SMs"}
+
+
 @pytest.mark.parametrize("values", [[1.0, 1.0], [1.0, 1.004], [3.0, 4.1], [0.2, 9.0], [250.0, 900.0], [0.0, 1.0], []])
 def test_an_axis_has_between_two_and_ten_ticks_apart_from_each_other(values: list[float]) -> None:
     axis = axes.value_axis(values, 200.0, 20.0)

@@ -7,5 +7,6 @@ ROOT = _PACKAGE if (_PACKAGE / "templates").is_dir() else _PACKAGE.parent
 
 TEMPLATES = ROOT / "templates"
 PRIMITIVES = TEMPLATES / "primitives"
+EXAMPLE = TEMPLATES / "examples" / "row_softmax"  # an operator to start from
 DB = ROOT / "db"
 REPORTS = ROOT / "reports"

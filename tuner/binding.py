@@ -45,7 +45,11 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     problem = _problem(operator, request, views)
     absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
     if disagreed := absent | (facts.keys() - inputs.keys()):
-        raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {', '.join(disagreed)}")
+        names = ", ".join(sorted(disagreed))
+        raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {names}")
+    free = {each.name for each in operator.arguments if each.free(problem)}
+    if silent := free - {name for name, value in request.scalars.items() if value is not None}:
+        raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(silent))}")
     tensors = {view.argument.name: view.tensor() for view in views}
     for argument in operator.outputs:
         tensors[argument.name] = _output(argument, argument.shape(problem), request.axes.get(argument.name))

@@ -76,24 +76,31 @@ def _keyed(job: Job) -> tuple[str, Verdict]:
 
 
 def check(job: Job) -> Verdict:
-    """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it."""
+    """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
+    but for other bits in another order, whose cause a checked run may name.
+    """
     operator, implementation, problem, config = _loaded(job)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Case, Arrays] = {}
+    unsteady = ""
+
+    def verdict(*findings: str) -> Verdict:
+        return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
+
     for case, mode in _rounds(operator, problem, job):
         arrays, expected = _drawn(operator.name, canonical(case.problem), case.kind)
         outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
         done.append(f"{case.name(operator)} {case.kind} {mode}")
         if run.findings:
-            return Verdict(tuple(worst.values()), tuple(str(f) for f in run.findings), tuple(done))
+            return verdict(*map(str, run.findings))
         if changed := trespass(operator, arrays, expected.exact, outputs):
-            return Verdict(tuple(worst.values()), (changed,), tuple(done))
+            return verdict(changed)
         for error in expected.errors(outputs):
             worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
-        if unsteady := _other_bits(first.setdefault(case, outputs), outputs):
-            return Verdict(tuple(worst.values()), (f"{unsteady}: other bits in another order of threads",), tuple(done))
-    return Verdict(tuple(worst.values()), (), tuple(done))
+        if other := _other_bits(first.setdefault(case, outputs), outputs):
+            unsteady = f"{other}: other bits in another order of threads"
+    return verdict()
 
 
 def key_of(job: Job) -> str:

@@ -19,7 +19,7 @@ from tuner.arch import GPU
 from tuner.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.binding import bind
 from tuner.choice import Choice, Explanation
-from tuner.errors import InputError, UsageError
+from tuner.errors import InputError, TemplateError, UsageError
 from tuner.kernels import Kernels, Run
 from tuner.operator import Operator, Request, from_fields
 from tuner.records import Snapshot
@@ -170,11 +170,14 @@ _DEVICE = """    device: "emulator" takes arrays in CPU memory, "cuda" arrays on
 
 def _request(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
     try:
-        return operator.call(*args, **kwargs)
+        request = operator.call(*args, **kwargs)
     except InputError:
         raise
     except UsageError as error:
         raise InputError(str(error)) from error
+    if not isinstance(request, Request):
+        raise TemplateError(f"{operator.name}: call() returned a {type(request).__name__}: return a Request")
+    return request
 
 
 def _facts(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:

@@ -2,19 +2,24 @@
 implementation. Nothing is registered."""
 
 import os
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from tuner.assets import TEMPLATES
+from tuner.contract_implementation import held_implementation
+from tuner.contract_operator import held_operator, well_formed
+from tuner.defaults import completed, completed_implementation
 from tuner.errors import TemplateError, UsageError
 from tuner.operator import Implementation, Operator
 
-_VARIABLE = "TUNER_OPERATORS"
+VARIABLE = "TUNER_OPERATORS"
 
 # templates/<name>/operator.py is importable as tuner.operators.<name>.operator; folders of the user come after.
-__path__ = [str(TEMPLATES), *filter(None, os.environ.get(_VARIABLE, "").split(os.pathsep))]
+__path__ = [str(TEMPLATES), *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
 
 
 def add_folder(folder: Path) -> None:
@@ -23,7 +28,7 @@ def add_folder(folder: Path) -> None:
         raise UsageError(f"no folder of operators at {folder}: give a folder that holds <operator>/operator.py")
     if str(folder) not in __path__:
         __path__.append(str(folder))
-        os.environ[_VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes find it there
+        os.environ[VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes find it there
 
 
 def names() -> tuple[str, ...]:
@@ -32,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Operator[Any]:
-    """The operator of a folder. Raises UsageError for an unknown name, TemplateError for a broken folder."""
+    """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
     if name not in names():
         raise UsageError(f"unknown operator {name!r} (known: {', '.join(names())})")
     return _load(name)
@@ -40,23 +45,29 @@ def load(name: str) -> Operator[Any]:
 
 @cache
 def _load(name: str) -> Operator[Any]:
-    operator = getattr(_module(name, "operator"), "OPERATOR", None)
+    places = [root for root in dict.fromkeys(__path__) if (Path(root) / name / "operator.py").is_file()]
+    if len(places) > 1:
+        raise UsageError(f"operator {name!r} is in {' and in '.join(places)}: give one of the folders another name")
+    module = _module(name, "operator")
+    operator = getattr(module, "OPERATOR", None)
     if not isinstance(operator, Operator) or operator.name != name:
         raise TemplateError(f"{name}/operator.py must define OPERATOR, an Operator named {name!r}")
-    return operator
+    return completed(held_operator(well_formed(replace(operator, folder=Path(module.__file__).parent))))
 
 
 @cache
 def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     """Every implementation of an operator, by name."""
-    folder = load(name).folder
+    operator = load(name)
     found = []
-    for template in sorted(folder.glob("*.cu.jinja")):
+    for template in sorted(operator.folder.glob("*.cu.jinja")):
         stem = template.name.removesuffix(".cu.jinja")
         implementation = getattr(_module(name, stem), "IMPLEMENTATION", None)
         if not isinstance(implementation, Implementation) or implementation.name != stem:
             raise TemplateError(f"{name}/{stem}.py must define IMPLEMENTATION, an Implementation named {stem!r}")
-        found.append(implementation)
+        found.append(completed_implementation(operator, held_implementation(operator, implementation)))
+    if not found:
+        raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>.cu.jinja")
     return tuple(found)
 
 
@@ -69,9 +80,19 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
 
 
 def _module(operator: str, stem: str) -> Any:
+    name, place = f"{__name__}.{operator}.{stem}", f"{operator}/{stem}.py"
     try:
-        return import_module(f"{__name__}.{operator}.{stem}")
+        return import_module(name)
     except TemplateError:
         raise
     except Exception as error:
-        raise TemplateError(f"{operator}/{stem}.py cannot be imported: {type(error).__name__}: {error}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise TemplateError(f"{place} is missing beside {stem}.cu.jinja: it defines IMPLEMENTATION") from error
+        raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """Where an operator's file failed; a SyntaxError says so itself."""
+    frames = extract_tb(error.__traceback__)
+    inside = [each for each in frames if Path(each.filename).parent.parent in map(Path, __path__)]
+    return f" ({Path(inside[-1].filename).name}, line {inside[-1].lineno})" if inside else ""

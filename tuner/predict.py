@@ -1,21 +1,38 @@
 """Rank configs without a device: cycles a pipe would need, from the work that an implementation declares.
 
-Two looks at one launch. `formula` needs nothing compiled: declared work over data-sheet rates. `from_cubin` replaces
-what the compiler decides (residency, spills, the instructions around each mma). `combine` takes their geometric mean,
-which ranked better than either on recorded spaces; `in_turn` adds up the launches of a config. The result orders
-configs and names the pipe that binds. It is not a time: on recorded kernels absolute errors ran from 4 to 57 %.
+Two looks at one launch. `formula` needs nothing compiled: declared work over the rates of pipes, and the latencies of
+what waits for each other. `from_cubin` replaces what the compiler decides (residency, spills, the instructions around
+each mma). `combine` takes their geometric mean, which ranked better than either on recorded spaces; `in_turn` adds up
+the launches of a config. The result orders configs and names what binds. It is not a time: on recorded kernels absolute
+errors ran from 4 to 57 %.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from math import ceil, prod
+from dataclasses import dataclass, replace
+from math import ceil, hypot, prod
 
 from tuner.arch import GPU
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
-MODEL = "predicted/4"
+MODEL = "predicted/5"
+
+TERMS: Mapping[str, str] = {  # in a user's words
+    "tensor": "matrix products",
+    "fp32": "fp32 arithmetic",
+    "exp": "exponentials, logarithms and reciprocals",
+    "integer": "integers, addresses and conversions",
+    "issue": "issuing instructions of any kind",
+    "shared memory": "reading and writing shared memory",
+    "L2": "bytes between L2 and the SMs",
+    "DRAM": "bytes between DRAM and L2",
+    "spills": "registers that went to memory",
+    "tail": "SMs that idle beside others, and parts of an SM without a warp",
+    "latency": "results that the next instruction waits for, one loop step after the other",
+    "in flight": "loads that are waited for; more stages, or more blocks an SM, keep more bytes on their way at once",
+    "launches": "the start of each launch after the one before",
+}
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _MUFU_LANES = 16  # a clock and SM
@@ -27,8 +44,14 @@ _SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
 _SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
 _PARTITIONS = 4  # of an SM: a warp computes with the pipes of one
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
-_STEP_LATENCY = 700.0  # cycles that one dependent loop step takes however little it computes
-_LOAD_LATENCY = 600.0  # exposed as well where no load is in flight during the step
+_STEP_LATENCY = 700.0  # cycles of a dependent loop step of which nobody counted what is serial
+# Until an instruction can use another one's result: an mma.sync m16n8k16 of 24 (as ptxas spaces them for sm_80) to
+# 33 (H100: arXiv 2501.12084), a shuffle, a load from shared memory or a barrier of 23 to 33.
+_RESULT_LATENCY = 33.0
+# Of a load, by pointer chasing (github.com/te42kyfo/gpu-benches): 211, 266 and 277 cycles from L2, and 572, 658 and
+# 632 from DRAM, on A100, H100 PCIe and L40.
+_L2_LATENCY = 250.0
+_DRAM_LATENCY = 600.0
 _LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next, about a microsecond
 _GUESSED_REGISTERS = 168  # before the compiler has spoken
 
@@ -124,9 +147,9 @@ def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: flo
     own = _overlapped(busy[name] for name in busy.keys() - _SHARED)
     idle = _PARTITIONS / min(_PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
-    latency = ceil(waves) * work.chain / work.longest_cta * _step_latency(work)
-    cost = ((throughput + tail) ** 2 + latency**2) ** 0.5
-    terms = busy | {"tail": tail, "latency": latency}
+    chain = _chain(work, ceil(waves))
+    cost = hypot(throughput + tail, chain.cycles)
+    terms = busy | {"tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
     bottleneck = max(terms, key=lambda name: terms[name])
     return Prediction(cost, _rounded(terms), bottleneck, MODEL)
 
@@ -145,8 +168,35 @@ def _imbalance(work: Work, waves: float, resident: float) -> float:
     return max(quantised, (work.longest_cta + beside) / (resident * waves))
 
 
-def _step_latency(work: Work) -> float:
-    return _STEP_LATENCY + (_LOAD_LATENCY if work.stages < 2 else 0.0)
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Cycles of steps that wait for each other, in all waves."""
+
+    latency: float  # of results that the next instruction needs
+    in_flight: float  # of loads
+    cycles: float  # of both
+
+
+def _chain(work: Work, waves: int) -> _Chain:
+    """What a block takes for its steps however fast the pipes are.
+
+    Little's law: an SM gets at most its bytes in flight over their latency. With those of `stages` - 1 steps ahead, a
+    step takes at least a latency over that many, whatever its bytes. Only the first load has nothing to hide behind;
+    with a single stage, each.
+    """
+    steps = work.chain / work.longest_cta
+    counted = _RESULT_LATENCY * (work.step_mma + work.step_other)
+    latency = waves * steps * (counted or _STEP_LATENCY)
+    first = waves * _load_latency(work)
+    others = first * max(steps - 1, 0) / max(work.stages - 1, 1)
+    together = latency + others if work.stages < 2 else hypot(latency, others)
+    return _Chain(latency, first + others, first + together)
+
+
+def _load_latency(work: Work) -> float:
+    """The mean of loads from L2 and, as far as it has to fetch them, from DRAM."""
+    missing = min(1.0, work.dram_bytes / work.l2_bytes) if work.l2_bytes else 0.0
+    return _L2_LATENCY + missing * (_DRAM_LATENCY - _L2_LATENCY)
 
 
 def _rounded(terms: Mapping[str, float]) -> Fields:

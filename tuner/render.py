@@ -5,6 +5,7 @@ from dataclasses import fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import jinja2
@@ -16,6 +17,11 @@ from tuner.operator import Implementation, Operator, Plan, extents, signature, t
 from tuner.source import Source, Target
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
+_OURS = (
+    "there are no headers of CUDA or C++, since the GPU's compiler and the emulator's read one text: fp16, bf16 and "
+    "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none"
+)
 
 
 def render(
@@ -31,6 +37,8 @@ def render(
     """
     plan = implementation.plan(problem, config)
     text = _expand(operator.folder, template_name(implementation), _variables(operator, problem, config, plan))
+    if foreign := _FOREIGN.search(text):
+        raise TemplateError(f"{operator.folder.name}/{template_name(implementation)}: {foreign[0].strip()}: {_OURS}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
     return Source(entries, text, headers(text, operator.folder, target), target)
 
@@ -52,7 +60,14 @@ def _variables(operator: Operator[Any], problem: Any, config: Any, plan: Plan) -
     sizes = extents(problem)
     chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
     signatures = {launch.entry: signature(operator, problem, plan, launch) for launch in plan.launches}
-    return chosen | to_fields(config) | dict(plan.constants) | {"signature": signatures}
+    return chosen | to_fields(config) | dict(plan.constants) | {"signature": _Signatures(signatures)}
+
+
+class _Signatures(dict[str, str]):
+    """Parameter lists by kernel."""
+
+    def __missing__(self, entry: str) -> str:
+        raise TemplateError(f"signature.{entry}: the plan launches no {entry!r}, but {', '.join(self)}")
 
 
 def _expand(folder: Path, name: str, variables: dict[str, Any]) -> str:
@@ -62,8 +77,17 @@ def _expand(folder: Path, name: str, variables: dict[str, Any]) -> str:
         raise TemplateError(f"{folder.name}: template {error.name} is missing") from error
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"{folder.name}/{error.name}, line {error.lineno}: {error.message}") from error
-    except (jinja2.UndefinedError, TypeError) as error:
-        raise TemplateError(f"{folder.name}/{name}: {error}") from error
+    except jinja2.UndefinedError as error:
+        known = f"a template may read {', '.join(variables)}; sizes at run time are parameters of the kernel"
+        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}: {known}") from error
+    except (TemplateError, TypeError) as error:
+        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}") from error
+
+
+def _line(error: Exception, name: str) -> str:
+    """Where in a template an error came from: jinja2 puts its lines into the traceback."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename).name == name]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def headers(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], ...]:

@@ -123,8 +123,13 @@ class Space(Generic[C]):
             if getattr(config, name) not in values
         ]
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
-        columns = Columns(lambda name: np.array([getattr(config, name)]))
-        return (*strangers, *(c.reason for c in self.constraints if not np.all(c.holds(columns))))
+        columns = Columns(lambda name: np.array([getattr(config, self._known(name))]))
+        return (*strangers, *(c.reason for c in self.constraints if not holds(c, columns, (1,))))
+
+    def _known(self, name: str) -> str:
+        if name not in self.names:
+            raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(self.names)})")
+        return name
 
     def neighbours(self, index: int) -> Array:
         """Indices of the valid configs that differ from config `index` in exactly one parameter, ascending."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
-from tuner.assets import REPORTS
+from tuner.assets import REPORTS, TEMPLATES
 from tuner.operator import Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
@@ -178,6 +178,8 @@ def _to_default(outcome: Outcome) -> str:
 def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
     """What the winner does against the least that any implementation must do."""
     implementation = operators.implementation(operator.name, record.identity.implementation)
+    if not implementation.declared:
+        return (Fact("work", "not declared", "so that configs rank by residency and waves alone"),)
     config = from_fields(implementation.config, record.config)
     whole = floor.together(floor.standings(operator, implementation, problem, config, gpu))
     facts = []
@@ -229,7 +231,8 @@ def usage(operator: Operator[Any], problem: Any) -> str:
     words = (_passed(operator, problem, parameter) for parameter in signature(operator.call).parameters.values())
     outputs = ", ".join(argument.name for argument in operator.outputs)
     call = f"dispatcher.{operator.name}({', '.join(filter(None, words))})"
-    return f"from tuner import dispatcher\n\n{outputs} = {call}\n"
+    found = "" if operator.folder.parent == TEMPLATES else f"  # {operators.VARIABLE} says where {operator.name} is"
+    return f"from tuner import dispatcher{found}\n\n{outputs} = {call}\n"
 
 
 def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
@@ -240,7 +243,7 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
     if tensor is not None and not required:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:
-        return name
+        return f"{name}={name}" if parameter.kind is Parameter.KEYWORD_ONLY else name
     passed = option != parameter.default and isinstance(option, bool | int | float | str)
     return f"{name}={option!r}" if passed else ""
 

@@ -31,7 +31,7 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:
     """(operator, problem) of what does more work on the same tensors, for context: dense attention beside streaming."""
-    if operator.name != "streaming_attention" or problem.rolling:
+    if operator.name != "streaming_attention" or problem.rolling or problem.ragged:
         return None
     dense = operators.load("flash_attention")
     if problem.dtype not in dense.problem.__dataclass_fields__["dtype"].metadata["choices"]:

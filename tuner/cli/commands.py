@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tuner.cli.output import guarded
+from tuner.cli.output import ending, guarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ COMMANDS = (  # those first that are needed first
     Command("doctor", "doctor", "doctor", "Say what works here and what to install."),
     Command("export", "export", "export_command", "Write the attempts at a problem as T4.", True),
     Command("inspect", "inspect", "inspect_command", "Compile a config and print what it uses.", True),
+    Command("new", "new", "new", "Write a small operator of your own to start from."),
     Command(
         "operators", "list_operators", "list_operators", "List the operators, their problems and their implementations."
     ),
     Command("render", "inspect", "render_command", "Print the CUDA source of a config.", True),
     Command("replay", "replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
-    Command("verify", "inspect", "verify_command", "Check a config on the CPU emulator.", True),
+    Command("verify", "verify", "verify_command", "Check a config on the CPU emulator.", True),
 )
 
 
@@ -62,6 +63,14 @@ class Root(TyperGroup):
             if args and each.name == args[0]:
                 self.add_command(each.load(), each.name)
         return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with ending():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with ending():
+            return super().invoke(ctx)
 
 
 def add_all(app: typer.Typer) -> None:

@@ -1,6 +1,6 @@
 """What a search found, on stdout: the winner of one problem, or a table and the portfolios of several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tuner.result import Evidence, Fields, TuningRecord, to_data
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
+_REASONS = 3  # told of why nothing was found; the report has all
 
 
 def title(request: tune.Request) -> str:
@@ -50,9 +51,30 @@ def _show_winner(outcome: tune.Outcome) -> None:
     record, request = outcome.record, outcome.request
     tried = f"{len(outcome.tried)} tried" + (f", {outcome.reused} of them earlier" if outcome.reused else "")
     if record is None:
-        typer.echo(f"{title(request)}: nothing valid found ({tried}; {outcome.why_stopped})")
+        listing(f"{title(request)}: nothing valid found ({tried}; {outcome.why_stopped})", list(_failures(outcome)))
         return
     listing(f"{title(request)}: winner ({_standing(record)})", summary.winner_rows(outcome))
+
+
+def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:
+    """Why nothing was found: how many configs failed of what, with one of them, the most frequent first."""
+    for lane in outcome.race.lanes.values():
+        if not len(lane.space):
+            refusing = "; ".join(f"{reason!r} refuses {count}" for reason, count in lane.space.counts())
+            yield "no config", f"of {lane.implementation.name} is left by its constraints: {refusing}"
+    examples: dict[str, list[str]] = {}
+    for each in outcome.tried:
+        if reason := _failure(each):
+            name, config = each.candidate.implementation.name, _spelled(each.attempt.config)
+            examples.setdefault(reason, []).append(f"{name} {config}")
+    for reason, configs in sorted(examples.items(), key=lambda item: -len(item[1]))[:_REASONS]:
+        yield f"{len(configs)} failed", f"{reason} ({configs[0]})"
+
+
+def _failure(tried: tune.Tried) -> str:
+    if tried.attempt.failure is not None:
+        return f"{tried.attempt.failure.stage.value}: {tried.attempt.failure.reason}"
+    return "" if tried.verdict is None or tried.verdict.ok else f"check: {tried.verdict.reason}"
 
 
 def _standing(record: TuningRecord) -> str:

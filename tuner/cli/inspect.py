@@ -1,4 +1,4 @@
-"""`tuner render`, `inspect`, `verify`: look at one config: its source, what it compiles to, whether it is right."""
+"""`tuner render`, `inspect`: look at one config: its source, what it compiles to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tuner import arch, check, choice, floor
+from tuner import arch, choice, floor
 from tuner.arch import GPU
 from tuner.cache import Cache
 from tuner.cli.options import parse_config
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.cli.predicted import predicted, print_predicted
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders, steady_mix
 from tuner.floor import Standing
@@ -19,7 +20,7 @@ from tuner.nvrtc import compile as compile_source
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
-from tuner.result import Failed, Lint, Verdict
+from tuner.result import Failed, Lint
 from tuner.toolkit import Options
 from tuner.usage import occupancy
 
@@ -79,13 +80,13 @@ def render_command(
 ) -> None:
     """Print the CUDA source of a config."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    _refuse(chosen)
+    refuse(chosen)
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
     side: Literal["cuda", "host"] = "cuda" if target == "cuda" else "host"
     source = render(operator, chosen.implementation, chosen.problem, chosen.config, side)
     if as_json:
-        emit_json({**_about(chosen), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
+        emit_json({**about(chosen), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
         return
     for name, text in source.headers if headers else ():
         typer.echo(f"// ---- {name}\n{text}")
@@ -106,7 +107,7 @@ def inspect_command(
 ) -> None:
     """Compile a config and print what it uses."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    _refuse(chosen)
+    refuse(chosen)
     source = render(operator, chosen.implementation, chosen.problem, chosen.config)
     cubin = compile_source(source, Options(arch=chosen.gpu.arch.name), Cache.of("cubin"))
     if isinstance(cubin, Failed):
@@ -116,18 +117,21 @@ def inspect_command(
     rows = []
     for launch in plan.launches:
         usage = cubin.entries[launch.entry]
-        fit = occupancy(usage, launch.threads, launch.smem_bytes, chosen.gpu.arch)
+        fit = occupancy(usage, launch.threads, launch.smem_bytes, chosen.gpu.arch, launch.cluster)
         rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
     found = lint_all(cubin)
+    costs = predicted(cubin, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
     if as_json:
         compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
-        emit_json({**_about(chosen), "kernels": rows, **compiled, **_declared(chosen)})
+        ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
+        emit_json({**about(chosen), "kernels": rows, **compiled, **_declared(chosen), **ranked})
         return
-    _describe(chosen)
+    describe(chosen)
     _print_kernels(f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}", rows)
     _print_mixes(mixes)
     _print_work(floor.standings(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu), chosen)
+    print_predicted(costs)
     _print_lint(found)
     if log:
         typer.echo(cubin.log)
@@ -178,6 +182,9 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
 
 def _print_work(launches: Sequence[Standing], chosen: Chosen) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
+    if not chosen.implementation.declared:
+        typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction takes the least for it")
+        return
     least = chosen.operator.cost(chosen.problem)
     names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
     whole = (floor.together(launches),) if len(launches) > 1 else ()
@@ -210,62 +217,19 @@ def _print_lint(found: Lint) -> None:
         typer.echo(f"  {each}")
 
 
-def verify_command(
-    operator: Operator[Any],
-    problems: Sequence[Any],
-    *,
-    gpu: GpuOption = "sm_80",
-    implementation: ImplementationOption = None,
-    config: ConfigOption = None,
-    checked: Annotated[
-        bool, typer.Option("--checked/--plain", help="look for races and uninitialised reads too")
-    ] = True,
-    thorough: Annotated[bool, typer.Option(help="every mode on every edge case")] = False,
-    db: DbOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run a config on the emulator over the operator's edge cases and judge it against float64."""
-    chosen = choose(operator, problems, gpu, implementation, config, db)
-    _refuse(chosen)
-    modes = check.PLAIN + (check.CHECKED if checked else ())
-    data = to_fields(chosen.problem), to_fields(chosen.config)
-    job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
-    with check.Checker(workers=1) as checker:
-        ((_, verdict),) = checker.check_many([job])
-    if as_json:
-        emit_json({**_about(chosen), "ok": verdict.ok, **asdict(verdict)})
-    else:
-        _describe(chosen)
-        _print_verdict(verdict)
-    if not verdict.ok:
-        raise NoValidConfigError(verdict.reason)
-
-
-def _print_verdict(verdict: Verdict) -> None:
-    for done in verdict.checks:
-        typer.echo(f"  ran {done}")
-    names = ("output", "RMSE ratio", "limit", "largest error", "limit ")
-    rows = [
-        (e.name, f"{e.rmse_ratio:.3g}", f"{e.limit:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}")
-        for e in verdict.errors
-    ]
-    table("errors against float64, the worst over all cases", names, rows, right=names[1:])
-    for finding in verdict.findings:
-        typer.echo(f"  FOUND {finding}")
-    typer.echo("ok" if verdict.ok else "WRONG")
-
-
 def _rounded(mix: Mapping[str, float]) -> dict[str, float]:
     return {name: round(count, 2) for name, count in mix.items()}
 
 
-def _refuse(chosen: Chosen) -> None:
+def refuse(chosen: Chosen) -> None:
+    """Raises UsageError where the config is not one of its space."""
     space = chosen.implementation.space(chosen.problem, chosen.gpu.arch)
     if reasons := space.refusals(chosen.config):
-        raise UsageError(f"{chosen.implementation.name} refuses this config: {'; '.join(reasons)}")
+        raise UsageError(f"{chosen.implementation.name} refuses this config: {'; '.join(reasons)} ({chosen.why})")
 
 
-def _about(chosen: Chosen) -> dict[str, Any]:
+def about(chosen: Chosen) -> dict[str, Any]:
+    """What was chosen, as JSON has it."""
     return {
         "operator": chosen.operator.name,
         "implementation": chosen.implementation.name,
@@ -276,6 +240,7 @@ def _about(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _describe(chosen: Chosen) -> None:
+def describe(chosen: Chosen) -> None:
+    """Say what was chosen."""
     spelled = " ".join(f"{name}={value}" for name, value in to_fields(chosen.config).items())
     say(f"{chosen.implementation.name} {spelled} ({chosen.why})")

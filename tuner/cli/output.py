@@ -5,7 +5,9 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +32,8 @@ DbOption = Annotated[
 ]
 ImplementationOption = Annotated[str | None, typer.Option("--implementation", help="only this implementation")]
 ConfigOption = Annotated[
-    list[str] | None, typer.Option("--config", help="set config fields by hand: name=value[,name=value…]")
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE…", help="set config fields by hand, several with commas"),
 ]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,24 +44,33 @@ stderr = Console(stderr=True, highlight=False)
 
 
 def guarded(body: Callable[..., None]) -> Callable[..., None]:
-    """End a command that raised TunerError with its one message and exit code, and Ctrl-C with 130."""
+    """A command that ends as `ending` says."""
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> None:
-        try:
+        with ending():
             body(*args, **kwargs)
-        except TunerError as error:
-            fail(error)
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(130) from None
-        except BrokenPipeError:  # `tuner show | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except OSError as error:
-            fail(MachineError(_refused(error)))
 
     return run
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """End with the one message and exit code of a TunerError, with 130 after Ctrl-C, in peace where nobody reads on."""
+    try:
+        yield
+    except TunerError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
+    except (BrokenPipeError, SystemExit) as error:  # `tuner show | head`
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # else it is rich that leaves, with 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except OSError as error:
+        fail(MachineError(_refused(error)))
 
 
 def _refused(error: OSError) -> str:
@@ -112,6 +124,12 @@ def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         typer.echo(f"  {label:<{width}}  {value}")
+
+
+def wrapped(line: str) -> str:
+    """A line that goes on indented where a terminal ends; a whole one where stdout is none."""
+    indent = len(line) - len(line.lstrip())
+    return textwrap.fill(line, stdout.width, subsequent_indent=" " * (indent + 4)) if stdout.is_terminal else line
 
 
 def _lists(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

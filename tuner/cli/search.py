@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import arch, emulator_build, summary, tune
+from tuner.assets import TEMPLATES
 from tuner.campaign import campaign
 from tuner.check import Checker
 from tuner.check_known import Known
@@ -22,9 +23,10 @@ from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOpti
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator
+from tuner.operator import Implementation, Operator
 from tuner.policy import MeasurementPolicy
 from tuner.portfolio import Terms
+from tuner.promises import broken
 from tuner.result import Evidence
 from tuner.sampler import METHODS
 from tuner.session import Observe, evidence_for, session
@@ -84,8 +86,8 @@ def search(
         )
         for problem in problems
     ]
-    for request in requests:
-        contenders(operator, request.problem, target, implementation)  # all are refused before any is searched
+    racing = [contenders(operator, each.problem, target, implementation) for each in requests]  # or all are refused
+    _warn_of_promises(requests[0], racing[0])
     evidence = evidence_for(target)
     if evidence is Evidence.PREDICTED:
         emulator_build.compiler()  # the finalists will need it: better refused now than after the search
@@ -103,6 +105,16 @@ def search(
     if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
         raise NoValidConfigError(f"no config passed its checks{which}; the report says where each failed: {path}")
+
+
+def _warn_of_promises(request: tune.Request, racing: Sequence[Implementation[Any, Any]]) -> None:
+    """What an operator of the user breaks, before a search goes by it; the tests hold those of the program to it."""
+    if request.operator.folder.parent == TEMPLATES:
+        return
+    problem, target = request.problem, request.gpu
+    for each in racing:
+        for sentence in broken(request.operator, each, problem, each.default(problem, target.arch), target):
+            say(f"warning: {each.name}: {sentence}")
 
 
 @contextmanager

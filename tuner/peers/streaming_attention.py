@@ -28,6 +28,8 @@ def _visible(problem: Any) -> Visible:
     """Query i is at position i + S - T, and sees sinks and window up to its own."""
     if problem.rolling:
         raise AbsentError("it knows no cache that rolls")
+    if problem.ragged:
+        raise AbsentError("its mask knows no lengths that differ")
     if problem.seq_q > problem.seq_k:
         raise AbsentError("its softmax over no key is NaN: T may not exceed S")
     shift, window, sinks = problem.seq_k - problem.seq_q, problem.window, problem.sinks

@@ -56,7 +56,9 @@ def parse(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
     closed = text.rstrip().rstrip(",") + "}}"  # a cache of a run that was stopped lacks its end
     for candidate in (text, closed):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.predict import TERMS
 from tuner.report import axes, notation
 from tuner.report.axes import Tick, ValueAxis
 from tuner.report.standing import Entry, best_so_far, numbers, parameters
@@ -77,6 +78,11 @@ class Profile:
     terms: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
     largest: float
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What the terms stand for, those that today's model has."""
+        return {term: TERMS[term] for term in self.terms if term in TERMS}
 
 
 def convergence(attempts: Sequence[Attempt], entries: Sequence[Entry], evidence: Evidence) -> Convergence:

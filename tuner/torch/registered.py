@@ -1,5 +1,6 @@
 """Operators as torch's: kernels on the CPU (the emulator) and on CUDA, shapes without memory, and gradients."""
 
+import warnings
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from tuner import dispatcher, operators
-from tuner.errors import InputError, UsageError
+from tuner.errors import InputError, TunerError, UsageError
 from tuner.operator import Operator
 from tuner.torch import declared, meta
 from tuner.torch.gradients import DIFFERENTIABLE, gradient, keep
@@ -16,10 +17,15 @@ _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped
 
 
 def register() -> None:
-    """Registers every operator that can be found."""
+    """Registers every operator that can be found; one that is broken, or that torch cannot spell, is warned of."""
     for name in operators.names():
-        operator = operators.load(name)
-        for schema in declared.overloads(operator):
+        try:
+            operator = operators.load(name)
+            schemas = declared.overloads(operator)
+        except TunerError as error:
+            warnings.warn(f"there is no torch.ops.tuner.{name}: {error}", stacklevel=2)
+            continue
+        for schema in schemas:
             _define(schema, _kernel(operator), meta.outputs(operator))
         if name in DIFFERENTIABLE:
             _differentiate(operator)

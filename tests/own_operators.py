@@ -1,0 +1,33 @@
+"""Operators of one's own for tests: the example under other names, with some of its text replaced."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from tuner import operators
+from tuner.assets import EXAMPLE
+from tuner.cli.new import write
+
+_NUMBERS = count()
+Edit = tuple[str, str, str]  # a file, what stands in it, what is to stand there
+
+
+@contextmanager
+def own_operator(place: Path, *edits: Edit) -> Iterator[str]:
+    """The name of a new operator in `place`, which can be found until the block ends."""
+    name = f"own_{next(_NUMBERS)}"
+    write(name, place / name)
+    for file, old, new in edits:
+        before, after = (each.replace(EXAMPLE.name, name) for each in (old, new))
+        text = (place / name / file).read_text()
+        assert before in text, before
+        (place / name / file).write_text(text.replace(before, after))
+    operators.__path__.append(str(place))
+    try:
+        yield name
+    finally:
+        operators.__path__.remove(str(place))
+        for module in [each for each in sys.modules if each.startswith(f"tuner.operators.{name}")]:
+            del sys.modules[module]

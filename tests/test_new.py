@@ -1,0 +1,120 @@
+"""An operator of one's own, from `tuner new` to a record that the dispatcher serves."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from own_operators import own_operator
+from typer.testing import CliRunner
+
+from tuner import operators
+from tuner.arch import gpu
+from tuner.cli.app import build
+from tuner.promises import broken
+
+README = (Path(__file__).parents[1] / "templates" / "README.md").read_text()
+SERVED = """python -c 'if True:
+    import numpy as np
+    from tuner import dispatcher
+    y = dispatcher.row_sum(np.eye(5, 256, dtype=np.float16))
+    assert abs(y.astype(float).sum(axis=1) - 1).max() < 1e-2
+    assert dispatcher.explain("row_sum", y).record'
+"""
+
+
+def new(*arguments: object) -> "tuple[int, str]":
+    done = CliRunner().invoke(build(), ["new", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_the_commands_of_the_readme_lead_from_nothing_to_a_record(tmp_path: Path) -> None:
+    (block,) = [
+        each for each in re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "new" in each
+    ]
+    script = block.replace("--effort quick", "--budget 1 --report r.html")
+    script += "python -c 'from tuner import dispatcher as d; import numpy as np; x = np.eye(5, 256, dtype=np.float16)\n"
+    script += (
+        'assert d.explain("row_sum", x).record; assert abs(d.row_sum(x).astype(float).sum(1) - 1).max() < 1e-2\'\n'
+    )
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    here = {**os.environ, "PATH": programs, "TUNER_DB": str(tmp_path / "tuner.db")}
+    line = ["bash", "-e", "-c", script]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=here, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("name", ["My-Op", "class", "2d", "", "a b", "../up", "row_söftmax", "_x"])
+def test_a_name_that_python_or_cuda_cannot_take_is_refused(name: str, tmp_path: Path) -> None:
+    code, text = new(name, "--out", tmp_path)
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert f"error: {name!r} cannot name an operator" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("kda", "there is an operator kda already"), ("explain", "dispatcher.explain is something else")]
+)
+def test_a_name_that_is_taken_is_refused(name: str, why: str, tmp_path: Path) -> None:
+    code, text = new(name, "--out", tmp_path)
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert why in text
+
+
+def test_a_folder_that_exists_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    code, text = new("mine", "--out", tmp_path)
+    assert (code, list((tmp_path / "mine").iterdir())) == (2, [])
+    assert "is there already, and nothing is overwritten" in text
+
+
+@pytest.mark.parametrize("columns", [1, 7, 96, 256, 1000, 8192, 65536])
+def test_the_example_has_a_config_for_every_size_that_it_accepts(columns: int, tmp_path: Path) -> None:
+    with own_operator(tmp_path) as name:
+        operator, implementation, target = operators.load(name), operators.implementation(name, "block"), gpu("sm_80")
+        problem = operator.problem(columns=columns)
+        config = implementation.default(problem, target.arch)
+        assert broken(operator, implementation, problem, config, target) == ()
+
+
+def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None:
+    (work,) = re.findall(r"^```python\n(def work.*?)^```", README, re.MULTILINE | re.DOTALL)
+    imports = "from tuner.arch import GPU\nfrom tuner.operator import Work\n\n\n"
+    edits = (
+        ("block.py", "IMPLEMENTATION = ", f"{imports}{work}\n\nIMPLEMENTATION = "),
+        ("block.py", "plan=plan)", "plan=plan, work=work)"),
+    )
+    with own_operator(tmp_path, *edits) as name:
+        operator, implementation = operators.load(name), operators.implementation(name, "block")
+        problem, target = operator.problem(), gpu("sm_90a")
+        config = implementation.default(problem, target.arch)
+        assert implementation.declared
+        assert broken(operator, implementation, problem, config, target) == ()
+
+
+def search_of(name: str, place: Path) -> str:
+    """What a search prints that finds nothing."""
+    options = ["--gpu", "sm_80", "--budget", "2", "--quiet", "--db", place / "tuner.db", "--report", place / "r.html"]
+    done = CliRunner().invoke(build(), ["search", name, *map(str, options)])
+    assert done.exit_code == 1, done.output
+    return done.output
+
+
+def test_a_search_that_finds_nothing_says_why_with_the_compilers_words(tmp_path: Path) -> None:
+    with own_operator(tmp_path, ("block.cu.jinja", "Vector result;", "Vector result")) as name:
+        assert re.search(r"2 failed +compile: kernel\.cu\(\d+\): error: expected a \";\"", search_of(name, tmp_path))
+
+
+def test_a_search_warns_of_promises_that_are_not_kept(tmp_path: Path) -> None:
+    edits = ("block.cu.jinja", "{{ vector }}", "1"), ("block.cu.jinja", "Vector result;", "Vector result")
+    with own_operator(tmp_path, *edits) as name:
+        warning = "warning: block: block.cu.jinja never reads vector: a search would try equal kernels"
+        assert warning in search_of(name, tmp_path)
+
+
+def test_an_operator_that_is_broken_is_listed_beside_the_others(tmp_path: Path) -> None:
+    with own_operator(tmp_path, ("operator.py", "OPERATOR = ", "OP = ")) as name:
+        shown = CliRunner().invoke(build(), ["operators"]).stdout
+    assert f"{name}: broken: {name}/operator.py must define OPERATOR" in shown
+    assert "\nkda: " in shown

@@ -1,0 +1,64 @@
+"""`tuner verify`: is a config right, and does its implementation keep its promises?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tuner import check
+from tuner.cli.inspect import about, choose, describe, refuse
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
+from tuner.errors import NoValidConfigError
+from tuner.operator import Operator, to_fields
+from tuner.promises import broken
+from tuner.result import Verdict
+
+
+def verify_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption = "sm_80",
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    checked: Annotated[
+        bool, typer.Option("--checked/--plain", help="look for races and uninitialised reads too")
+    ] = True,
+    thorough: Annotated[bool, typer.Option(help="every mode on every edge case")] = False,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a config on the emulator over the operator's edge cases and judge it against float64."""
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    refuse(chosen)
+    modes = check.PLAIN + (check.CHECKED if checked else ())
+    data = to_fields(chosen.problem), to_fields(chosen.config)
+    job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
+    with check.Checker(workers=1) as checker:
+        ((_, verdict),) = checker.check_many([job])
+    promises = broken(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    if as_json:
+        ok = verdict.ok and not promises
+        emit_json({**about(chosen), "ok": ok, **asdict(verdict), "broken": promises})
+    else:
+        describe(chosen)
+        _print_verdict(verdict, promises)
+    if not verdict.ok or promises:
+        raise NoValidConfigError(verdict.reason or promises[0])
+
+
+def _print_verdict(verdict: Verdict, promises: Sequence[str]) -> None:
+    for done in verdict.checks:
+        typer.echo(f"  ran {done}")
+    names = ("output", "RMSE ratio", "limit", "largest error", "limit ")
+    rows = [
+        (e.name, f"{e.rmse_ratio:.3g}", f"{e.limit:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}")
+        for e in verdict.errors
+    ]
+    table("errors against float64, the worst over all cases", names, rows, right=names[1:])
+    for finding in verdict.findings:
+        typer.echo(f"  FOUND {finding}")
+    for each in promises:
+        typer.echo(f"  BROKEN {each}")
+    typer.echo("ok" if verdict.ok and not promises else "WRONG")
