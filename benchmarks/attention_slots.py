@@ -30,6 +30,7 @@ KERNELS = (  # operator, implementation, arch, sizes
     ("flash_attention", "split_keys", "sm_80", DECODING),
     ("flash_attention", "split_keys", "sm_90a", DECODING),
     ("flash_attention_backward", "mma_sync", "sm_90a", {}),
+    ("flash_attention_backward", "wgmma", "sm_90a", {}),
 )
 MATRIX = ("HMMA", "HGMMA")
 COLUMNS = ("mma", "shared", "mufu", "fma", "alu", "uniform", "copy", "lanes", "order", "control")

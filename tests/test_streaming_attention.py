@@ -1,6 +1,7 @@
 """streaming_attention: its definition, the counts of its loops, and its kernels on the emulator and through NVRTC."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import chain, product
 from typing import Any
@@ -20,13 +21,8 @@ from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as dense
 from tuner.operators.streaming_attention import mma_sync_config, split_keys
-from tuner.operators.streaming_attention.operator import (
-    Problem,
-    attended_keys,
-    attends,
-    slots,
-    streaming_attention,
-)
+from tuner.operators.streaming_attention.operator import streaming_attention
+from tuner.operators.streaming_attention.problem import Problem, attended_keys, attends, slots
 from tuner.operators.streaming_attention.visits import Keys, Walks
 from tuner.records import Snapshot
 from tuner.render import render
@@ -38,7 +34,7 @@ OPERATOR = operators.load("streaming_attention")
 NAIVE, MMA_SYNC, SPLIT_KEYS = (
     operators.implementation("streaming_attention", name) for name in ("naive", "mma_sync", "split_keys")
 )
-HEAD_DIMS = (8, 40, 64, 72, 128, 256)
+HEAD_DIMS = (8, 40, 64, 104, 128, 256)
 H200 = gpu("H200")
 REVERSE = Mode(True, "reverse", "early")
 
@@ -53,15 +49,18 @@ BASE = mma_sync_config.Config(
     q_in_registers=False,
     swizzle=True,
     lazy_rescale=False,
-    skip_steps=True,
+    narrow=16,
+    packed_heads=1,
 )
 SPLIT = split_keys.Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
-# Tiles wider and narrower than windows, every way of skipping, warps that share rows, Q in all its places.
+# Tiles wider and narrower than windows, with and without narrow spans, warps that share rows, Q in all its places.
 CASES: dict[str, tuple[int, Any, Any]] = {
-    "d8_whole_tiles": (8, MMA_SYNC, replace(BASE, skip_steps=False, stages=3)),
-    "d40_wide_tiles": (40, MMA_SYNC, replace(BASE, BN=128, lazy_rescale=True)),
+    "d8_whole_tiles": (8, MMA_SYNC, replace(BASE, narrow=0, stages=3)),
+    "d40_wide_tiles": (40, MMA_SYNC, replace(BASE, BN=128, narrow=32, lazy_rescale=True)),
     "d72_query_through_the_ring": (72, MMA_SYNC, replace(BASE, BN=48, q_in_registers=True, smem_budget=14336)),
-    "d128_two_warps_share_rows": (128, MMA_SYNC, replace(BASE, BM=32, BN=64, d_warps=2)),
+    "d40_packed_heads": (40, MMA_SYNC, replace(BASE, packed_heads=4)),
+    "d72_packed_pairs": (72, MMA_SYNC, replace(BASE, BM=128, narrow=0, packed_heads=2, lazy_rescale=True)),
+    "d128_two_warps_share_rows": (128, MMA_SYNC, replace(BASE, BM=32, BN=64, narrow=32, d_warps=2)),
     "d256_padded": (256, MMA_SYNC, replace(BASE, swizzle=False, BM=32, warps=2)),
     "d8_split": (8, SPLIT_KEYS, replace(SPLIT, splits=4, BM=32)),
     "d40_one_split": (40, SPLIT_KEYS, replace(SPLIT, warps=4, stages=3)),
@@ -144,6 +143,27 @@ def test_a_rolling_cache_gives_what_all_keys_give(room: int) -> None:
     assert np.array_equal(OPERATOR.reference(kept, every)["o"], OPERATOR.reference(rolling, cached)["o"])
 
 
+def test_a_ragged_cache_that_rolls_has_slots_for_all_that_is_attended() -> None:
+    with pytest.raises(UsageError, match="slots 20: 2 queries with window 16 and 4 sinks attend 21 keys"):
+        Problem(rolling=True, ragged=True, seq_q=2, slots=20, window=16, sinks=4)
+    assert Problem(rolling=True, ragged=True, seq_q=2, window=16, sinks=4).slots == 21
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+def test_each_sequence_of_a_ragged_batch_is_as_if_it_were_alone(rolling: bool) -> None:
+    sizes = {"head_dim": 8, "heads": 2, "seq_q": 3, "slots": 30, "window": 7, "sinks": 4, "rolling": rolling}
+    problem = Problem(ragged=True, batch=3, **sizes)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(4), "normal")
+    lengths = arrays["cache_seqlens"].tolist()
+    outputs = OPERATOR.reference(problem, arrays)
+    assert lengths[-1] == 0 and not outputs["o"][-1].any() and (outputs["lse"][-1] == -np.inf).all()
+    for b, length in enumerate(lengths[:-1]):
+        alone = replace(problem, ragged=False, batch=1, seq_k=length, slots=30 if rolling else length)
+        one = {name: arrays[name][b : b + 1, : alone.slots] for name in ("k", "v")} | {"q": arrays["q"][b : b + 1]}
+        expected = OPERATOR.reference(alone, one)
+        assert all(np.array_equal(outputs[name][b : b + 1], expected[name]) for name in expected)
+
+
 def test_positions_wrap_around_behind_the_sinks() -> None:
     problem = Problem(rolling=True, seq_q=1, seq_k=9, slots=5, window=3, sinks=2)
     assert slots(problem).tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 2]
@@ -190,33 +210,34 @@ def test_tiles_hold_every_attended_key_once_and_none_of_them_is_idle() -> None:
         walks = Walks(Keys.of(problem, BM, blocks), BN)
         for block in range(blocks):
             attended = np.flatnonzero(attends(problem)[block * BM : (block + 1) * BM].any(axis=0))
-            sinks, begin = int(walks.sink_tiles[block]), int(walks.window_begin[block])
-            first = [i * BN if i < sinks else begin + (i - sinks) * BN for i in range(int(walks.tiles[block]))]
-            held = [[key for key in attended if start <= key < start + BN] for start in first]
+            held = [[key for key in attended if key in tile] for tile in tiles(walks, block)]
             assert sorted(chain.from_iterable(held)) == attended.tolist()
             assert all(held)
 
 
-@pytest.mark.parametrize("unit", [16, 48])
-def test_warps_visit_the_steps_in_which_one_of_their_rows_attends_a_key(unit: int) -> None:
+@pytest.mark.parametrize("narrow", [16, 32])
+def test_a_warp_takes_a_narrow_span_where_it_holds_all_that_its_rows_attend(narrow: int) -> None:
     rng = np.random.default_rng(6)
     for _ in range(40):
         problem, rows = random_problem(rng), 16 * int(rng.integers(1, 3))
         blocks = -(-problem.seq_q // (4 * rows))
-        walks = Walks(Keys.of(problem, 4 * rows, blocks), 48)
-        parts = Keys.of(problem, rows, 4 * blocks)
-        assert walks.visited(parts, unit) == sum(
-            attends(problem)[part * rows : (part + 1) * rows, start : start + unit].any()
-            for part in range(4 * blocks)
-            for start in steps(walks, part // 4, unit)
-        )
+        walks = Walks(Keys.of(problem, 4 * rows, blocks), 64)
+        widths: Counter[int] = Counter()
+        for part in range(4 * blocks):
+            attended = np.flatnonzero(attends(problem)[part * rows : (part + 1) * rows].any(axis=0))
+            for tile in tiles(walks, part // 4):
+                keys = [key - tile[0] for key in attended if key in tile]
+                if keys:
+                    first = min(keys[0] // 16 * 16, 64 - narrow)
+                    widths[narrow if keys[-1] < first + narrow else 64] += 1
+        assert walks.spans(Keys.of(problem, rows, 4 * blocks), narrow) == (widths[64], widths[narrow])
 
 
-def steps(walks: Walks, block: int, unit: int) -> list[int]:
-    """The first key of each step of `unit` keys of a block's tiles."""
-    sinks, begin = int(walks.sink_tiles[block]) * walks.BN, int(walks.window_begin[block])
-    tiles = int(walks.tiles[block] - walks.sink_tiles[block])
-    return [*range(0, sinks, unit), *range(begin, begin + tiles * walks.BN, unit)]
+def tiles(walks: Walks, block: int) -> list[range]:
+    """The keys of each tile that a block visits."""
+    prefix, begin, end = (int(each[block]) for each in (walks.keys.prefix, walks.window_begin, walks.keys.last + 1))
+    firsts = (*range(0, prefix, walks.BN), *range(begin, end, walks.BN))
+    return [range(first, min(first + walks.BN, prefix) if first < prefix else first + walks.BN) for first in firsts]
 
 
 @pytest.mark.parametrize("case", ["d8_whole_tiles", "d72_query_through_the_ring", "d8_split", "d40_one_split"])
@@ -241,11 +262,11 @@ def test_twice_the_length_is_twice_the_work(window: int) -> None:
     assert mma(4096) - first == mma(6144) - mma(4096) == (mma(131072) - first) / 63
 
 
-def test_a_warp_multiplies_its_window_and_sinks_and_less_than_two_steps_more() -> None:
+def test_a_warp_multiplies_its_window_and_sinks_and_less_than_two_narrow_spans_more() -> None:
     long = Problem(head_dim=64, batch=1, heads=1, seq_q=65536, window=64, sinks=4)
     executed = MMA_SYNC.work(long, BASE, H200)[0].mma * 4096 / (4 * 64)  # pairs of queries and keys
     assert executed / long.seq_q == pytest.approx(64 + 16 + 16, rel=1e-3)
-    whole = MMA_SYNC.work(long, replace(BASE, skip_steps=False), H200)[0].mma * 4096 / (4 * 64)
+    whole = MMA_SYNC.work(long, replace(BASE, narrow=0), H200)[0].mma * 4096 / (4 * 64)
     assert whole / long.seq_q == pytest.approx(32 + 96, rel=1e-2)
 
 
@@ -277,6 +298,26 @@ def test_a_rolling_cache_is_read_in_the_order_of_positions(implementation: Any, 
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize("case", ["naive", "naive rolling", "split_keys", "split_keys rolling", "mma_sync"])
+def test_a_ragged_batch_comes_out_right(case: str) -> None:
+    name, _, rolling = case.partition(" ")
+    implementation = operators.implementation("streaming_attention", name)
+    problem = Problem(head_dim=8 if name == "naive" else 40, ragged=True, rolling=bool(rolling))
+    config = implementation.default(problem, ARCHES["sm_80"])
+    verdict = check(Job("streaming_attention", name, to_fields(problem), to_fields(config)))
+    assert verdict.ok, verdict.reason
+
+
+def test_lengths_that_no_cache_has_count_as_the_nearest() -> None:
+    problem = Problem(head_dim=8, heads=1, batch=2, seq_q=2, slots=20, window=7, sinks=4, ragged=True)
+    full = OPERATOR.inputs(replace(problem, ragged=False), np.random.default_rng(5), "normal")
+    wrong, nearest = (full | {"cache_seqlens": np.array(each, np.int32)} for each in ([-1, 21], [0, 20]))
+    for implementation, config in ((SPLIT_KEYS, SPLIT), (MMA_SYNC, BASE), (NAIVE, NAIVE.config(32, 8))):
+        outputs, happened = emulator.run(OPERATOR, implementation, problem, config, wrong, Mode(checked=True))
+        assert not happened.findings
+        assert all(error.ok for error in errors(OPERATOR, problem, nearest, outputs))
+
+
 @pytest.mark.parametrize("D", [8, 72])
 def test_the_naive_kernel_serves_fp32(D: int) -> None:
     problem = Problem(head_dim=D, dtype=DType.FP32)
@@ -294,6 +335,51 @@ def test_hostile_inputs_come_out_right(kind: str, case: str) -> None:
     arrays, outputs, happened = run(implementation, problem, config, Mode(), kind)
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+@pytest.mark.parametrize("case", ["narrow", "packed", "split"])
+def test_edges_next_to_those_of_tiles_come_out_right(case: str) -> None:
+    implementation, config = {
+        "narrow": (MMA_SYNC, replace(BASE, BN=64, narrow=32)),
+        "packed": (MMA_SYNC, replace(BASE, packed_heads=2)),
+        "split": (SPLIT_KEYS, SPLIT),
+    }[case]
+    rng = np.random.default_rng(9)
+    near = np.array([16, 32, 64])
+    for _ in range(16):
+        window, seq_k = (int(rng.choice(near) + rng.integers(-1, 2)) for _ in range(2))
+        sinks, more = int(rng.integers(0, 48)), int(rng.integers(0, 80))
+        sizes = {"heads": 2, "kv_heads": 1, "seq_q": seq_k, "seq_k": seq_k + more, "window": window, "sinks": sinks}
+        problem = Problem(head_dim=8, **sizes)
+        arrays, outputs, _ = run(implementation, problem, config, Mode(), "equal_keys")
+        assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs)), problem
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "packed_heads"), [(8, 1, 8), (12, 2, 4), (6, 2, 8), (3, 3, 2)])
+def test_heads_are_packed_as_far_as_their_number_has_the_power_of_two(
+    heads: int, kv_heads: int, packed_heads: int
+) -> None:
+    problem = Problem(head_dim=40, batch=2, heads=heads, kv_heads=kv_heads, seq_q=37, seq_k=90, window=20, sinks=3)
+    config = replace(BASE, BM=128, packed_heads=packed_heads)
+    arrays, outputs, happened = run(MMA_SYNC, problem, config, Mode(checked=True))
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+    (counted,), (work,) = (
+        by_launch(happened, MMA_SYNC.plan(problem, config)),
+        MMA_SYNC.work(problem, config, H200),
+    )
+    assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
+    assert work.l2_bytes == global_bytes(counted)
+    assert counted.bank_conflicts == 0
+
+
+def test_packed_heads_read_keys_once_and_multiply_fewer_of_them() -> None:
+    long = Problem(head_dim=128, heads=8, kv_heads=1, seq_q=65536, window=128, sinks=4)
+    config = MMA_SYNC.default(long, ARCHES["sm_90a"])
+    packed, alone = (MMA_SYNC.work(long, replace(config, packed_heads=heads), H200)[0] for heads in (8, 1))
+    assert config.packed_heads == 8
+    assert packed.l2_bytes < 0.72 * alone.l2_bytes
+    assert packed.mma / alone.mma == pytest.approx(160 / 176, rel=2e-3)
 
 
 def test_equal_keys_count_the_attended_ones() -> None:
@@ -328,14 +414,34 @@ def test_decoding_over_a_rolling_cache_gives_what_one_call_over_all_positions_gi
             np.testing.assert_allclose(step[0, 0].astype(float), whole[0, position].astype(float), atol=2e-3)
 
 
+@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
+def test_one_call_decodes_sequences_of_different_lengths_and_serves_the_next_step_too() -> None:
+    at, rng = Dispatcher(Snapshot({}, ())), np.random.default_rng(8)
+    q, k, v = (rng.standard_normal((2, 12, heads, 16)).astype(np.float16) for heads in (4, 2, 2))
+    whole, _ = at.call("streaming_attention", q, k, v, window=5, sinks=2)
+    for lengths in ([3, 12], [4, 9]):
+        ends = np.array(lengths, np.int32)
+        query = q[np.arange(2), ends - 1][:, None]
+        step, _ = at.call("streaming_attention", query, k, v, window=5, sinks=2, cache_seqlens=ends)
+        np.testing.assert_allclose(step[:, 0].astype(float), whole[np.arange(2), ends - 1].astype(float), atol=2e-3)
+
+
+def test_the_call_refuses_a_cache_told_in_two_ways_or_not_at_all() -> None:
+    q = np.zeros((1, 1, 1, 8), np.float16)
+    with pytest.raises(UsageError, match="seq_k 3 and cache_seqlens: give one of them"):
+        streaming_attention(q, q, q, window=1, seq_k=3, cache_seqlens=np.ones(1, np.int32))
+    with pytest.raises(UsageError, match="rolling=True: give seq_k or cache_seqlens"):
+        streaming_attention(q, q, q, window=1, rolling=True)
+
+
 @pytest.mark.slow
 def test_defaults_never_spill() -> None:
-    """Every head_dim on every arch; dtypes, caches and arches for split_keys are dealt out."""
+    """Every head_dim on every arch; dtypes, caches, groups of heads and arches for split_keys are dealt out."""
     jobs = []
     for i, (D, arch) in enumerate(product(HEAD_DIMS, ARCHES.values())):
         dtype = (DType.BF16, DType.FP16)[i // 2 % 2]
         for implementation, rolling in ((MMA_SYNC, False), (SPLIT_KEYS, i % 4 > 1))[: 1 + (i + i // 6) % 2]:
-            problem = Problem(head_dim=D, dtype=dtype, rolling=rolling)
+            problem = Problem(head_dim=D, dtype=dtype, rolling=rolling, kv_heads=(4, 32)[(i + i // 12) % 2])
             config = implementation.default(problem, arch)
             assert implementation.space(problem, arch).refusal(config) is None
             jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))

@@ -2,6 +2,7 @@
 #pragma once
 #include "flash_attention/ring.cuh"
 #include "flash_attention/softmax.cuh"
+#include "flash_attention/span.cuh"
 #include "flash_attention/tile.cuh"
 
 // A block's rows of Q in global memory, of which `count` exist.
@@ -38,9 +39,10 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
 // r_o = the sum of P V over the tiles of keys that the ring brings, with maxima and sums in `state`; in the end the
 // threads that share the ring may use its memory. `scale` is in base 2. QueryRows loads Q as BlockRows does. Mask tells
 // what a warp attends of a tile:
-//   visits(key)        the steps to visit, like EveryStep, in the tile that begins at `key`
-//   all(key, count)    whether every row of the warp attends all of `count` keys
-//   hide(r_s, key)     makes -inf of scores of keys that a row does not attend; the lane's keys begin at `key`
+//   kNarrow     how many keys a narrow span has; 0 where there is none
+//   span(key)   the Span of the tile that begins at `key`
+//   hide(r_s, key, begin, column)   makes -inf of scores of keys that a row does not attend; r_s begins with the key
+//                                   `begin` of the tile at `key`, the lane's scores `column` later
 template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Ring, class Mask>
 __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                        unsigned char* smem, QueryRows const& rows, float scale, Ring& ring,
@@ -48,7 +50,7 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
   using T = typename Tile::T;
   using Layout = typename Tile::Layout;
   using LayoutP = typename Tile::LayoutP;
-  constexpr int kM = Tile::kM, kKeys = Tile::kKeys;
+  constexpr int kM = Tile::kM;
   uint32_t const s_tiles = shared_address(smem), s_query = s_tiles + Tile::kQuery;
   uint32_t query = s_query + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
   LaneOffsets<Layout> const lane(at.lane, 2 * at.part);
@@ -60,23 +62,26 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
   clear(r_o);
   reset(state);
   for (int tile = 0; tile < ring.source.walk.tiles; ++tile) {
-    uint32_t r_p[kKeys / 16][kM][4];
-    int const key = ring.source.walk.key(tile), part_key = key + at.part * kKeys;
-    auto const visits = mask.visits(key);
-    uint32_t const s_k = ring.acquire(false) + at.part * kKeys * Layout::kRowBytes;
-    if (visits) {
-      float r_s[kM][kKeys / 8][4], peak[kM][2];
-      auto const mine = [&](int step) { return visits(at.part * kKeys / 16 + step); };
-      scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k, lane, mine);
-      if (!mask.all(part_key, kKeys)) mask.hide(r_s, part_key + at.lane % 4 * 2);
+    uint32_t r_p[Tile::kKeys / 16][kM][4];
+    int const key = ring.source.walk.key(tile);
+    Span const span = mask.span(key);
+    uint32_t const s_k = ring.acquire(false);
+    on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {
+      constexpr int kMine = decltype(keys)::value / Tile::kParts;
+      int const mine = first + at.part * kMine;
+      float r_s[kM][kMine / 8][4], peak[kM][2];
+      scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k + mine * Layout::kRowBytes, lane);
+      mask.hide(r_s, key, mine, at.lane % 4 * 2);
       row_max(peak, r_s);
       reduce_parts<Tile, false>(peak, smem, at);
       raise_max<kLazyRescale>(state, r_o, peak, scale);
-      exponentiate<T>(r_p, state, r_s, scale, mine);
-      share_p<Tile>(smem, r_p, at);
-    }
+      exponentiate<T>(r_p, state, r_s, scale);
+      share_p<Tile, kMine>(smem, r_p, at);
+    });
     uint32_t const s_v = ring.acquire(true);
-    if (visits) accumulate_tile<Tile>(r_o, r_p, p, s_v + lane.v, visits);
+    on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {
+      accumulate_keys<Tile, decltype(keys)::value>(r_o, r_p, p, s_v + lane.v + first * Layout::kRowBytes);
+    });
   }
   cp_async_wait<0>();
   ring.source.sync();

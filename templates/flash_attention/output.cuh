@@ -22,42 +22,50 @@ __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o
   }
 }
 
-// The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `rows` of the block's
-// rows exist.
-template <class Tile>
-__device__ __forceinline__ void store_o(typename Tile::T* g_o, int64_t stride, unsigned char const* smem, int rows,
-                                        Place const& at) {
+// A block's rows of a tensor, of which the first `count` exist.
+template <class T>
+struct RowsInTurn {
+  T* data;
+  int64_t stride;
+  int count;
+
+  __device__ __forceinline__ bool has(int row) const { return row < count; }
+  __device__ __forceinline__ T* at(int row) const { return data + row * stride; }
+};
+
+// The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `o` is like RowsInTurn.
+template <class Tile, class Rows>
+__device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, Place const& at) {
   using Layout = typename Tile::Layout;
   for (int i = 32 * at.part + at.lane; i < Tile::kRows * Layout::kChunks; i += 32 * Tile::kParts) {
     int const row = at.warp_row + i / Layout::kChunks, chunk = i % Layout::kChunks;
-    if (row < rows)
-      *reinterpret_cast<uint4*>(g_o + row * stride + chunk * 8) =
+    if (o.has(row))
+      *reinterpret_cast<uint4*>(o.at(row) + chunk * 8) =
           *reinterpret_cast<uint4 const*>(smem + Tile::kQuery + Layout::offset(row, chunk));
   }
 }
 
 // Natural logarithms of the sums of the exponentials; -inf for a row that attended no key.
-template <class Tile>
-__device__ __forceinline__ void store_lse(float* g_lse, RowState<Tile::kM> const& state, int rows,
-                                          Place const& at) {
+template <class Tile, class Rows>
+__device__ __forceinline__ void store_lse(Rows const& lse, RowState<Tile::kM> const& state, Place const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
-    if (at.part == 0 && at.lane % 4 == 0 && row < rows)
-      g_lse[row] = (state.max[i / 2][i % 2] + log2_approx(state.sum[i / 2][i % 2])) * kLn2;
+    if (at.part == 0 && at.lane % 4 == 0 && lse.has(row))
+      *lse.at(row) = (state.max[i / 2][i % 2] + log2_approx(state.sum[i / 2][i % 2])) * kLn2;
   }
 }
 
 // All of it. The block's last use of shared memory is over, and no copy is under way.
-template <class Tile>
-__device__ __forceinline__ void store_rows(typename Tile::T* g_o, int64_t stride, float* g_lse, unsigned char* smem,
+template <class Tile, class RowsOfO, class RowsOfLse>
+__device__ __forceinline__ void store_rows(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                            float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                           int rows, Place const& at) {
+                                           Place const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
   reduce_parts<Tile, true>(state.sum, smem, at);
   normalize<Tile>(smem, r_o, state, at);
   sync_parts<Tile>(at);
-  store_o<Tile>(g_o, stride, smem, rows, at);
-  store_lse<Tile>(g_lse, state, rows, at);
+  store_o<Tile>(o, smem, at);
+  store_lse<Tile>(lse, state, at);
 }

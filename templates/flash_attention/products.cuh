@@ -1,7 +1,6 @@
 // The two products of an attention tile, S = Q Kᵀ and O += P V, for the 16 kM rows of one warp.
 #pragma once
 #include "flash_attention/rows.cuh"
-#include "flash_attention/steps.cuh"
 #include "ldmatrix.cuh"
 #include "mma.cuh"
 #include "opaque.cuh"
@@ -66,12 +65,10 @@ __device__ __forceinline__ void load_query(Query<kM, D>& r_q, uint32_t q) {
 }
 
 // r_s += Q Kᵀ over 16 columns; `k` is this lane's address by chunks_first, at those columns.
-template <class T, class Layout, class Steps, int kM, int kN>
-__device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][4], uint32_t k,
-                                             Steps visited) {
+template <class T, class Layout, int kM, int kN>
+__device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][4], uint32_t k) {
 #pragma unroll
   for (int n = 0; n < kN; n += 2) {
-    if (!visited(n / 2)) continue;
     uint32_t r_k[4];
     ldmatrix<4>(r_k, k + n * 8 * Layout::kRowBytes);
 #pragma unroll
@@ -82,12 +79,10 @@ __device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t c
   }
 }
 // The same over 8 columns; `k` by rows_first.
-template <class T, class Layout, class Steps, int kM, int kN>
-__device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][2], uint32_t k,
-                                            Steps visited) {
+template <class T, class Layout, int kM, int kN>
+__device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][2], uint32_t k) {
 #pragma unroll
   for (int n = 0; n < kN; n += 2) {
-    if (!visited(n / 2)) continue;
     uint32_t r_k[2];
     ldmatrix<2>(r_k, k + n * 8 * Layout::kRowBytes);
 #pragma unroll
@@ -99,20 +94,20 @@ __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t co
 }
 
 // r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q by rows_first; `s_k`: where the warp's keys begin.
-// Unless kQueryInRegisters, r_q is only where Q passes through. Scores of steps that are not visited are 0.
-template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D, class Steps = EveryStep>
+// Unless kQueryInRegisters, r_q is only where Q passes through.
+template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D>
 __device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k,
-                                       LaneOffsets<Layout> const& lane, Steps visited = {}) {
+                                       LaneOffsets<Layout> const& lane) {
   uint32_t const k = s_k + lane.k;
   clear(r_s);
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     if constexpr (!kQueryInRegisters) load_query_step<Layout>(r_q, q, step);
-    multiply_k16<T, Layout>(r_s, r_q.k16[step], Layout::advance(k, 2 * step), visited);
+    multiply_k16<T, Layout>(r_s, r_q.k16[step], Layout::advance(k, 2 * step));
   }
   if constexpr (D % 16 != 0) {
     if constexpr (!kQueryInRegisters) load_query_step<Layout>(r_q, q, D / 16);
-    multiply_k8<T, Layout>(r_s, r_q.k8, s_k + lane.k_tail, visited);
+    multiply_k8<T, Layout>(r_s, r_q.k8, s_k + lane.k_tail);
   }
 }
 

@@ -1,6 +1,5 @@
 // Online softmax in base 2 over tiles of scores in registers: maxima, sums, and the scaling of what came before.
 #pragma once
-#include "flash_attention/steps.cuh"
 #include "math.cuh"
 #include "types.cuh"
 
@@ -73,11 +72,11 @@ __device__ __forceinline__ void raise_max(RowState<kM>& state, float (&r_o)[kM][
     }
 }
 
-// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; adds the unrounded P to the sums. P of steps
-// that are not visited stays undefined.
-template <class T, int kM, int kN, class Steps = EveryStep>
-__device__ __forceinline__ void exponentiate(uint32_t (&r_p)[kN / 2][kM][4], RowState<kM>& state,
-                                             float const (&r_s)[kM][kN][4], float scale, Steps visited = {}) {
+// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each, of which r_p may have room for more; adds the
+// unrounded P to the sums.
+template <class T, int kM, int kN>
+__device__ __forceinline__ void exponentiate(uint32_t (*r_p)[kM][4], RowState<kM>& state, float const (&r_s)[kM][kN][4],
+                                             float scale) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -85,7 +84,6 @@ __device__ __forceinline__ void exponentiate(uint32_t (&r_p)[kN / 2][kM][4], Row
       float const shift = state.max[m][h];
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        if (!visited(n / 2)) continue;
         float const p0 = exp2_approx(fmaf(r_s[m][n][2 * h], scale, -shift));
         float const p1 = exp2_approx(fmaf(r_s[m][n][2 * h + 1], scale, -shift));
         state.sum[m][h] += p0 + p1;

@@ -125,7 +125,7 @@ struct WarpTiles {
 // What a warp attends of its tiles, as attend() asks.
 template <class Split, class Attended>
 struct WarpMask {
-  static constexpr int kM = Split::WarpTile::kM;
+  static constexpr int kM = Split::WarpTile::kM, kNarrow = 0;
 
   Attended attended;
   int limit[2 * kM];  // of the lane's rows
@@ -134,10 +134,9 @@ struct WarpMask {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) limit[i] = attended.limit(rows.query(i * 8 + lane / 4));
   }
-  __device__ __forceinline__ EveryStep visits(int) const { return {}; }
-  __device__ __forceinline__ bool all(int key, int count) const { return attended.all(key, count); }
-  __device__ __forceinline__ void hide(float (&r_s)[kM][Split::BN / 8][4], int key) const {
-    attended.hide(r_s, limit, key);
+  __device__ __forceinline__ Span span(int) const { return Span::whole(); }
+  __device__ __forceinline__ void hide(float (&r_s)[kM][Split::BN / 8][4], int key, int, int column) const {
+    attended.hide(r_s, limit, key, column);
   }
 };
 
@@ -183,8 +182,9 @@ __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum co
 // A block's work. `scale` is in base 2. Attended tells which keys the rows of the block attend, and where these lie:
 //   walk()                the tiles that hold a key which any row attends, as BlockTiles takes them
 //   limit(query)          where the keys of a query end, as `hide` is told
-//   all(key, count)       whether every row attends all of `count` keys
-//   hide(r_s, limit, key) makes -inf of scores of keys that a row does not attend; `limit`: of the lane's rows
+//   hide(r_s, limit, key, column)
+//                         makes -inf of scores of keys that a row does not attend, in the tile at `key`; the lane's
+//                         scores begin `column` later. `limit`: of its rows
 //   slot(key)             the row of K and V that holds a key; kInOrder: the row `key`
 template <class Split, class Attended>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,

@@ -70,30 +70,30 @@ __device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsign
   }
 }
 
-// P of this warp's keys, from registers to the tile that the warps of its rows share. They read it after a barrier.
-template <class Tile>
+// P of this warp's kMine keys, from registers to the tile that the warps of its rows share. They read it after a
+// barrier.
+template <class Tile, int kMine>
 __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4],
                                         Place const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM && Tile::kParts > 1; ++i)
 #pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (Tile::kKeys / 8) + n;
+    for (int n = 0; n < kMine / 8; ++n) {
+      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (kMine / 8) + n;
       uint32_t const offset = Tile::LayoutP::offset(row, chunk) + at.lane % 4 * 4;
       *reinterpret_cast<uint32_t*>(smem + Tile::kP + offset) = r_p[n / 2][i / 2][n % 2 * 2 + i % 2];
     }
 }
 
-// r_o += P V for the steps of a tile of keys that are visited. `p` and `v`: this lane's
-// addresses of the shared P, by rows_first, and of V, at its part of D.
-template <class Tile, class Steps = EveryStep>
-__device__ __forceinline__ void accumulate_tile(float (&r_o)[Tile::kM][Tile::kN][4],
+// r_o += P V for kTaken keys. `p` and `v`: this lane's addresses of the shared P, by rows_first, and of V, at its part
+// of D.
+template <class Tile, int kTaken>
+__device__ __forceinline__ void accumulate_keys(float (&r_o)[Tile::kM][Tile::kN][4],
                                                 uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,
-                                                uint32_t v, Steps visited = {}) {
+                                                uint32_t v) {
   using Layout = typename Tile::Layout;
 #pragma unroll
-  for (int step = 0; step < Tile::BN / 16; ++step) {
-    if (!visited(step)) continue;
+  for (int step = 0; step < kTaken / 16; ++step) {
     if constexpr (Tile::kParts == 1) {
       accumulate<typename Tile::T, Layout, 1>(r_o, r_p[step], v, step * 16 * Layout::kRowBytes);
     } else {

@@ -1,67 +1,93 @@
 // Which keys a query attends: those up to its position that are among the first `sinks` or the last `window`.
 #pragma once
 #include "flash_attention/rows.cuh"
+#include "flash_attention/span.cuh"
+#include "types.cuh"
 
-// What queries at the positions first to last attend, together and each.
+// What queries at the positions first to last attend, together and each: of the keys before `prefix` all up to its
+// position, from there on those in its window. The prefix is the sinks; or all keys, if no window begins behind the
+// sinks.
 struct Keys {
+  static constexpr int kUnlimited = 1 << 30;  // a window that reaches back to key 0 from everywhere
+
   int first, last;  // none of them attends a key where last < 0
-  int window, sinks;
+  int window, prefix;
+
+  __device__ __forceinline__ Keys(int first, int last, int window, int sinks)
+      : first(first), last(last), window(window), prefix(last - window + 1 > sinks ? sinks : max(last + 1, 0)) {}
+  // The same for some of these queries.
+  __device__ __forceinline__ Keys(Keys const& all, int first, int last)
+      : first(first), last(last), window(all.window), prefix(all.prefix) {}
 
   // The first key of any window; the windows together reach from there to `last`.
   __device__ __forceinline__ int begin() const { return max(first - window + 1, 0); }
-  // Whether any query attends any of `count` keys from `key` on.
-  __device__ __forceinline__ bool any(int key, int count) const {
-    return key <= last && (key + count > first - window + 1 || key < sinks);
-  }
-  // Whether every query attends all of them.
-  __device__ __forceinline__ bool all(int key, int count) const {
-    return key + count <= first + 1 && (key > last - window || key + count <= sinks);
-  }
-};
 
-// The keys of queries row to row + rows - 1, as far as they exist.
-__device__ __forceinline__ Keys keys_of(int row, int rows, int seq_q, int seq_k, int window, int sinks) {
-  int const before = seq_k - seq_q;
-  return {row + before, row < seq_q ? min(row + rows, seq_q) - 1 + before : -1, window, sinks};
-}
-
-// The tiles of BN keys that hold an attended key: those of the sinks from key 0 on, then those of the windows from
-// where these begin, or where the tiles of the sinks end. No key is in two tiles.
-template <int BN>
-struct Walk {
-  int tiles, sink_tiles;
-  int begin, window_begin, window_end;  // keys: of the windows; of their tiles
-  int sinks;
-
-  __device__ __forceinline__ explicit Walk(Keys const& keys) {
-    begin = keys.begin();
-    sinks = keys.sinks;
-    sink_tiles = ceil_div(min(sinks, begin), BN);
-    window_begin = max(begin, sink_tiles * BN);
-    window_end = keys.last + 1;
-    tiles = sink_tiles + ceil_div(max(window_end - window_begin, 0), BN);
+  // What to take of the tile of BN keys that begins at `key`, in the prefix or behind it; a narrow span begins at a
+  // multiple of 16.
+  template <int BN, int kNarrow>
+  __device__ __forceinline__ Span span(int key) const {
+    int const begin = key < prefix ? 0 : max(first - window + 1 - key, 0);
+    int const end = min((key < prefix ? min(prefix, last + 1) : last + 1) - key, BN);
+    int const at = min(begin / 16 * 16, BN - kNarrow);
+    return {begin < end, end <= at + kNarrow, at};
   }
-  __device__ __forceinline__ int key(int tile) const {
-    return tile < sink_tiles ? tile * BN : window_begin + (tile - sink_tiles) * BN;
-  }
-  // Past the last key of the tile that anyone attends.
-  __device__ __forceinline__ int end(int tile) const {
-    return tile < sink_tiles && begin >= (tile + 1) * BN ? sinks : window_end;
-  }
-};
 
-// Scores of keys that a query does not attend become -inf. `position`: of the lane's queries, rows 8 i of the tile; its
-// keys begin at `key`.
-template <int kM, int kN>
-__device__ __forceinline__ void mask(float (&r_s)[kM][kN][4], int const (&position)[2 * kM], int key, int window,
-                                     int sinks) {
+  // Scores of keys that a query does not attend become -inf: r_s begins with the key `begin` of the tile at `key`, the
+  // lane's scores `column` later. Its row 8 i is at position[i], and 8 later than the one before it among kNeighbours.
+  template <int kNeighbours, int kM, int kN>
+  __device__ __forceinline__ void hide(float (&r_s)[kM][kN][4], int const (&position)[2 * kM], int key, int begin,
+                                       int column) const {
+    bool const in_prefix = key < prefix;
+    int const stretch = key + begin, end = stretch + 8 * kN;
+    if (in_prefix && end > prefix) hide_from(r_s, prefix - stretch - column);
+    if (end > first + 1 || (!in_prefix && stretch <= last - window))
+      hide_outside<kNeighbours>(r_s, position, in_prefix ? kUnlimited : window, stretch + column);
+  }
+
+ private:
+  // Those of the lane's keys from `end` on.
+  template <int kM, int kN>
+  static __device__ __forceinline__ void hide_from(float (&r_s)[kM][kN][4], int end) {
 #pragma unroll
-  for (int i = 0; i < 2 * kM; ++i) {
-    int const last = position[i] - key, first = last - window + 1, sink_end = sinks - key;
-#pragma unroll
-    for (int e = 0; e < 2 * kN; ++e) {
-      int const j = e / 2 * 8 + e % 2;
-      if (j > last || (j < first && j >= sink_end)) r_s[i / 2][e / 2][i % 2 * 2 + e % 2] = -kInfinity;
+    for (int e = 0; e < 4 * kN * kM; ++e) {
+      int const n = e / 4 % kN;
+      if (n * 8 + e % 2 >= end) r_s[e / 4 / kN][n][e % 4] = -kInfinity;
     }
   }
-}
+  // Those outside of each row's window; the lane's keys begin at `key`. Neighbours, 8 positions apart, share the
+  // comparisons of keys that are 8 apart.
+  template <int kNeighbours, int kM, int kN>
+  static __device__ __forceinline__ void hide_outside(float (&r_s)[kM][kN][4], int const (&position)[2 * kM],
+                                                      int window, int key) {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) {
+      int const last = position[i] - key, first = last - window + 1;
+#pragma unroll
+      for (int e = 0; e < 2 * kN; ++e) {
+        int const j = e / 2 * 8 + e % 2 - i % kNeighbours * 8;
+        if (j > last || j < first) r_s[i / 2][e / 2][i % 2 * 2 + e % 2] = -kInfinity;
+      }
+    }
+  }
+};
+
+// The tiles of BN keys that hold an attended key: those of the prefix from key 0 on, then those of the windows from where
+// these begin, or where the prefix ends. No key is in two tiles.
+template <int BN>
+struct Walk {
+  int tiles, prefix_tiles;
+  int prefix, window_begin, window_end;  // keys
+
+  __device__ __forceinline__ explicit Walk(Keys const& keys)
+      : prefix_tiles(ceil_div(keys.prefix, BN)),
+        prefix(keys.prefix),
+        window_begin(max(keys.begin(), keys.prefix)),
+        window_end(keys.last + 1) {
+    tiles = prefix_tiles + ceil_div(max(window_end - window_begin, 0), BN);
+  }
+  __device__ __forceinline__ int key(int tile) const {
+    return tile < prefix_tiles ? tile * BN : window_begin + (tile - prefix_tiles) * BN;
+  }
+  // Past the last key of the tile that anyone attends.
+  __device__ __forceinline__ int end(int tile) const { return tile < prefix_tiles ? prefix : window_end; }
+};

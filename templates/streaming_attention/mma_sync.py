@@ -1,20 +1,31 @@
 """streaming_attention on mma.sync (sm_80 and up): flash_attention's tiles, as far as they hold a key."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan
-from tuner.space import Space
+from tuner.space import Constraint, Space
 
 from ..flash_attention import mma_sync as dense
-from ..flash_attention.mma_sync_config import q_in_ring, smem_bytes
+from ..flash_attention.mma_sync_config import q_in_ring, register_estimate, smem_budgets, smem_bytes
 from ..flash_attention.operator import Problem as DenseProblem
-from .mma_sync_config import Config
+from .mma_sync_config import Config, packed
 from .mma_sync_work import work
-from .operator import Problem
+from .optional import with_lengths
+from .problem import Problem
 
 ENTRY = "streaming_attention_mma_sync"
+
+
+CONSTRAINTS = (
+    Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
+    Constraint("P V takes 16 keys a step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+    Constraint("packed heads have whole mma tiles of 16 rows", lambda c: 16 * c.packed_heads <= c.BM),
+    Constraint(
+        "rows of packed heads are told apart by their bits", lambda c: (c.packed_heads == 1) | (c.BM & (c.BM - 1) == 0)
+    ),
+)
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -28,27 +39,51 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    """flash_attention's for the same head_dim, each with and without skipping."""
+    """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
     tiles = dense.space(_dense(problem), arch)
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
-    return Space(Config, {**choices, "skip_steps": (True, False)}, tiles.constraints)
+    return Space(
+        Config,
+        {**choices, "narrow": (0, 16, 32, 64), "packed_heads": _packs(problem)},
+        (*tiles.constraints, *CONSTRAINTS),
+    )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     D = problem.head_dim
-    grid = (-(-problem.seq_q // config.BM), problem.heads, problem.batch)
+    heads = packed(problem, config)
+    grid = (-(-problem.seq_q // (config.BM // heads)), problem.heads // heads, problem.batch)
     smem = int(smem_bytes(D, config))
-    return Plan(
+    plan = Plan(
         launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
         constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
     )
+    return with_lengths(problem, plan)
+
+
+_REGISTERS = 196  # flash_attention's default with a higher estimate spills with the masks here
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with skipping."""
-    tile = asdict(dense.default(_dense(problem), arch))
-    del tile["heavy_first"]
-    return Config(**tile, skip_steps=True)
+    """flash_attention's for the same head_dim, with narrow spans of half a tile.
+
+    Heads are packed where that shortens the walk in steps of 16 keys, and not only the reads of K and V.
+    """
+    D, tile = problem.head_dim, dense.default(_dense(problem), arch)
+    if register_estimate(D, tile) > _REGISTERS and tile.BN > 32:
+        tile = replace(tile, BN=32)
+        fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
+        tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+    heads = max(each for each in _packs(problem) if each == 1 or (tile.BN == 32 and 16 * each <= tile.BM))
+    fields = asdict(tile)
+    del fields["heavy_first"]
+    return Config(**fields, narrow=tile.BN // 2, packed_heads=heads)
+
+
+def _packs(problem: Problem) -> tuple[int, ...]:
+    """Powers of two, up to 8, of the query heads of a KV head."""
+    group = problem.heads // problem.kv_heads
+    return tuple(heads for heads in (1, 2, 4, 8) if group % heads == 0)
 
 
 def _dense(problem: Problem) -> DenseProblem:

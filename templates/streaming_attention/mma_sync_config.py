@@ -1,11 +1,13 @@
-"""What mma_sync is free to choose: flash_attention's tiles, and how closely the edges of a window are followed."""
+"""What mma_sync is free to choose: flash_attention's tiles, how closely the edges of a window are followed, and
+whether query heads share a block's rows."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BM: int  # rows of Q a block
+    BM: int  # rows a block: queries times packed heads
     BN: int  # keys a tile
     warps: int
     d_warps: int  # warps that share their rows: each multiplies a part of the keys, then a part of D
@@ -15,8 +17,17 @@ class Config:
     q_in_registers: bool  # or read again from shared memory for each tile
     swizzle: bool  # chunks of a row permuted, or rows padded to an odd number of chunks
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
-    skip_steps: bool  # a warp leaves out the steps of 16 keys of a tile that none of its rows attends
+    narrow: int  # keys that a warp takes of a tile where it attends no others; 0: always the whole tile
+    packed_heads: (
+        int  # query heads of a KV head that share a block's rows, as far as their number has this power of two
+    )
 
     @property
     def rows_per_warp(self) -> int:
         return self.BM * self.d_warps // self.warps
+
+
+def packed(problem: Any, config: Config) -> int:
+    """Query heads that share a block's rows: the choice, or what heads / kv_heads has of that power of two."""
+    group: int = problem.heads // problem.kv_heads
+    return min(config.packed_heads, group & -group)

@@ -1,25 +1,42 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Work
 
 from ..flash_attention.mma_sync_work import Visits, work_of_visits
-from .mma_sync_config import Config
-from .operator import Problem, cost
+from .mma_sync_config import Config, packed
+from .operator import cost
+from .problem import Problem
 from .visits import Keys, Walks
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A problem as work_of_visits reads it, with rows in the place of queries: packed heads count as one."""
+
+    batch: int
+    heads: int
+    seq_q: int
+    head_dim: int
+
+
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return (work_of_visits(problem, config, visits(problem, config), cost(problem)),)
+    heads = packed(problem, config)
+    rows = Rows(problem.batch, problem.heads // heads, problem.seq_q * heads, problem.head_dim)
+    return (work_of_visits(rows, config, visits(problem, config), cost(problem)),)
 
 
 def visits(problem: Problem, config: Config) -> Visits:
-    """Of one head. Their number grows as T · (sinks + window)."""
-    blocks, groups = -(-problem.seq_q // config.BM), config.BM // config.rows_per_warp
-    walks = Walks(Keys.of(problem, config.BM, blocks), config.BN)
-    of_groups = Keys.of(problem, config.rows_per_warp, blocks * groups)
-    tiles = walks.visited(of_groups, config.BN)
-    steps = walks.visited(of_groups, 16) if config.skip_steps else tiles * config.BN // 16
-    return Visits(walks.tiles, tiles, steps, int(np.sum(walks.keys_read)))
+    """Of one head, or of those that are packed. Their number grows as T · (sinks + window)."""
+    queries = config.BM // packed(problem, config)  # a block's of each head
+    of_warp = min(config.rows_per_warp, queries)
+    blocks, parts = -(-problem.seq_q // queries), queries // of_warp
+    walks = Walks(Keys.of(problem, queries, blocks), config.BN)
+    spans = walks.spans(Keys.of(problem, of_warp, blocks * parts), config.narrow)
+    whole, narrow = (count * (config.BM // config.rows_per_warp // parts) for count in spans)
+    steps = (whole * config.BN + narrow * config.narrow) // 16
+    return Visits(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))

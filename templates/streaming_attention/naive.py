@@ -9,14 +9,16 @@ from tuner.operator import Implementation, Plan, Work
 
 from ..flash_attention import naive as dense
 from ..flash_attention.naive import Config
-from .operator import Problem, attended_keys, cost
+from .operator import cost
+from .optional import with_lengths
+from .problem import Problem, attended_keys
 
 ENTRY = "streaming_attention_naive"
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
-    return Plan((replace(launch, entry=ENTRY),), {})
+    return with_lengths(problem, Plan((replace(launch, entry=ENTRY),), {}))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

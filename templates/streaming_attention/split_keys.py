@@ -8,12 +8,14 @@ from tuner.operator import Implementation, Plan, Work
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.split_keys_config import Config
 from ..flash_attention.split_keys_work import Walked, work_of_walks
-from .operator import Problem, cost
+from .operator import cost
+from .optional import with_lengths
+from .problem import Problem
 from .visits import Keys, Walks
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return shared.plan(problem, config, "streaming_attention")
+    return with_lengths(problem, shared.plan(problem, config, "streaming_attention"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -6,9 +6,7 @@ import numpy as np
 
 from tuner.operator import Array
 
-from .operator import Problem
-
-_NO_LIMIT = 1 << 40
+from .problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +34,10 @@ class Keys:
         """The first key of any window."""
         return np.maximum(self.first - self.window + 1, 0)
 
-    def count(self, start: Array, unit: int, limit: Array) -> Array:
-        """Of the `limit` units of `unit` keys from `start` on, those with an attended key."""
-        end = np.clip((self.last - start) // unit + 1, 0, limit)
-        of_sinks = np.clip(-((start - self.sinks) // unit), 0, end)
-        of_window = np.clip((self.first - self.window + 1 - start) // unit, 0, end)
-        return of_sinks + end - np.maximum(of_sinks, of_window)
+    @property
+    def prefix(self) -> Array:
+        """Keys that every query attends up to its position: the sinks, or all if no window begins behind them."""
+        return np.where(self.last - self.window + 1 > self.sinks, self.sinks, np.maximum(self.last + 1, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +48,42 @@ class Walks:
     BN: int
 
     @property
-    def sink_tiles(self) -> Array:
-        return -(-np.minimum(self.keys.sinks, self.keys.begin) // self.BN)
+    def prefix_tiles(self) -> Array:
+        return -(-self.keys.prefix // self.BN)
 
     @property
     def window_begin(self) -> Array:
-        return np.maximum(self.keys.begin, self.sink_tiles * self.BN)
+        return np.maximum(self.keys.begin, self.keys.prefix)
 
     @property
     def tiles(self) -> Array:
-        window = np.maximum(self.keys.last + 1 - self.window_begin, 0)
-        return self.sink_tiles + -(-window // self.BN)
+        return self.prefix_tiles + -(-self._window_keys // self.BN)
 
     @property
     def keys_read(self) -> Array:
         """Rows of K that are copied, without those that become zeros."""
-        sink_end = self.sink_tiles * self.BN
-        of_sinks = np.minimum(np.where(self.keys.begin >= sink_end, self.keys.sinks, self.keys.last + 1), sink_end)
-        return of_sinks + np.maximum(self.keys.last + 1 - self.window_begin, 0)
+        return self.keys.prefix + self._window_keys
 
-    def visited(self, queries: Keys, unit: int) -> int:
-        """Units of `unit` keys of these tiles that parts of their queries attend; `queries` are the parts, in order."""
+    @property
+    def _window_keys(self) -> Array:
+        return np.maximum(self.keys.last + 1 - self.window_begin, 0)
+
+    def spans(self, queries: Keys, narrow: int) -> tuple[int, int]:
+        """How many whole tiles and narrow spans parts of these queries take; `queries` are the parts, in order."""
         parts = len(queries.first) // len(self.keys.first)
-        sink_units = np.repeat(self.sink_tiles * (self.BN // unit), parts)
-        of_sinks = queries.count(np.zeros_like(sink_units), unit, sink_units)
-        window_begin = np.repeat(self.window_begin, parts)
-        of_window = queries.count(window_begin, unit, np.full_like(window_begin, _NO_LIMIT))
-        return int(np.sum(of_sinks + of_window))
+        prefix, start = (np.repeat(each, parts) for each in (self.keys.prefix, self.window_begin))
+        nothing = np.zeros_like(prefix)
+        of_prefix = self._spans(nothing, np.minimum(prefix, queries.last + 1), narrow)
+        of_window = self._spans(np.maximum(queries.begin - start, nothing), queries.last + 1 - start, narrow)
+        tiles, narrows = (a + b for a, b in zip(of_prefix, of_window, strict=True))
+        return tiles - narrows, narrows
+
+    def _spans(self, begin: Array, end: Array, narrow: int) -> tuple[int, int]:
+        """Of tiles from key 0 on, how many hold a key from `begin` to before `end`; how many of these in `narrow`."""
+        first, last = begin // self.BN, (end - 1) // self.BN
+        some = begin < end
+        in_first = np.minimum(end - first * self.BN, self.BN)
+        at = np.minimum((begin - first * self.BN) // 16 * 16, self.BN - narrow)
+        narrow_first = in_first <= at + narrow
+        narrow_last = (last > first) & (end - last * self.BN <= narrow)
+        return int(np.sum((last - first + 1)[some])), int(np.sum(narrow_first[some]) + np.sum(narrow_last[some]))

@@ -1,0 +1,95 @@
+"""What streaming_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tuner.operator import Array, Arrays
+
+from ..flash_attention import operator as dense
+from .problem import Problem, attends, slots
+
+INPUT_KINDS = dense.INPUT_KINDS
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """What flash_attention draws for as many keys, put into the slots of the cache in the order of their positions.
+
+    The lengths of a ragged batch are anything up to full, and up to three times round in a rolling cache. Slots that
+    hold no position are NaN.
+    """
+    lengths = _lengths(problem, rng)
+    longest = replace(problem, rolling=False, ragged=False, slots=0, seq_k=max(problem.seq_k, *lengths))
+    drawn = dense.inputs(longest, rng, kind)  # type: ignore[arg-type]  # of which it reads the sizes
+    cached = {name: _cached(problem, drawn[name], lengths) for name in ("k", "v")}
+    return drawn | cached | {"cache_seqlens": np.array(lengths if problem.ragged else [], np.int32)}
+
+
+def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
+    if not problem.ragged:
+        return [problem.seq_k] * problem.batch
+    most = problem.slots * (3 if problem.rolling else 1)
+    drawn = rng.integers(0, most, problem.batch, endpoint=True).tolist()
+    return [most, *drawn[1:-1], 0] if problem.batch > 1 else drawn
+
+
+def _cached(problem: Problem, keys: Array, lengths: list[int]) -> Array:
+    """The slots [B, slots, HK, D] after each sequence's first keys [B, S, HK, D] were written in turn."""
+    cache = np.full((problem.batch, problem.slots, *keys.shape[2:]), np.nan, keys.dtype)
+    for b, length in enumerate(lengths):
+        kept = np.full(problem.slots, -1)
+        if length:
+            np.maximum.at(kept, slots(_sequence(problem, length)), np.arange(length))
+        cache[b, kept >= 0] = keys[b, kept[kept >= 0]]
+    return cache
+
+
+def _sequence(problem: Problem, length: int) -> Problem:
+    """One of the batch."""
+    kept = problem.slots if problem.rolling else length
+    return replace(problem, ragged=False, batch=1, seq_k=length, slots=kept)
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """o [B, T, H, D] and lse [B, H, T] in float64, over all pairs of queries and keys."""
+    return _attention(problem, arrays, rounded=False)
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The reference with the probabilities and o rounded to the dtype, as the kernels round them."""
+    return _attention(problem, arrays, rounded=True)
+
+
+def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    lengths = arrays["cache_seqlens"].tolist() if problem.ragged else [problem.seq_k] * problem.batch
+    found = [_one_sequence(problem, arrays, b, length, rounded=rounded) for b, length in enumerate(lengths)]
+    return {name: np.concatenate([each[name] for each in found]) for name in ("o", "lse")}
+
+
+def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:
+    if length == 0:
+        o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
+        return {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
+    one = _sequence(problem, length)
+    by_position = {name: np.nan_to_num(arrays[name][b : b + 1, slots(one)]) for name in ("k", "v")}
+    given = arrays | by_position | {"q": arrays["q"][b : b + 1]}
+    return dense.attention(one, given, attends(one), rounded=rounded)
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """Windows and sinks on every side of a tile: see the comments."""
+    shapes = (
+        (1, 1, 1, 1, 1, 1, 0),  # one query, one key
+        (1, 4, 2, 3, 300, 40, 5),  # a step of decoding
+        (1, 1, 1, 200, 63, 30, 4),  # more queries than positions: some attend nothing
+        (1, 1, 1, 150, 200, 17, 0),  # a window alone
+        (1, 2, 1, 130, 130, 1000, 3),  # a window over everything
+        (1, 1, 1, 100, 190, 20, 150),  # sinks that reach into the window of some queries
+        (2, 2, 1, 90, 280, 70, 20),  # tiles between the sinks and the window that nobody attends
+        (1, 1, 1, 70, 70, 1, 70),  # every key a sink
+        *(((4, 2, 1, 2, 100, 30, 5),) if problem.ragged else ()),  # steps of sequences of different lengths
+    )
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
+    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
+    return tuple(replace(problem, slots=0, **sizes) for sizes in extents)

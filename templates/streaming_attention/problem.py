@@ -1,0 +1,106 @@
+"""What streaming_attention computes on: sizes, dtype, window and sinks, and how a cache holds its keys."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Array, extent, static
+
+from ..flash_attention import operator as dense
+
+DTYPES = (*dense.DTYPES, DType.FP32)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The last T of S positions attend keys, per batch and head; heads / kv_heads query heads share a head of K, V.
+
+    The query at position p attends the keys j <= p with j < sinks or p - j < window: its own key counts as one of the
+    window, and none counts twice. Query i is at p = i + S - T, and attends nothing where that is negative.
+
+    A rolling cache keeps `slots` keys: that at position j lies in slot j while there is room, and from then on in slot
+    sinks + (j - sinks) mod (slots - sinks). Otherwise every key is in its own slot. Where the batch is ragged, each
+    sequence has a number of positions S of its own, which is data; `seq_k` is then how many the cache has slots for.
+    Raises UsageError for sizes that no kernel takes.
+    """
+
+    head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
+    dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
+    rolling: bool = static("k and v are a cache that wraps around behind its sinks", default=False)
+    ragged: bool = static("cache_seqlens says how many positions each sequence has so far", default=False)
+    batch: int = extent("B", default=1)
+    heads: int = extent("H: query heads", default=32)
+    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
+    seq_q: int = extent("T: queries", default=16384)
+    seq_k: int = extent("S: positions so far (0: as many as slots, or as queries; ragged: slots)", default=0)
+    slots: int = extent("keys that k and v hold (0: all; rolling: no more than are attended)", default=0)
+    window: int = extent("W: keys that a query attends up to its own, 1 and more", default=1024)
+    sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=4)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "seq_k", self.seq_k or self.slots or self.seq_q)
+        object.__setattr__(self, "slots", self.slots or self._least_slots)
+        object.__setattr__(self, "seq_k", self.slots if self.ragged else self.seq_k)
+        dense.check_sizes("streaming_attention", self, DTYPES)
+        if refusal := next(_refusals(self), None):
+            raise UsageError(refusal)
+
+    @property
+    def reach(self) -> int:
+        """Keys that all queries together attend, where there are that many."""
+        return self.sinks + self.window + self.seq_q - 1
+
+    @property
+    def sequences(self) -> int:
+        """Entries of cache_seqlens; 0 where there is none."""
+        return self.batch * self.ragged
+
+    @property
+    def _least_slots(self) -> int:
+        """A ragged cache that rolls may hold any number of positions."""
+        if not self.rolling:
+            return self.seq_k
+        return self.reach if self.ragged else min(self.seq_k, self.reach)
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    for name, least in (("window", 1), ("sinks", 0)):
+        if not least <= getattr(problem, name) <= dense.MAX_SEQ:
+            yield f"{name} {getattr(problem, name)}: streaming_attention takes {least} to {dense.MAX_SEQ}"
+    if not problem.rolling and problem.slots != problem.seq_k:
+        yield f"slots {problem.slots}: as many as seq_k {problem.seq_k}, unless the cache is rolling"
+    some = f"{problem.reach} keys" if problem.ragged else f"{min(problem.seq_k, problem.reach)} of {problem.seq_k} keys"
+    if not problem._least_slots <= problem.slots <= dense.MAX_SEQ:
+        yield (
+            f"slots {problem.slots}: {problem.seq_q} queries with window {problem.window} and {problem.sinks} sinks "
+            f"attend {some}, and all of them must be in the cache"
+        )
+
+
+def positions(problem: Problem) -> Array:
+    """Of the queries: int64 [T]."""
+    return np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q
+
+
+def attended_keys(problem: Problem) -> Array:
+    """How many keys each query attends: int64 [T]; of a ragged batch, where the cache is full."""
+    return np.clip(positions(problem) + 1, 0, problem.window + problem.sinks)
+
+
+def attends(problem: Problem) -> Array:
+    """Whether each query attends the key at each position: bool [T, S]."""
+    position = positions(problem)[:, None]
+    key = np.arange(problem.seq_k)
+    found: Array = (key <= position) & ((key < problem.sinks) | (position - key < problem.window))
+    return found
+
+
+def slots(problem: Problem) -> Array:
+    """The slot of each position: int64 [S]."""
+    position = np.arange(problem.seq_k)
+    wrapped = problem.sinks + (position - problem.sinks) % max(problem.slots - problem.sinks, 1)
+    return np.where(position < problem.slots, position, wrapped)
