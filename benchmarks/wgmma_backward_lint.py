@@ -1,0 +1,112 @@
+"""How many configs of flash_attention_backward/wgmma compile clean: the default and random ones, for every head_dim.
+
+python benchmarks/wgmma_backward_lint.py --each 12
+python benchmarks/wgmma_backward_lint.py --limits     the largest tiles that the registers hold, and one step beyond
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tuner import operators
+from tuner.arch import ARCHES
+from tuner.lint import lint
+from tuner.nvrtc import Compiler
+from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention_backward.wgmma_config import (
+    Config,
+    kv_register_estimate,
+    q_register_estimate,
+    registers,
+)
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+
+HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)
+OPERATOR = operators.load("flash_attention_backward")
+WGMMA = operators.implementation("flash_attention_backward", "wgmma")
+LEAST = Config(16, 2, 2, False, False, 16, 2, 2, 16)
+DKV, DQ = "flash_attention_backward_dkv", "flash_attention_backward_dq"
+
+
+class Asked(NamedTuple):
+    """A config whose kernels `entries` are to be clean."""
+
+    problem: Problem
+    config: Config
+    entries: tuple[str, ...] = (DKV, DQ)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=12, help="random configs a head_dim, besides the default")
+    parser.add_argument("--limits", action="store_true", help="only the sizes around the register rules")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with Compiler() as compiler:
+        if given.limits:
+            limits(compiler)
+        else:
+            sample(compiler, given.each, given.seed)
+
+
+def sample(compiler: Compiler, each: int, seed: int) -> None:
+    print("head_dim  default  clean/tried  flaws")
+    for D in HEAD_DIMS:
+        found = flaws(compiler, drawn(D, each, random.Random(f"{seed} {D}")))
+        clean = f"{sum(not some for some in found)}/{len(found)}"
+        spelled = "; ".join(sorted({one for some in found for one in some}))
+        print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
+
+
+def drawn(D: int, each: int, rng: random.Random) -> list[Asked]:
+    problem, arch = Problem(head_dim=D, causal=True, kv_heads=4), ARCHES["sm_90a"]
+    space = WGMMA.space(problem, arch)
+    configs = [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
+    return [Asked(problem, config) for config in (WGMMA.default(problem, arch), *configs)]
+
+
+def limits(compiler: Compiler) -> None:
+    tried = [each for D in HEAD_DIMS for each in (*edges_of_keys(D), *edges_of_queries(D))]
+    for name, some in (("that fit", tried[::2]), ("a step of 16 rows beyond", tried[1::2])):
+        print(f"{sum(not each for each in flaws(compiler, some))} of {len(some)} tiles {name} are clean", flush=True)
+
+
+def edges_of_keys(D: int) -> Iterator[Asked]:
+    makes = [replace(LEAST, kv_warpgroups=w, kv_chained=chained) for w in (1, 2, 3) for chained in (False, True)]
+    for make in (*makes, replace(LEAST, kv_split=True)):
+        yield from edge(D, make, "BM_kv", kv_register_estimate, make.kv_warpgroups, DKV)
+
+
+def edges_of_queries(D: int) -> Iterator[Asked]:
+    for warpgroups in (1, 2, 3):
+        yield from edge(D, replace(LEAST, q_warpgroups=warpgroups), "BN_q", q_register_estimate, warpgroups, DQ)
+
+
+def edge(
+    D: int, make: Config, name: str, estimate: Callable[[int, Any], Any], warpgroups: int, entry: str
+) -> Iterator[Asked]:
+    """The largest tile up to 192 that the registers hold, and the next, where a wgmma may be as wide as D."""
+    if D > 192 and warpgroups != 2:
+        return
+    tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
+    fit = sum(bool(estimate(D, each) <= registers(warpgroups)) for each in tiles)
+    if 0 < fit < len(tiles):
+        yield from (Asked(Problem(head_dim=D, causal=True), each, (entry,)) for each in tiles[fit - 1 : fit + 1])
+
+
+def flaws(compiler: Compiler, asked: Sequence[Asked]) -> list[tuple[str, ...]]:
+    jobs = [(render(OPERATOR, WGMMA, each.problem, each.config), Options("sm_90a")) for each in asked]
+    found: dict[int, tuple[str, ...]] = {}
+    for position, outcome in compiler.compile_many(jobs):
+        assert not isinstance(outcome, Failed), outcome.log
+        each = [lint(outcome, entry).failures for entry in asked[position].entries]
+        found[position] = tuple(flaw for some in each for flaw in some)
+    return [found[position] for position in range(len(asked))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""flash_attention_backward on wgmma (sm_90a): a producer copies what passes by, and sums stay in registers."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+from tuner.tensor_map import TensorMap
+
+from ..flash_attention.operator import Problem
+from .mma_sync_work import row_lanes
+from .wgmma_config import (
+    ROWS,
+    WIDTHS,
+    Config,
+    fits,
+    kv_owners,
+    kv_register_estimate,
+    kv_smem_bytes,
+    q_register_estimate,
+    q_smem_bytes,
+    registers,
+)
+from .wgmma_work import query_tiles, work
+
+MAX_GRID_YZ = 65535
+ROW_THREADS = 256
+_ENTRY = "flash_attention_backward_"
+_SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.head_dim < 16:
+        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
+        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={
+            "BM_kv": tuple(range(16, 129, 16)),
+            "kv_warpgroups": (1, 2, 3),
+            "kv_stages": (2, 3, 4),
+            "kv_split": (False, True),
+            "kv_chained": (False, True),
+            "BN_q": tuple(range(16, 193, 16)),
+            "q_warpgroups": (1, 2, 3),
+            "q_stages": (2, 3, 4),
+            "columns": WIDTHS,
+        },
+        constraints=(
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
+            Constraint("two warpgroups share the keys of a split", lambda c: ~c.kv_split | (c.kv_warpgroups == 2)),
+            Constraint("only D > 96 is worth a split", lambda c: ~c.kv_split | (D > 96)),
+            Constraint("only a block that sums both is chained or not", lambda c: ~c.kv_split | ~c.kv_chained),
+            Constraint(
+                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                lambda c: (D <= 192) | ((c.kv_warpgroups == 2) & (c.q_warpgroups == 2)),
+            ),
+            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, c), lambda c: c.kv_warpgroups),
+            _room(arch, "dQ", lambda c: q_smem_bytes(D, c), lambda c: c.q_warpgroups),
+            Constraint(
+                "sums, scores and products of dK and dV fit the registers",
+                lambda c: kv_register_estimate(D, c) <= registers(c.kv_warpgroups),
+            ),
+            Constraint(
+                "sums, scores and products of dQ fit the registers",
+                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups),
+            ),
+        ),
+    )
+
+
+def _room(arch: Arch, of: str, smem: Any, warpgroups: Any) -> Constraint:
+    reason = f"the tiles of {of} fit the shared memory of an SM"
+    return Constraint(reason, lambda c: fits(smem(c), warpgroups(c), arch))
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
+    kv_smem, q_smem, lanes = int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)), row_lanes(D)
+    tiles = query_tiles(problem, config)
+    rows_grid = (-(-B * H * tiles * config.BM_kv * lanes // ROW_THREADS), 1, 1)
+    kv_grid = (-(-problem.seq_k // (ROWS * int(kv_owners(config)))), HK, B)
+    q_grid = (-(-T // (ROWS * config.q_warpgroups)), H, B)
+    rows_take = ("dout", "o", "lse", "row_values", "batch", "heads", "seq_q")
+    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *_SCALARS)
+    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *_SCALARS)
+    return Plan(
+        launches=(
+            Launch(f"{_ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take),
+            Launch(f"{_ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
+            Launch(f"{_ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
+        ),
+        constants={
+            "row_threads": ROW_THREADS,
+            "row_lanes": lanes,
+            "kv_smem_bytes": kv_smem,
+            "q_smem_bytes": q_smem,
+        },
+        workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles, 2, config.BM_kv)),),
+        maps=_maps(config.columns, config.BM_kv, config.BN_q),
+    )
+
+
+@cache
+def _maps(columns: int, BM: int, BN: int) -> tuple[TensorMap, ...]:
+    """Boxes of a warpgroup's own rows, and of the tiles that pass by."""
+    rows = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
+    tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
+    return tuple(
+        TensorMap(name, argument, (1, height, 1, columns), swizzle=2 * columns)
+        for name, (argument, height) in (rows | tiles).items()
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The largest tiles that fit, by counts and not by times.
+
+    Queries that pass by keys: chained where that leaves tiles of 64, otherwise not; beyond D = 128, where both sums
+    leave no room for such a tile, split. Three warpgroups for dQ where their registers hold 64 keys or more, since they
+    share what is loaded. As many stages as fit, up to three.
+    """
+    D = problem.head_dim
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    allowed = space(problem, arch)
+    for of_keys in _of_keys(D):
+        for of_queries in _of_queries(problem):
+            config = Config(*of_keys, *of_queries, columns)
+            if allowed.refusal(config) is None:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+
+
+def _of_keys(D: int) -> Iterator[tuple[int, int, int, bool, bool]]:
+    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first."""
+    if D <= 128:
+        yield from ((BM, 2, stages, False, True) for BM in range(128, 63, -16) for stages in (3, 2))
+        yield from ((BM, 2, stages, False, False) for BM in range(128, 15, -16) for stages in (3, 2))
+    else:
+        yield from ((BM, 2, stages, True, False) for BM in range(96, 15, -16) for stages in (3, 2))
+
+
+def _of_queries(problem: Problem) -> Iterator[tuple[int, int, int]]:
+    """BN_q, q_warpgroups, q_stages, the best first. With a mask, a wider tile on the diagonal is mostly hidden."""
+    widest = 128 if problem.causal else 144
+    if problem.head_dim <= 96 and problem.seq_q > 2 * ROWS:
+        yield from ((BN, 3, stages) for BN in range(widest, 63, -16) for stages in (3, 2))
+    yield from ((BN, 2, stages) for BN in range(widest, 15, -16) for stages in (3, 2))
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma and TMA with producer and consumer warpgroups, without atomics; exact for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

@@ -1,0 +1,136 @@
+// What a block of a pass keeps and what passes by it. It owns rows of two tensors, 64 for each warpgroup that computes
+// (split: for each two), and tiles of rows of two others pass by:
+//            own first   own second   passing first         passing second
+//   dK, dV   K           V            Q, with its values    dO
+//   dQ       Q           dO           K                     V
+// The scores are own first · (passing first)ᵀ, and with the second ones it is the product that dS is made of.
+#pragma once
+#include "bulk.cuh"
+#include "fence.cuh"
+#include "flash_attention/wgmma_panels.cuh"
+#include "mbarrier.cuh"
+
+enum Place { kFirst, kSecond };
+
+// Shared memory: own rows of the first tensor, 64 after 64, and of the second; a ring of tiles of either; the values
+// that come with the first's, a tile's shifts before its deltas; barriers.
+template <class Choice>
+struct Pass : Choice {
+  using Choice::D;
+  using Choice::kColumns;
+  using Choice::kOwnsKeys;
+  using Choice::kSplit;
+  using Choice::kStages;
+  using Choice::kTile;
+  using Choice::kWarpgroups;
+  static constexpr int D16 = (D + 15) / 16 * 16;  // scores take 16 columns a step; TMA fills the last with zeros
+  using Columns = Panels<D, kColumns, true>;
+  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of 64 rows each
+  static constexpr int kRows = 64 * kOwners;
+  static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr int kOwnBytes = Columns::bytes(64), kTileBytes = Columns::bytes(kTile);
+  static constexpr int kValuesBytes = kOwnsKeys ? 8 * kTile : 0;
+  static constexpr int kTiles = 2 * kOwners * kOwnBytes;
+  static constexpr int kValues = kTiles + 2 * kStages * kTileBytes;
+  static constexpr int kBarriers = kValues + kStages * kValuesBytes;
+  static constexpr int kSharedBytes = kBarriers + 8 * (kOwners + 4 * kStages);
+
+  static_assert(D % 8 == 0 && D >= 16, "gradients have whole columns of 8, and scores at least a step of 16");
+  static_assert(kTile % 16 == 0 && kTile >= 16 && kTile <= 256, "a tile is whole steps of 16 rows, and one box");
+
+  static constexpr __host__ __device__ int own(int place, int owner) {
+    return (place * kOwners + owner) * kOwnBytes;
+  }
+  static constexpr __host__ __device__ int tile(int place, int stage) {
+    return kTiles + (place * kStages + stage) * kTileBytes;
+  }
+  static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
+};
+
+// In shared memory: 64 own rows are there; a stage of a ring is full, or every warp has read it.
+template <class Pass>
+struct Barriers {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t own(int owner) const { return base + 8 * owner; }
+  __device__ __forceinline__ uint32_t full(int place, int stage) const { return at(place, stage); }
+  __device__ __forceinline__ uint32_t empty(int place, int stage) const { return at(2 + place, stage); }
+  __device__ __forceinline__ uint32_t at(int kind, int stage) const {
+    return base + 8 * (Pass::kOwners + kind * Pass::kStages + stage);
+  }
+  // By one thread; a block barrier must follow.
+  __device__ __forceinline__ void init() const {
+    for (int owner = 0; owner < Pass::kOwners; ++owner) mbarrier_init(own(owner), 1);
+    for (int s = 0; s < Pass::kStages; ++s)
+      for (int place = kFirst; place <= kSecond; ++place) {
+        mbarrier_init(full(place, s), 1);
+        mbarrier_init(empty(place, s), Pass::kConsumers / 32);
+      }
+    fence_mbarrier_init();
+  }
+};
+
+// A position in the rings, and the parity of the round.
+template <int kStages>
+struct Slot {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on.
+struct Walk {
+  int head, heads, first, end, batch;
+
+  __device__ __forceinline__ int count() const { return heads * max(end - first, 0); }
+  __device__ __forceinline__ int after(int tile) const { return tile + 1 < end ? tile + 1 : first; }
+};
+
+// One thread, which loads all that the block reads.
+template <class Pass>
+struct Loader {
+  using Columns = typename Pass::Columns;
+
+  uint32_t smem;
+  Barriers<Pass> barriers;
+
+  // `maps`: of the first and of the second tensor.
+  __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int head, int batch) const {
+    for (int owner = 0; owner < Pass::kOwners; ++owner) {
+      uint32_t const full = barriers.own(owner);
+      mbarrier_arrive_expect_tx(full, 2 * Columns::loaded_bytes(64));
+      for (int place = kFirst; place <= kSecond; ++place)
+        load<64>(Pass::own(place, owner), maps[place], full, row + 64 * owner, head, batch);
+    }
+  }
+  // `g_values`: of the first head, tile after tile, and head after head `head_values` further.
+  __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
+                                             float const* g_values, int64_t head_values) const {
+    Slot<Pass::kStages> at;
+    for (int h = 0; h < walk.heads; ++h, g_values += head_values)
+#pragma unroll 1
+      for (int tile = walk.first; tile < walk.end; ++tile, at.advance())
+        for (int place = kFirst; place <= kSecond; ++place) {
+          uint32_t const full = barriers.full(place, at.stage);
+          int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
+          mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
+          mbarrier_arrive_expect_tx(full, Columns::loaded_bytes(Pass::kTile) + nbytes);
+          load<Pass::kTile>(Pass::tile(place, at.stage), maps[place], full, tile * Pass::kTile, walk.head + h,
+                            walk.batch);
+          if (nbytes)
+            cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
+        }
+  }
+
+ private:
+  template <int kRows>
+  __device__ __forceinline__ void load(int offset, TensorMap const* map, uint32_t barrier, int row, int head,
+                                       int batch) const {
+    Columns::template load<kRows>(smem + offset, {map, map, map}, barrier, row, head, batch);
+  }
+};

@@ -1,0 +1,147 @@
+"""What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.operator import Array, Work
+
+from ..flash_attention.operator import Problem, visible_keys
+from .mma_sync_work import row_lanes
+from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, padded
+
+_WARPS = 4  # a warpgroup
+_WARP = 32
+_PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+    return rows_work(problem, config), keys_work(problem, config), queries_work(problem, config)
+
+
+def rows_work(problem: Problem, config: Config) -> Work:
+    """dO and O once; rows past the last fill a tile."""
+    D = problem.head_dim
+    rows = problem.batch * problem.heads * query_tiles(problem, config) * config.BM_kv
+    warps = -(-rows * row_lanes(D) // _WARP)
+    moved = float(rows * (2 * ELEMENT * D + VALUES_BYTES) + 4 * problem.batch * problem.heads * problem.seq_q)
+    return Work(
+        ctas=-(-warps // 8),
+        warps=8,
+        mma=0,
+        fma=16.0 * warps,
+        mufu=0,
+        alu=60.0 * warps,
+        smem_wavefronts=0,
+        l2_bytes=moved,
+        dram_bytes=float(2 * _query_bytes(problem) + 12 * problem.batch * problem.heads * problem.seq_q),
+        barriers=0,
+        longest_cta=1,
+        chain=1,
+    )
+
+
+def keys_work(problem: Problem, config: Config) -> Work:
+    """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
+    D, owners, every = problem.head_dim, int(kv_owners(config)), problem.batch * problem.kv_heads
+    steps = key_steps(problem, config)
+    passed = every * int(np.sum(steps))
+    scores = 3 if config.kv_split else 2  # products of 64 owned rows with a tile: of one set of rows, in all
+    warps = passed * owners * _WARPS
+    lanes = 16 * config.BM_kv / _WARP
+    row = ELEMENT * int(padded(D, config.columns))
+    own = every * len(steps) * owners * ROWS
+    return Work(
+        ctas=every * len(steps),
+        warps=_WARPS * (config.kv_warpgroups + 1),
+        mma=0.0,
+        fma=warps * lanes * (4 if config.kv_split else 3),
+        mufu=warps * lanes * (2 if config.kv_split else 1),
+        alu=warps * (lanes + 60),
+        smem_wavefronts=passed * owners * _operand_bytes(D, config.BM_kv, scores, 2) / 128,
+        l2_bytes=float(
+            2 * row * own + passed * config.BM_kv * (2 * row + VALUES_BYTES) + 2 * row * _stored(problem, every)
+        ),
+        dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem)),
+        barriers=float(every * len(steps)),
+        longest_cta=float(np.max(steps) / np.mean(steps)),
+        chain=float(np.max(steps)),
+        stages=config.kv_stages,
+        wgmma=passed * owners * ROWS * config.BM_kv * (scores * _sixteens(D) + 2 * D) / _PRODUCT,
+    )
+
+
+def queries_work(problem: Problem, config: Config) -> Work:
+    """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
+    D, heads, groups = problem.head_dim, problem.batch * problem.heads, config.q_warpgroups
+    steps = query_steps(problem, config)
+    passed = heads * int(np.sum(steps))
+    warps = passed * groups * _WARPS
+    lanes = 16 * config.BN_q / _WARP
+    row = ELEMENT * int(padded(D, config.columns))
+    own = heads * len(steps) * groups * ROWS
+    stored = heads * -(-problem.seq_q // ROWS) * ROWS
+    return Work(
+        ctas=heads * len(steps),
+        warps=_WARPS * (groups + 1),
+        mma=0.0,
+        fma=warps * lanes * 3,
+        mufu=warps * lanes,
+        alu=warps * (lanes / 2 + 60),
+        smem_wavefronts=passed * groups * _operand_bytes(D, config.BN_q, 2, 1) / 128,
+        l2_bytes=float(own * (2 * row + 4 * VALUES_BYTES) + passed * config.BN_q * 2 * row + stored * row),
+        dram_bytes=float(3 * _query_bytes(problem) + 2 * _key_bytes(problem)),
+        barriers=float(heads * len(steps)),
+        longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
+        chain=float(np.max(steps)),
+        stages=config.q_stages,
+        wgmma=passed * groups * ROWS * config.BN_q * (2 * _sixteens(D) + D) / _PRODUCT,
+    )
+
+
+def query_tiles(problem: Problem, config: Config) -> int:
+    """Tiles of queries of a head."""
+    return -(-problem.seq_q // config.BM_kv)
+
+
+def key_steps(problem: Problem, config: Config) -> Array:
+    """Tiles of queries, of all heads that share them, that pass by each block of keys."""
+    first_keys = np.arange(0, problem.seq_k, ROWS * int(kv_owners(config)))
+    reach = problem.seq_k - problem.seq_q
+    skipped = np.maximum(first_keys - reach, 0) // config.BM_kv if problem.causal else np.zeros_like(first_keys)
+    steps: Array = problem.heads // problem.kv_heads * (query_tiles(problem, config) - skipped)
+    return steps
+
+
+def query_steps(problem: Problem, config: Config) -> Array:
+    """Tiles of keys that pass by each block of queries."""
+    rows = ROWS * config.q_warpgroups
+    last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
+    attended = visible_keys(problem)[last]
+    steps: Array = -(-attended // config.BN_q)
+    return steps
+
+
+def _query_bytes(problem: Problem) -> int:
+    """One of dO, Q, O, dQ."""
+    return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
+
+
+def _key_bytes(problem: Problem) -> int:
+    """One of K, V, dK, dV."""
+    return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
+
+
+def _stored(problem: Problem, every: int) -> int:
+    """Rows of dK, or of dV, that are stored: 64 where any of them exists."""
+    return every * -(-problem.seq_k // ROWS) * ROWS
+
+
+def _operand_bytes(D: int, tile: int, scores: int, sums: int) -> int:
+    """What the wgmmas of 64 rows and a tile read of shared memory: both operands of scores, one of sums."""
+    return ELEMENT * (scores * (ROWS + tile) * _sixteens(D) + sums * tile * D)
+
+
+def _sixteens(D: int) -> int:
+    """Columns that scores take."""
+    return -(-D // 16) * 16
