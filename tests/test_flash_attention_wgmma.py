@@ -20,7 +20,7 @@ from tuner.nvrtc import Compiler, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config, consumer_registers, register_estimate
-from tuner.operators.flash_attention.wgmma_work import shares, tiles
+from tuner.operators.flash_attention.wgmma_work import order, shares, tiles
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
@@ -43,23 +43,24 @@ BASE = Config(
     lazy_rescale=False,
     heavy_first=True,
     packed_heads=1,
+    cluster=1,
     blocks=0,
 )
 NARROW = "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched"
 OVER_BOTH = replace(BASE, overlap=2, ping_pong=False)
 # Every tunable away from BASE at least once, and every kind of panels.
 CASES = {
-    16: replace(BASE, overlap=0, ping_pong=False, heavy_first=False),
-    40: replace(OVER_BOTH, BN=48, value_columns=32),
+    16: replace(BASE, overlap=0, ping_pong=False, heavy_first=False, cluster=2),
+    40: replace(OVER_BOTH, BN=48, value_columns=32, cluster=2),
     64: replace(BASE, BN=64, warpgroups=3, value_columns=64, polynomial=8),
     72: replace(BASE, value_columns=0, lazy_rescale=True),
-    80: replace(BASE, BN=80, value_columns=64, stages=3),
+    80: replace(BASE, BN=80, value_columns=64, stages=3, cluster=2),
     96: replace(BASE, BN=48, value_columns=32, warpgroups=1, ping_pong=False),
-    112: replace(BASE, BN=64, value_columns=0),
-    128: replace(OVER_BOTH, value_columns=64, stages=4, lazy_rescale=True),
+    112: replace(BASE, BN=64, value_columns=0, cluster=2),
+    128: replace(OVER_BOTH, value_columns=64, stages=4, lazy_rescale=True, cluster=2),
     160: replace(OVER_BOTH, BN=48, value_columns=32),
     192: replace(BASE, BN=64, value_columns=64, ping_pong=False),
-    256: replace(BASE, BN=48, value_columns=64),
+    256: replace(BASE, BN=48, value_columns=64, cluster=2),
 }
 
 
@@ -85,7 +86,7 @@ def test_a_head_dim_narrower_than_a_tile_is_refused_by_value() -> None:
 def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     problem = Problem(head_dim=D, causal=True)
     space = WGMMA.space(problem, HOPPER)
-    assert 30 < len(space) < 20_000
+    assert 30 < len(space) < 40_000
     assert space.refusal(WGMMA.default(problem, HOPPER)) is None
 
 
@@ -97,10 +98,12 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (256, replace(BASE, BN=64, value_columns=64, stages=3), "the tiles fit the shared memory of an SM"),
         (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong takes two warpgroups or more"),
         (64, replace(OVER_BOTH, ping_pong=True, value_columns=64), "ping-pong orders the products of overlap 1"),
+        (64, replace(BASE, value_columns=64, cluster=2, blocks=132), "a ticket reaches one of them only"),
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:
-    assert reason in WGMMA.space(Problem(head_dim=D, causal=True), HOPPER).refusals(config)
+    found = WGMMA.space(Problem(head_dim=D, causal=True), HOPPER).refusals(config)
+    assert any(reason in each for each in found)
 
 
 def test_the_register_rule_leaves_out_what_ptxas_was_seen_to_serialize() -> None:
@@ -134,6 +137,17 @@ def test_heads_that_share_rows_come_out_right(heads: int, kv_heads: int, seq_q: 
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
+@pytest.mark.parametrize(
+    ("D", "heads", "seq_q", "seq_k", "causal"), [(72, 3, 200, 333, False), (64, 4, 300, 170, True)]
+)
+def test_blocks_of_a_cluster_share_what_they_load(D: int, heads: int, seq_q: int, seq_k: int, causal: bool) -> None:
+    problem = Problem(D, DType.FP16, causal, batch=1, heads=heads, kv_heads=heads // 2, seq_q=seq_q, seq_k=seq_k)
+    config = replace(CASES[D], cluster=2, packed_heads=2, heavy_first=causal)
+    arrays, outputs, happened = run(problem, config, CHECKED[D % 16 // 8])
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
 PERSISTENT = {
     "over_values": replace(BASE, warpgroups=3, blocks=3),
     "over_both": replace(OVER_BOTH, stages=3, blocks=3),
@@ -152,7 +166,7 @@ def test_blocks_that_walk_over_row_tiles_come_out_right(name: str) -> None:
 
 def test_the_small_problems_of_a_check_see_persistent_blocks_walk() -> None:
     config = replace(BASE, blocks=132)
-    plans = [WGMMA.plan(problem, config).launches[0].grid[0] for problem in OPERATOR.tails(Problem(head_dim=40))]
+    plans = [WGMMA.plan(problem, config).launches[1].grid[0] for problem in OPERATOR.tails(Problem(head_dim=40))]
     alone = [WGMMA.plan(problem, BASE).launches[0].grid for problem in OPERATOR.tails(Problem(head_dim=40))]
     assert any(blocks < prod(grid) for blocks, grid in zip(plans, alone, strict=True))
 
@@ -161,8 +175,17 @@ def test_a_few_queries_of_many_heads_share_one_tile_by_default() -> None:
     problem = Problem(128, heads=32, kv_heads=4, batch=1, seq_q=4, seq_k=4096)
     config = WGMMA.default(problem, HOPPER)
     alone = WGMMA.work(problem, replace(config, packed_heads=1), gpu("H200"))[0]
-    assert WGMMA.plan(problem, config).launches[0].grid == (1, 4, 1)
+    assert WGMMA.plan(problem, config).launches[0].grid == (4, 1, 1)
     assert WGMMA.work(problem, config, gpu("H200"))[0].wgmma == alone.wgmma / 8
+
+
+def test_a_pair_of_blocks_reads_keys_and_values_of_l2_once_by_default() -> None:
+    problem = Problem(128, batch=4, heads=16, seq_q=8192)
+    config = WGMMA.default(problem, HOPPER)
+    paired, alone = (WGMMA.work(problem, replace(config, cluster=c), gpu("H200"))[0] for c in (2, 1))
+    assert config.cluster == 2
+    assert 0.50 < paired.l2_bytes / alone.l2_bytes < 0.52
+    assert WGMMA.default(replace(problem, causal=True), HOPPER).cluster == 1, "the block with fewer keys would wait"
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -184,7 +207,7 @@ def test_views_of_another_layout_need_no_copy() -> None:
     assert np.array_equal(dense["o"], strided["o"])
 
 
-@pytest.mark.parametrize("question", [q for q in QUESTIONS if q.name in ("D40-V32", "D72-Vmixed", "D72-V16")])
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q.name in ("D40-V32", "D72-V16", "D72-Vmixed-pair")])
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
     given = equal_weights(question.problem), one_column(question.problem, question.head_dim - 1)
     run = [emulator.run(OPERATOR, WGMMA, question.problem, question.config, arrays, Mode())[0] for arrays in given]
@@ -210,11 +233,13 @@ class Bug:
     old: str
     new: str
     seen: str
+    cluster: int = 1
 
 
 CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
-TILE, PANELS, KERNEL = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja"
-RELEASE = "    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.values_empty(released));\n"
+TILE, PANELS, KERNEL, POSTS = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja", "wgmma_posts.cuh"
+SCHEDULE = "wgmma_schedule.cuh"
+RELEASE = "    release_values();\n"
 WAIT = "    wgmma_wait<kInFlight>();\n    fence_registers(r_o);\n    if (!issued) return;\n"
 PREPARE = (
     "    end_basic_block(rows.exponentiated(tile));\n    rows.template wait_values<0>();\n    rows.prepare(r_s);\n"
@@ -223,7 +248,11 @@ PREPARE_EARLY = (
     "    rows.prepare(r_s);\n    end_basic_block(rows.exponentiated(tile));\n    rows.template wait_values<0>();\n"
 )
 V_STRIDES = "wgmma_descriptor(s_tile, 2 * columns * kRows, 16 * columns,"
-EMPTIED = "  if (Tile::kPersistent && threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));\n"
+TELL = "if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));"
+LEAVE = "  if (Choice::kCluster > 1) cluster_sync();"
+SKIP = "  __device__ __forceinline__ void skip() {\n    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);\n"
+POSTED = "    mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);\n"
+EMPTIED = "  if (Tile::kPersistent && thread == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));\n"
 BUGS = (
     Bug("scores_read_too_early", OVERLAP, "wait_scores<1>(r_s)", "wait_scores<2>(r_s)", "wgmma"),
     Bug("values_released_before_they_are_read", CONSUMER, WAIT + RELEASE, RELEASE + WAIT, "in_flight"),
@@ -235,7 +264,13 @@ BUGS = (
         "",
         "mbarrier",
     ),
-    Bug("a_warpgroup_counts_as_one", TILE, "keys_empty(s), Tile::kConsumers / 32", "keys_empty(s), 2", "deadlock"),
+    Bug(
+        "a_warpgroup_counts_as_one",
+        TILE,
+        "keys_empty(s), Tile::kCluster * Tile::kConsumers / 32",
+        "keys_empty(s), 2",
+        "deadlock",
+    ),
     Bug("zeros_are_not_expected", TILE, "Rows::loaded_bytes(Tile::BN)", "2 * Tile::D * Tile::BN", "deadlock"),
     Bug("p_packed_while_it_is_read", OVERLAP, PREPARE, PREPARE_EARLY, "wgmma"),
     Bug("no_fence_before_the_second_product", CONSUMER, "(r_o);\n    wgmma_fence();", "(r_o);", "wgmma"),
@@ -251,13 +286,34 @@ BUGS = (
         "in_flight",
     ),
     Bug("nobody_gives_the_place_of_q_back", OUTPUT, EMPTIED, "", "deadlock"),
+    Bug("nobody_clears_the_ticket", KERNEL, "*ticket = 0;", ";", "uninitialized_read"),
+    Bug("tickets_skip_a_row_tile", POSTS, "schedule.blocks + ", "schedule.blocks + 1 + ", "o"),
+    Bug("a_post_is_read_before_it_is_there", POSTS, POSTED, "", "uninitialized_read"),
+    Bug("the_next_post_over_the_one_that_is_read", POSTS, "s_work[post]", "s_work[0]", "race"),
     Bug("sums_of_the_row_tile_before", KERNEL, "rows.softmax = {};", "", "lse"),
+    Bug("the_other_block_is_not_told", CONSUMER, TELL, "if (lane == 0) mbarrier_arrive(empty);", "deadlock", 2),
+    Bug("a_share_for_its_own_block_only", PANELS, "(1 << kCluster) - 1", "1 << cluster_rank()", "deadlock", 2),
+    Bug("both_load_the_same_share", PANELS, "= cluster_rank() *", "= 0 *", "o", 2),
+    Bug(
+        "the_other_block_may_have_no_barriers_yet",
+        KERNEL,
+        "    cluster_sync();\n}",
+        "    __syncthreads();\n}",
+        "mbarrier",
+        2,
+    ),
+    Bug("a_block_leaves_before_the_other_has_told_it", KERNEL, LEAVE, "", "cluster_exit", 2),
+    Bug("blocks_load_for_their_own_rows_only", SCHEDULE, "s_work.loaded = max(", "0 * max(", "deadlock", 2),
+    Bug(
+        "a_skipped_tile_is_not_awaited", CONSUMER, SKIP, "  __device__ __forceinline__ void skip() {\n", "in_flight", 2
+    ),
+    Bug("a_skipped_tile_is_attended", KERNEL, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", 2),
     Bug("strides_of_v_swapped", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 16 * columns, 2 * columns * kRows,", "o"),
     Bug("no_stride_between_panels_of_v", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 0, 16 * columns,", "o"),
     Bug("o_is_not_rescaled", CONSUMER, "rescale<Tile::kLazyRescale>(r_o, softmax.factor);", "", "o"),
     Bug("a_key_beyond_the_last", CONSUMER, "ahead + 1) : seq_k,", "ahead + 1) : seq_k + 1,", "lse"),
     Bug("a_key_beyond_the_diagonal", CONSUMER, "ahead + 1) : seq_k,", "ahead + 2) : seq_k,", "lse"),
-    Bug("the_diagonal_is_not_masked", KERNEL, ": work.seq_k) / Choice::BN;", ": work.seq_k) / Choice::BN + 1;", "lse"),
+    Bug("the_diagonal_is_not_masked", KERNEL, ": seq_k) / Choice::BN;", ": seq_k) / Choice::BN + 1;", "lse"),
 )
 
 
@@ -270,8 +326,10 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     (broken.folder / bug.file).write_text(text.replace(bug.old, bug.new))
     wrong_number = bug.seen in ("o", "lse")
     causal = bug.name != "a_key_beyond_the_last"  # the diagonal hides it
-    problem = Problem(head_dim=72, causal=causal, batch=1, heads=1, seq_q=130, seq_k=200)
-    config = replace(BASE, blocks=1)  # two row tiles one after the other
+    seq_q = 130 if bug.cluster == 1 else 200  # clusters: row tiles of unequal lengths
+    problem = Problem(head_dim=72, causal=causal, batch=1, heads=1, seq_q=seq_q, seq_k=200)
+    # Two row tiles one after the other, or side by side.
+    config = replace(BASE, blocks=1) if bug.cluster == 1 else replace(BASE, cluster=bug.cluster)
     arrays, outputs, happened = run(problem, config, Mode() if wrong_number else CHECKED[0], operator=broken)
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})
@@ -294,16 +352,33 @@ def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool, packed_
     assert work.l2_bytes - LSE_BYTES == counted.bulk_bytes
 
 
-@pytest.mark.parametrize(("causal", "packed_heads", "seq_k"), [(True, 1, 200), (False, 1, 70), (True, 2, 99)])
-def test_a_persistent_grid_deals_row_tiles_as_declared(causal: bool, packed_heads: int, seq_k: int) -> None:
-    problem = Problem(40, causal=causal, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=seq_k)
-    config = replace(CASES[40], blocks=7, packed_heads=packed_heads, heavy_first=causal)
+@pytest.mark.parametrize(("packed_heads", "seq_k", "cluster"), [(1, 200, 1), (2, 99, 2)])
+def test_blocks_take_row_tiles_in_the_declared_order(packed_heads: int, seq_k: int, cluster: int) -> None:
+    problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=seq_k)
+    config = replace(CASES[40], packed_heads=packed_heads, cluster=cluster)
+    counted = products_of_blocks(run(problem, config, Mode())[2])
+    taken = order(problem, config).ravel()
+    np.testing.assert_array_equal(counted, counted.sum() / taken.sum() * taken)
+
+
+def products_of_blocks(happened: Any) -> Any:
+    return happened.block_counters[:, [each.name for each in fields(happened.counters)].index("wgmma_m16n8k16")]
+
+
+def test_a_persistent_grid_computes_every_row_tile_once() -> None:
+    problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=200)
+    config = replace(CASES[40], blocks=7, cluster=1)
     _, _, happened = run(problem, config, Mode())
-    counted = happened.block_counters[:, [each.name for each in fields(happened.counters)].index("wgmma_m16n8k16")]
-    per_tile = counted.sum() / shares(problem, config).sum()
-    np.testing.assert_array_equal(counted, per_tile * shares(problem, config))
-    (work,) = WGMMA.work(problem, config, gpu("H200"))
-    assert (work.ctas, work.wgmma) == (7, counted.sum())
+    (_, work), (alone,) = (WGMMA.work(problem, each, gpu("H200")) for each in (config, replace(config, blocks=0)))
+    assert (work.ctas, work.wgmma) == (7, happened.counters.wgmma_m16n8k16)
+    assert work.wgmma == alone.wgmma
+
+
+def test_blocks_that_take_row_tiles_as_they_become_free_end_nearly_together() -> None:
+    problem = Problem(128, causal=True, batch=8, heads=16, seq_q=2048)
+    found = shares(problem, replace(WGMMA.default(problem, HOPPER), blocks=132))
+    assert len(found) == 132
+    assert found.max() < 1.03 * found.mean()
 
 
 def test_sections_of_a_persistent_grid_hold_every_row_tile_once() -> None:

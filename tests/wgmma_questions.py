@@ -22,29 +22,39 @@ CONFIG = Config(
     lazy_rescale=False,
     heavy_first=False,
     packed_heads=1,
+    cluster=1,
     blocks=0,
 )
 
 
 @dataclass(frozen=True)
 class Question:
-    """Are columns of a tile found where the descriptors say, for a head_dim and a kind of panels of V?"""
+    """Are columns of a tile found where the descriptors say, for a head_dim and a kind of panels of V?
+
+    In a cluster: also where two blocks load half of the rows of each panel for each other.
+    """
 
     head_dim: int
     value_columns: int
+    cluster: int = 1
 
     @property
     def name(self) -> str:
-        return f"D{self.head_dim}-V{self.value_columns or 'mixed'}"
+        return f"D{self.head_dim}-V{self.value_columns or 'mixed'}{'-pair' if self.cluster == 2 else ''}"
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.head_dim, DType.BF16, False, batch=1, heads=1, seq_q=64, seq_k=KEYS)
+        rows = 64 if self.cluster == 1 else 64 * self.warpgroups * self.cluster
+        return Problem(self.head_dim, DType.BF16, False, batch=1, heads=1, seq_q=rows, seq_k=KEYS)
+
+    @property
+    def warpgroups(self) -> int:
+        """Two share what does not fit an SM twice."""
+        return 2 if self.head_dim > 128 else 1
 
     @property
     def config(self) -> Config:
-        """Two warpgroups share what does not fit an SM twice."""
-        return replace(CONFIG, value_columns=self.value_columns, warpgroups=2 if self.head_dim > 128 else 1)
+        return replace(CONFIG, value_columns=self.value_columns, warpgroups=self.warpgroups, cluster=self.cluster)
 
 
 QUESTIONS = tuple(
@@ -53,6 +63,7 @@ QUESTIONS = tuple(
     for columns in (0, 16, 32, 64)
     if columns < 2 * D and (columns or D % 64)
 )
+QUESTIONS += tuple(Question(D, columns, cluster=2) for D, columns in ((72, 0), (72, 16), (128, 64), (192, 64)))
 
 
 def integers(problem: Problem, name: str, rng: np.random.Generator) -> np.ndarray:

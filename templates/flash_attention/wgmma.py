@@ -1,16 +1,18 @@
 """flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
 
+from dataclasses import replace
 from functools import cache
-from math import prod
 
 from tuner.arch import DEVICES, Arch
+from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
 from .operator import Problem
 from .wgmma_config import (
+    ROWS,
     WIDTHS,
     Config,
     consumer_registers,
@@ -19,6 +21,7 @@ from .wgmma_config import (
     packed,
     producer_registers,
     register_estimate,
+    row_tiles,
     smem_bytes,
     walkers,
     widest_product,
@@ -26,8 +29,7 @@ from .wgmma_config import (
 from .wgmma_work import work
 
 ENTRY = "flash_attention_wgmma"
-MAX_GRID_YZ = 65535
-_ROWS = 64  # of Q, a warpgroup
+_WARP = 32
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -35,8 +37,6 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
-    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
-        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
     return None
 
 
@@ -55,6 +55,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": _packs(problem),
+            "cluster": (1, 2),
             "blocks": (0, *_sm_counts(arch)),
         },
         constraints=(
@@ -76,6 +77,18 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "blocks that walk over causal row tiles take the heaviest first",
                 lambda c: (c.blocks == 0) | c.heavy_first | (not problem.causal),
             ),
+            Constraint(
+                "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
+                lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
+            ),
+            Constraint(
+                "blocks of a cluster compute the row tiles of their indices: a ticket reaches one of them only",
+                lambda c: (c.cluster == 1) | (c.blocks == 0),
+            ),
+            Constraint(
+                "each block of a cluster has a row tile",
+                lambda c: (c.cluster == 1) | (row_tiles(problem, c) >= c.cluster),
+            ),
             Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
             Constraint(
                 "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
@@ -92,20 +105,25 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem.head_dim, config))
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    queries = _ROWS // heads  # of a warpgroup
-    tiles = (-(-problem.seq_q // (queries * config.warpgroups)), problem.heads // heads, problem.batch)
-    grid = (walkers(prod(tiles), config), 1, 1) if config.blocks else tiles
-    maps = _maps(queries, heads, config.BN)
+    queries = ROWS // heads  # of a warpgroup
+    rows = -(-int(row_tiles(problem, config)) // config.cluster) * config.cluster
+    tiles = rows * (problem.heads // heads) * problem.batch
+    ticket = ("ticket",) if config.blocks else ()
+    maps = _maps(queries, heads, config.BN // config.cluster)
     scalars = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
-    arguments = (*(each.name for each in maps), *scalars)
+    arguments = (*(each.name for each in maps), *scalars, *ticket)
+    grid = (walkers(tiles, config) if config.blocks else tiles, 1, 1)
+    launch = Launch(ENTRY, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
     return Plan(
-        launches=(Launch(ENTRY, grid, 128 * (config.warpgroups + 1), smem, arguments),),
+        launches=(Launch(f"{ENTRY}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
         constants={
             "smem_bytes": smem,
             "ctas": int(ctas(config)),
             "consumer_registers": int(consumer_registers(config)),
             "producer_registers": int(producer_registers(config)),
+            "ticket_pointer": "ticket" if config.blocks else "nullptr",
         },
+        workspaces=(Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else (),
         maps=maps,
     )
 
@@ -124,7 +142,7 @@ def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
 def _packs(problem: Problem) -> tuple[int, ...]:
     """One head, or the most that can share rows: a power of two of a KV head's, up to a warpgroup's rows."""
     group = problem.heads // problem.kv_heads
-    return (1, min(group & -group, _ROWS)) if group % 2 == 0 else (1,)
+    return (1, min(group & -group, ROWS)) if group % 2 == 0 else (1,)
 
 
 def _sm_counts(arch: Arch) -> tuple[int, ...]:
@@ -138,18 +156,26 @@ def default(problem: Problem, arch: Arch) -> Config:
     Three warpgroups where their registers hold 128 keys or nearly so, since they share what is loaded. With a mask, or
     three, no more than 128 keys: a wider tile on the diagonal is mostly hidden. V in one panel, or in panels of 32
     columns where these are exact and 64 are not, or of 64 with zeros in the last: in boxes of 16 columns there are four
-    times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty.
+    times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty. Blocks load
+    for each other where that relieves L2 and costs no waiting.
     """
     D = problem.head_dim
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    heads = _packs(problem)[-1] if problem.seq_q <= _ROWS else 1
-    warpgroups = 3 if D <= 96 and problem.seq_q > 2 * _ROWS else 2
+    heads = _packs(problem)[-1] if problem.seq_q <= ROWS else 1
+    warpgroups = 3 if D <= 96 and problem.seq_q > 2 * ROWS else 2
     widest = 128 if problem.causal or warpgroups == 3 else 176
     for BN in range(widest, 31, -16):
-        config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 0)
+        config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 1, 0)
         if fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config):
-            return config
+            return replace(config, cluster=2 if _pairs(problem, config) else 1)
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+
+
+def _pairs(problem: Problem, config: Config) -> bool:
+    """Whether two blocks share what they load: beyond D = 96, where L2 is nearly as busy as the tensor cores, and if
+    neither block waits for the other: no mask, no row tile without a neighbour.
+    """
+    return problem.head_dim > 96 and not problem.causal and row_tiles(problem, config) % 2 == 0
 
 
 IMPLEMENTATION = Implementation(

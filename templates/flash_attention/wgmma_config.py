@@ -7,17 +7,21 @@ import numpy as np
 
 from tuner.arch import Arch
 
+from .operator import Problem
+
 ELEMENT = 2  # bytes of fp16 and bf16
+ROWS = 64  # of Q, a warpgroup
 WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one swizzle each
 
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
+_POSTS, _WORK = 2, 32  # row tiles that are known at a time, and the bytes of one
+_SCHEDULE = 36  # bytes
 _FEW_ROW_TILES = 16
 _CONSUMER_REGISTERS = np.array([0, 216, 240, 160])  # by warpgroups: with the producer's, all that an SM has
-_PRODUCER_REGISTERS = np.array([0, 24, 24, 32])
+_PRODUCER_REGISTERS = np.array([0, 40, 24, 32])
 # Registers besides scores, P and O. Measured: with fewer left, ptxas serializes every wgmma (C7512) and spills.
 _OTHER_REGISTERS = 28
-_MORE_REGISTERS_PERSISTENT = 20  # where the block is in the problem, kept across the loop over keys: 12 still spill
 _OTHER_REGISTERS_OVER_BOTH = 36  # at 28 the exponentials sink behind the wait that they are to run before
 
 
@@ -33,6 +37,7 @@ class Config:
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     heavy_first: bool  # causal: the row tiles with most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    cluster: int  # blocks that load K and V for each other, by multicast; 1: each for itself
     blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
 
 
@@ -40,6 +45,12 @@ def packed(heads: int, kv_heads: int, c: Any) -> Any:
     """Query heads that share a tile's rows: the choice, or what heads / kv_heads has of that power of two."""
     group = heads // kv_heads
     return np.minimum(c.packed_heads, group & -group)
+
+
+def row_tiles(problem: Problem, c: Any) -> Any:
+    """Of one head, or of the heads that share them."""
+    queries = ROWS * c.warpgroups // packed(problem.heads, problem.kv_heads, c)
+    return -(-problem.seq_q // queries)
 
 
 def ctas(c: Any) -> Any:
@@ -55,12 +66,17 @@ def walkers(row_tiles: int, c: Config) -> int:
 
 def consumer_registers(c: Any) -> Any:
     """Registers of a thread that computes."""
-    return _CONSUMER_REGISTERS[c.warpgroups]
+    return _CONSUMER_REGISTERS[c.warpgroups] - _moved(c)
 
 
 def producer_registers(c: Any) -> Any:
     """Registers of a thread of the warpgroup that loads."""
-    return _PRODUCER_REGISTERS[c.warpgroups]
+    return _PRODUCER_REGISTERS[c.warpgroups] + 2 * _moved(c)
+
+
+def _moved(c: Any) -> Any:
+    """Registers that each of two warpgroups leaves to the loader, where that takes row tiles: with 24 it spills."""
+    return np.where((c.warpgroups == 2) & (c.blocks != 0), 8, 0)
 
 
 def widest_product(D: int, c: Any) -> Any:
@@ -72,16 +88,17 @@ def register_estimate(D: int, c: Any) -> Any:
     """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest."""
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
     rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (D > 128), _OTHER_REGISTERS)
-    return scores + c.BN / 4 + D / 2 + rest + _MORE_REGISTERS_PERSISTENT * (c.blocks != 0)
+    return scores + c.BN / 4 + D / 2 + rest
 
 
 def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes: Q, the rings of K and V, and their barriers."""
+    """Shared memory of a block, in bytes: Q, the rings of K and V, their barriers, and what is to be computed."""
     padded = _round_up(D, 16)  # Q Kᵀ takes 16 columns a step
     uniform = _round_up(D, np.maximum(c.value_columns, 1))
     values = np.where(c.value_columns == 0, padded, uniform)
     ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
-    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * (2 * c.warpgroups + 4 * c.stages)
+    barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS
+    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * barriers + _POSTS * _WORK + _SCHEDULE
 
 
 def fits(D: int, c: Any, arch: Arch) -> Any:

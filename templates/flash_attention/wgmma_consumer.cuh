@@ -6,6 +6,9 @@
 #include "register.cuh"
 #include "thread.cuh"
 
+// The same in all lanes, which the compiler cannot know of threadIdx.
+__device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
+
 template <class Tile>
 struct Consumer {
   using T = typename Tile::T;
@@ -41,7 +44,7 @@ struct Consumer {
   __device__ __forceinline__ void wait_scores(Scores& r_s) {
     wgmma_wait<kInFlight>();
     fence_registers(r_s);
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.keys_empty(keys.stage));
+    release(barriers.keys_empty(keys.stage));
     keys.advance();
   }
 
@@ -79,8 +82,30 @@ struct Consumer {
     wgmma_wait<kInFlight>();
     fence_registers(r_o);
     if (!issued) return;
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.values_empty(released));
+    release_values();
+  }
+
+  __device__ __forceinline__ void release_values() {
+    release(barriers.values_empty(released));
     if (++released == Tile::kStages) released = 0;
+  }
+  // The warp has read a stage: to be told to all that load into it.
+  __device__ __forceinline__ void release(uint32_t empty) const {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Tile::kCluster == 1) {
+      if (lane == 0) mbarrier_arrive(empty);
+    } else {
+      if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));
+    }
+  }
+  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place.
+  __device__ __forceinline__ void skip() {
+    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    release(barriers.keys_empty(keys.stage));
+    keys.advance();
+    await_values();
+    values.advance();
+    release_values();
   }
 
   // Scores to unrounded P.

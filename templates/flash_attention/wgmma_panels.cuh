@@ -1,6 +1,7 @@
 // Tiles of 16-bit elements in shared memory for TMA and wgmma: panels side by side, each [rows][its columns], swizzled
 // over a row of it.
 #pragma once
+#include "cluster.cuh"
 #include "swizzle.cuh"
 #include "tma.cuh"
 #include "types.cuh"
@@ -67,6 +68,16 @@ struct Panels {
 #pragma unroll
     for (int p = 0; p < kCount; ++p)
       tma_load(s_tile + 2 * kRows * column(p), maps.of(width(p)), barrier, column(p), head, row, batch);
+  }
+  // The part of them that a block of a cluster loads for all of its kCluster blocks.
+  template <int kRows, int kCluster>
+  static __device__ __forceinline__ void load_share(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,
+                                                    int head, int batch) {
+    int const first = cluster_rank() * (kRows / kCluster);
+#pragma unroll
+    for (int p = 0; p < kCount; ++p)
+      tma_load_multicast(s_tile + 2 * kRows * column(p) + 2 * width(p) * first, maps.of(width(p)), barrier,
+                         (1 << kCluster) - 1, column(p), head, row + first, batch);
   }
   template <int kRows>
   static __device__ __forceinline__ void store(PanelMaps const& maps, uint32_t s_tile, int row, int head, int batch) {

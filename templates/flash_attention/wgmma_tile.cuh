@@ -8,6 +8,7 @@
 template <class Choice>
 struct WgmmaTile : Choice {
   using Choice::BN;
+  using Choice::kCluster;
   using Choice::D;
   using Choice::kStages;
   using Choice::kValueColumns;
@@ -15,6 +16,7 @@ struct WgmmaTile : Choice {
   static constexpr int D16 = (D + 15) / 16 * 16;  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros
   static constexpr int BM = 64 * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
   static constexpr bool kUniform = kValueColumns != 0;
   using Rows = Panels<D16, 64, false>;  // of Q, K and O
   using Values = Panels<kUniform ? D : D16, kUniform ? kValueColumns : 64, kUniform>;
@@ -22,14 +24,19 @@ struct WgmmaTile : Choice {
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
-  static constexpr int kSharedBytes = kBarriers + 8 * (2 * kWarpgroups + 4 * kStages);
+  static constexpr int kWork = kBarriers + 8 * (2 * kWarpgroups + 4 * kStages + kPosts);
+  static constexpr int kSchedule = kWork + kPosts * int(sizeof(Work));
+  static constexpr int kSharedBytes = kSchedule + int(sizeof(Schedule<WgmmaTile>));
 
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
+  static_assert(kCluster == 1 || !Choice::kPersistent, "a ticket reaches one block of a cluster only");
+  static_assert(BN % (8 * kCluster) == 0, "blocks of a cluster load whole groups of 8 rows, in which swizzles repeat");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
 };
 
-// Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps empty a stage; the
-// thread that stores O empties the place of Q.
+// Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps of all blocks of the
+// cluster empty a stage, since each block loads a part of it for all; the thread that stores O empties the place of Q.
+// Posts of what is to be computed are only full.
 template <class Tile>
 struct Barriers {
   uint32_t base;
@@ -42,12 +49,13 @@ struct Barriers {
   __device__ __forceinline__ uint32_t keys_empty(int stage) const { return at(1, stage); }
   __device__ __forceinline__ uint32_t values_full(int stage) const { return at(2, stage); }
   __device__ __forceinline__ uint32_t values_empty(int stage) const { return at(3, stage); }
+  __device__ __forceinline__ uint32_t posted(int post) const { return at(4, post); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
     return base + 8 * (2 * Tile::kWarpgroups + kind * Tile::kStages + stage);
   }
 };
 
-// By one thread; a block barrier must follow.
+// By one thread; a barrier of the block, or the cluster, must follow.
 template <class Tile>
 __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
   for (int w = 0; w < Tile::kWarpgroups; ++w) {
@@ -57,9 +65,10 @@ __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
   for (int s = 0; s < Tile::kStages; ++s) {
     mbarrier_init(barriers.keys_full(s), 1);
     mbarrier_init(barriers.values_full(s), 1);
-    mbarrier_init(barriers.keys_empty(s), Tile::kConsumers / 32);
-    mbarrier_init(barriers.values_empty(s), Tile::kConsumers / 32);
+    mbarrier_init(barriers.keys_empty(s), Tile::kCluster * Tile::kConsumers / 32);
+    mbarrier_init(barriers.values_empty(s), Tile::kCluster * Tile::kConsumers / 32);
   }
+  for (int p = 0; p < Tile::kPosts; ++p) mbarrier_init(barriers.posted(p), 1);
   fence_mbarrier_init();
 }
 
@@ -90,13 +99,14 @@ struct Loader {
   // Q once, K and V of tile after tile as stages become empty.
   __device__ __forceinline__ void load(Work const& work, int parity) {
 #pragma unroll 1
-    for (int tile = work.tiles - 1; tile >= 0; --tile, at.advance()) {
+    for (int tile = work.loaded - 1; tile >= 0; --tile, at.advance()) {
       load_keys(work, tile * Tile::BN);
-      if (tile == work.tiles - 1) load_queries(work, parity);
+      if (tile == work.loaded - 1) load_queries(work, parity);
       load_values(work, tile * Tile::BN);
     }
   }
   __device__ __forceinline__ void load_queries(Work const& work, int parity) {
+#pragma unroll 1
     for (int w = 0; w < Tile::kWarpgroups; ++w) {
       mbarrier_wait(barriers.query_empty(w), parity ^ 1);
       mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(64));
@@ -108,14 +118,20 @@ struct Loader {
     uint32_t const full = barriers.keys_full(at.stage);
     mbarrier_wait(barriers.keys_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Rows::loaded_bytes(Tile::BN));
-    Rows::template load<Tile::BN>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, key, work.kv_head,
-                                  work.batch);
+    load_tile<Rows>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, work, key);
   }
   __device__ __forceinline__ void load_values(Work const& work, int key) {
     uint32_t const full = barriers.values_full(at.stage);
     mbarrier_wait(barriers.values_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Values::loaded_bytes(Tile::BN));
-    Values::template load<Tile::BN>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, key, work.kv_head,
-                                    work.batch);
+    load_tile<Values>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, work, key);
+  }
+  template <class Panels>
+  __device__ __forceinline__ void load_tile(uint32_t s_tile, PanelMaps const& maps, uint32_t full, Work const& work,
+                                            int key) {
+    if constexpr (Tile::kCluster == 1)
+      Panels::template load<Tile::BN>(s_tile, maps, full, key, work.kv_head, work.batch);
+    else
+      Panels::template load_share<Tile::BN, Tile::kCluster>(s_tile, maps, full, key, work.kv_head, work.batch);
   }
 };

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from heapq import heapreplace
 
 import numpy as np
 
@@ -9,35 +10,65 @@ from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from .operator import Problem, cost
-from .wgmma_config import ELEMENT, WIDTHS, Config, packed, walkers
+from .wgmma_config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, walkers
 
-_ROWS = 64  # of Q, a warpgroup
 _WARPS = 4  # a warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 _L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: wgmma_schedule.cuh
+_CLEARING = Work(
+    ctas=1,
+    warps=1,
+    mma=0,
+    fma=0,
+    mufu=0,
+    alu=4,
+    smem_wavefronts=0,
+    l2_bytes=4,
+    dram_bytes=0,
+    barriers=0,
+    longest_cta=1,
+    chain=1,
+)
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each row tile visits: at least one, so that rows without keys come out right too.
+    """Tiles of keys that each row tile visits, [clusters, blocks of a cluster]: at least one, so that rows without keys
+    come out right too.
 
-    The row tiles are those of one head, or of the heads that share rows.
+    The row tiles are those of one head, or of the heads that share rows; the last may lie beyond the last query.
     """
-    rows = _ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
-    last = np.arange(rows, problem.seq_q + rows, rows)[: -(-problem.seq_q // rows)]
-    ends = last + problem.seq_k - problem.seq_q if problem.causal else np.full(len(last), problem.seq_k)
-    visited: Array = np.maximum(1, -(-np.minimum(ends, problem.seq_k) // config.BN))
-    return visited
+    rows = ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
+    count, clusters = int(row_tiles(problem, config)), -(-int(row_tiles(problem, config)) // config.cluster)
+    last = rows * np.arange(1, count + 1)
+    ends = last + problem.seq_k - problem.seq_q if problem.causal else np.full(count, problem.seq_k)
+    visited: Array = np.ones(clusters * config.cluster, np.int64)
+    visited[:count] = np.maximum(1, -(-np.minimum(ends, problem.seq_k) // config.BN))
+    return visited.reshape(clusters, config.cluster)
+
+
+def order(problem: Problem, config: Config) -> Array:
+    """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken: see
+    wgmma_schedule.cuh.
+    """
+    visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
+    packs = int(packed(problem.heads, problem.kv_heads, config))
+    heads = problem.batch * problem.heads // packs
+    near = max(1, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k)  # KV heads
+    most = min(heads, near * (problem.heads // problem.kv_heads // packs))
+    section = -(-heads // -(-heads // most))
+    whole, rest = divmod(heads, section)
+    some, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
+    return np.concatenate([np.tile(some, (whole, 1)), last])
 
 
 def shares(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each block of a persistent grid visits: what wgmma_schedule.cuh deals to it."""
-    order = tiles(problem, config)[:: -1 if config.heavy_first else 1]
-    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
-    section = max(1, min(heads, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k))
-    whole, rest = divmod(heads, section)
-    visited = np.concatenate([np.tile(np.repeat(order, section), whole), np.repeat(order, rest)])
-    return np.bincount(np.arange(len(visited)) % walkers(len(visited), config), weights=visited)
+    """Tiles of keys that each block of a persistent grid visits, if every tile takes equally long."""
+    visited = order(problem, config)
+    blocks = [0] * walkers(len(visited), config)
+    for count in visited[:, 0].tolist():
+        heapreplace(blocks, blocks[0] + count)  # the next row tile goes to the block that is done first
+    return np.array(blocks)
 
 
 @lru_cache(maxsize=4096)  # most choices have no part in it
@@ -48,21 +79,21 @@ def _grid(problem: Problem, config: Config) -> tuple[int, float, float]:
         return len(found), float(np.max(found)), float(np.sum(found))
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
     visited = tiles(problem, config)
-    return heads * len(visited), float(np.max(visited)), float(heads * np.sum(visited))
+    return heads * visited.size, float(np.max(visited)), float(heads * np.sum(visited))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
     D, visited = problem.head_dim, tiles(problem, config)
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))  # or groups of them
-    blocks, total = len(visited), int(np.sum(visited))
+    blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     lanes = 0 if config.lazy_rescale else 16 * D / _WARP  # of O, scaled
     count, longest, visits = _grid(problem, _dealt(config))
-    launch = Work(
+    main = Work(
         ctas=count,
         warps=_WARPS * (config.warpgroups + 1),
         mma=0.0,
@@ -70,15 +101,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         mufu=warps * (scores - polynomials + 2),
         alu=warps * (scores / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, D, config) / _WARPS / 128,
-        l2_bytes=float(heads * _copied_bytes(problem, config, blocks, total)),
+        l2_bytes=float(heads * _copied_bytes(problem, config, blocks, loaded)),
         dram_bytes=float(cost(problem).bytes),
         barriers=float(heads * blocks),
         longest_cta=longest * count / visits,
         chain=longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
         stages=config.stages,
-        wgmma=heads * total * config.warpgroups * _ROWS * config.BN * (padded + D) / _PRODUCT,
+        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + D) / _PRODUCT,
     )
-    return (launch,)
+    return (_CLEARING, main) if config.blocks else (main,)
 
 
 def _dealt(config: Config) -> Config:
@@ -88,20 +119,23 @@ def _dealt(config: Config) -> Config:
 
 def _operand_bytes(padded: int, D: int, config: Config) -> float:
     """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
-    return ELEMENT * (padded * (_ROWS + config.BN) + D * config.BN)
+    return ELEMENT * (padded * (ROWS + config.BN) + D * config.BN)
 
 
-def _copied_bytes(problem: Problem, config: Config, blocks: int, total: int) -> int:
-    """Boxes of one head, or of those that share rows, between L2 and the SMs, zeros included, and the logarithms."""
+def _copied_bytes(problem: Problem, config: Config, blocks: int, loaded: int) -> int:
+    """Boxes of one head, or of those that share rows, between L2 and the SMs, zeros included, and the logarithms.
+
+    `loaded` tiles of keys, each once for all blocks of a cluster.
+    """
     D = problem.head_dim
     padded = -(-D // 16) * 16
     width = config.value_columns
     values = -(-D // width) * width if width in WIDTHS else padded
     tile = ELEMENT * config.BN * (padded + values)
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    queries = _ROWS // heads
+    queries = ROWS // heads
     read, written = (
         blocks * config.warpgroups,
         -(-problem.seq_q // queries),
     )  # by warpgroups: Q, and O where it has rows
-    return total * tile + (read + written) * _ROWS * ELEMENT * padded + 4 * heads * problem.seq_q
+    return loaded * tile + (read + written) * ROWS * ELEMENT * padded + 4 * heads * problem.seq_q
