@@ -350,9 +350,3 @@ def test_defaults_compile_without_spills_also_where_registers_are_scarcest() -> 
             assert not isinstance(cubin, Failed), cubin.log
             spills = {name: usage.spills for name, usage in cubin.entries.items()}
             assert not any(spills.values()), (jobs[position][1].arch, spills)
-
-
-def test_chunked_refuses_fp32_tensors_and_says_what_serves_them() -> None:
-    reason = CHUNKED.refusal(replace(SMALL, **FP32), ARCHES["sm_90a"])
-    assert reason is not None
-    assert "naive" in reason

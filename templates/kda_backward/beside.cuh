@@ -2,9 +2,7 @@
 // through the first, the first the gradient after it by a step of reverse through the second, a warp its channels only.
 #pragma once
 #include "image.cuh"
-#include "movmatrix.cuh"
 #include "slab.cuh"
-#include "tile.cuh"
 
 enum class Made { kNothing, kState, kGradient };
 
@@ -17,79 +15,70 @@ struct Neighbour {
   int tokens;  // from its first to the end of the sequence
 };
 
-// The step for 16 kPairs channels, of blocks of 16 channels × 16 values that are operands B.
-template <class T, int K, int kPairs, Made kMade>
+// The step for 16 kPairs channels, of blocks of 16 channels × 16 values.
+template <class T, int K, class Operands, int kPairs, Made kMade>
 struct Beside {
-  using Image = ::Image<K>;
+  using Image = ::Image<K, Operands>;
+  using Matrix = typename Operands::template Matrix<K>;
+  using Block = typename Operands::Block;
+  using Factors = typename Operands::TokenFactors;
   static constexpr int kProducts = kMade == Made::kState ? 1 : 2;
-  using Values = uint32_t[kProducts][4];  // [tokens, values] as operands B
+  using Values = Block[kProducts];  // [values, tokens]
 
   Neighbour<T> from;
   int lane;
-  uint32_t r_a[kPairs][kProducts][4];  // [channels, tokens]
-  float decay[kPairs][2];              // of the lane's rows of a block
+  Block r_a[kPairs][kProducts];  // [channels, tokens]
+  float decay[kPairs][2];        // of the lane's rows of a block
 
   __device__ __forceinline__ Beside(Neighbour<T> const& neighbour, int channel, int this_lane)
       : from(neighbour), lane(this_lane) {
-    float const* g_beta = reinterpret_cast<float const*>(from.image + Image::kBeta);
-    float const beta[2] = {g_beta[lane / 4], g_beta[lane / 4 + 8]}, one[2] = {1, 1};
+    Factors beta, one;
+    Operands::load_factors(beta, reinterpret_cast<float const*>(from.image + Image::kBeta), lane);
+#pragma unroll
+    for (float& each : one) each = 1;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      int const first = channel + 16 * pair;
-      transpose_tile(r_a[pair][0], kMade == Made::kState ? Image::kUpdates : Image::kKeys, first, beta);
-      if constexpr (kMade == Made::kGradient) transpose_tile(r_a[pair][1], Image::kQueries, first, one);
+      int const step = channel / 16 + pair;
+      constexpr int kKeys = kMade == Made::kState ? Image::kUpdateColumns : Image::kKeyColumns;
+      Matrix::columns(r_a[pair][0], from.image + kKeys, step, beta, lane);
+      if constexpr (kMade == Made::kGradient)
+        Matrix::columns(r_a[pair][1], from.image + Image::kQueryColumns, step, one, lane);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        int const row = first + 8 * half + lane / 4;
+        int const row = 16 * step + 8 * half + lane / 4;
         decay[pair][half] = *reinterpret_cast<float const*>(from.image + Image::decay(row / 2) + row % 2 * 4);
       }
-    }
-  }
-  // Operand A of 16 channels of a tile of the image, times a number a token.
-  __device__ __forceinline__ void transpose_tile(uint32_t (&r)[4], int tile, int channel, float const (&of)[2]) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      uint32_t const at = Image::Rows::offset(lane / 4 + e / 2 * 8, channel / 8 + e % 2) + lane % 4 * 4;
-      uint32_t const pair = *reinterpret_cast<uint32_t const*>(from.image + tile + at);
-      r[e] = movmatrix_trans(pack<bf16>(unpack_lo<bf16>(pair) * of[e / 2], unpack_hi<bf16>(pair) * of[e / 2]));
     }
   }
 
   __device__ __forceinline__ void load(Values& r, int step) const {
     if constexpr (kMade == Made::kState) {
-      uint4 const errors = from.r[32 * step];
-      r[0][0] = errors.x, r[0][1] = errors.y, r[0][2] = errors.z, r[0][3] = errors.w;
+      Operands::template load<Side::kRight>(r[0], from.r + Operands::kBlock * step);
     } else {
-      uint4 const y = from.y[32 * step];
-      uint32_t r_do[4];
-      load_values(r_do, from.d_o.first + 16 * step, from.d_o.stride, from.tokens, lane);
-      r[0][0] = movmatrix_trans(y.x), r[0][1] = movmatrix_trans(y.y);
-      r[0][2] = movmatrix_trans(y.z), r[0][3] = movmatrix_trans(y.w);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) r[1][e] = movmatrix_trans(r_do[e]);
+      Block r_y, r_do;
+      Operands::template load<Side::kLeft>(r_y, from.y + Operands::kBlock * step);
+      Operands::load_values(r_do, from.d_o.first + 16 * step, from.d_o.stride, from.tokens, lane);
+      Operands::transpose(r[0], r_y);
+      Operands::transpose(r[1], r_do);
     }
   }
-  // The block after the step, from that before it.
-  __device__ __forceinline__ uint4 make(uint4 const& x, int pair, Values const& r) const {
-    float const low = decay[pair][0], high = decay[pair][1];
-    Tile left = {unpack_lo<bf16>(x.x) * low, unpack_hi<bf16>(x.x) * low, unpack_lo<bf16>(x.z) * high,
-                 unpack_hi<bf16>(x.z) * high};
-    Tile right = {unpack_lo<bf16>(x.y) * low, unpack_hi<bf16>(x.y) * low, unpack_lo<bf16>(x.w) * high,
-                  unpack_hi<bf16>(x.w) * high};
+  // The block after the step takes the place of that before it.
+  __device__ __forceinline__ void make(Block& x, int pair, Values const& r) const {
+    Tile left, right;
+    Operands::unpack(left, right, x);
 #pragma unroll
-    for (int product = 0; product < kProducts; ++product) {
-      mma_m16n8k16<bf16>(left, r_a[pair][product], {r[product][0], r[product][1]});
-      mma_m16n8k16<bf16>(right, r_a[pair][product], {r[product][2], r[product][3]});
-    }
-    return make_uint4(pack<bf16>(left[0], left[1]), pack<bf16>(right[0], right[1]), pack<bf16>(left[2], left[3]),
-                      pack<bf16>(right[2], right[3]));
+    for (int e = 0; e < 4; ++e) left[e] *= decay[pair][e / 2], right[e] *= decay[pair][e / 2];
+#pragma unroll
+    for (int product = 0; product < kProducts; ++product)
+      Operands::multiply(left, right, r_a[pair][product], r[product]);
+    Operands::pack(x, left, right);
   }
 };
 
 // Nothing to make: what the scans left is this chunk's.
-template <class T, int K, int kPairs>
-struct Beside<T, K, kPairs, Made::kNothing> {
+template <class T, int K, class Operands, int kPairs>
+struct Beside<T, K, Operands, kPairs, Made::kNothing> {
   struct Values {};
   __device__ __forceinline__ void load(Values&, int) const {}
-  __device__ __forceinline__ uint4 make(uint4 const& x, int, Values const&) const { return x; }
+  __device__ __forceinline__ void make(typename Operands::Block&, int, Values const&) const {}
 };

@@ -6,19 +6,19 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
+from ..kda.operands import operands_of
 from .chunked_config import (
     CHUNK,
     WARP,
     Config,
-    forward_bytes,
+    gradient_limit,
     gradient_registers,
     gradient_smem_bytes,
     gradient_threads,
-    image_bytes,
+    image_of,
     prepare_registers,
     prepare_smem_bytes,
     register_limit,
-    reverse_bytes,
     scan_registers,
     scan_smem_bytes,
     scan_threads,
@@ -31,14 +31,24 @@ from .problem import Problem
 _SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans leave for the gradients
 
 
-def refusal(problem: Problem, _arch: Arch) -> str | None:
-    if problem.dtype is DType.FP32:
-        return "chunked rounds operands to bf16, which fp32 tensors are too exact for: use naive"
+WIDEST_SPLIT = 160  # channels of a state that leave a thread registers to split operands: beyond, scans spill
+SMALLEST = Config(16, 16, 2, 1, 16, 1, 1, 1, 1, 1)  # in shared memory
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
+        return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers: use naive, or tf32"
+    needed = int(scan_smem_bytes(problem, image_of(problem).reverse, SMALLEST))
+    if needed > arch.smem_per_block:
+        return (
+            f"two chunks of key_dim {problem.key_dim} in {problem.operands} are {needed} bytes of shared memory, and a "
+            f"block on {arch.name} has {arch.smem_per_block}: use naive"
+        )
     return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V = problem.key_dim, problem.value_dim
+    K, V, image = problem.key_dim, problem.value_dim, image_of(problem)
     return Space(
         Config,
         choices={
@@ -59,23 +69,24 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("warps share the channels of a chunk evenly", lambda c: K % c.channels == 0),
             Constraint(
                 "the stages of reverse fit the shared memory",
-                lambda c: scan_smem_bytes(reverse_bytes(K), c) <= arch.smem_per_block,
+                lambda c: scan_smem_bytes(problem, image.reverse, c) <= arch.smem_per_block,
             ),
             Constraint(
-                "the chunks of prepare fit the shared memory", lambda c: prepare_smem_bytes(K, c) <= arch.smem_per_block
+                "the chunks of prepare fit the shared memory",
+                lambda c: prepare_smem_bytes(image, c) <= arch.smem_per_block,
             ),
-            Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(K, c) <= 512),
+            Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(image, c) <= 512),
             Constraint(
                 "the chunks of prepare fit the registers",
-                lambda c: prepare_registers() <= register_limit(WARP * c.prepare_warps * c.prepare_ctas, arch),
+                lambda c: prepare_registers(image) <= register_limit(WARP * c.prepare_warps * c.prepare_ctas, arch),
             ),
             Constraint(
                 "the state fits the registers",
-                lambda c: scan_registers(K, c) <= register_limit(scan_threads(c), arch),
+                lambda c: scan_registers(image, c) <= register_limit(scan_threads(c), arch),
             ),
             Constraint(
                 "the sums of gradients fit the registers",
-                lambda c: gradient_registers(c) <= register_limit(gradient_threads(K, c) * c.gradient_ctas, arch),
+                lambda c: gradient_registers(image, c) <= gradient_limit(image, c, arch),
             ),
         ),
     )
@@ -83,22 +94,25 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     K, V, B, HV, NT = problem.key_dim, problem.value_dim, problem.batch, problem.value_heads, chunks(problem)
+    image = image_of(problem)
     sizes = {
-        "image_bytes": image_bytes(K),
-        "prepare_smem_bytes": int(prepare_smem_bytes(K, config)),
-        "gradient_smem_bytes": int(gradient_smem_bytes(K, config, normalized=problem.use_qk_l2norm_in_kernel)),
-        "forward_smem_bytes": int(scan_smem_bytes(forward_bytes(K), config)),
-        "reverse_smem_bytes": int(scan_smem_bytes(reverse_bytes(K), config)),
-        "slab_warps": int(slab_warps(K, config)),
+        "image_bytes": image.total,
+        "prepare_smem_bytes": int(prepare_smem_bytes(image, config)),
+        "gradient_smem_bytes": int(gradient_smem_bytes(image, config, normalized=problem.use_qk_l2norm_in_kernel)),
+        "forward_smem_bytes": int(scan_smem_bytes(problem, image.forward, config)),
+        "reverse_smem_bytes": int(scan_smem_bytes(problem, image.reverse, config)),
+        "slab_warps": int(slab_warps(image, config)),
         "gate_threads": GATE_THREADS,
     }
+    element = DType.FP32 if image.twice else DType.BF16
     spaces = (
-        Workspace("images", DType.INT32, (B, HV, NT, image_bytes(K) // 4)),
-        *(Workspace(name, DType.BF16, (B, HV, problem.pieces(CHUNK * config.span), K, V)) for name in _SCANNED[:2]),
-        *(Workspace(name, DType.BF16, (B, HV, NT, CHUNK, V)) for name in _SCANNED[2:]),
+        Workspace("images", DType.INT32, (B, HV, NT, image.total // 4)),
+        *(Workspace(name, element, (B, HV, problem.pieces(CHUNK * config.span), K, V)) for name in _SCANNED[:2]),
+        *(Workspace(name, element, (B, HV, NT, CHUNK, V)) for name in _SCANNED[2:]),
         *gate_sums(problem, NT),
     )
-    return Plan(_launches(problem, config, sizes), {**sizes, **pointers(problem)}, spaces)
+    constants: dict[str, int | str] = {**sizes, **pointers(problem), "operands": image.operands.cuda}
+    return Plan(_launches(problem, config, sizes), constants, spaces)
 
 
 def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[Launch, ...]:
@@ -143,7 +157,7 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
         Launch(
             "kda_backward_gradients",
             (-(-NT // config.gradient_chunks), problem.heads, B),
-            int(gradient_threads(problem.key_dim, config)),
+            int(gradient_threads(image_of(problem), config)),
             smem["gradient_smem_bytes"],
             taken(problem, *keys, "d_o", "dq", "dk", "dg", "dbeta", *heads, "images", *_SCANNED, "gate_sums"),
         ),
@@ -154,13 +168,15 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
 def default(problem: Problem, arch: Arch) -> Config:
     """Narrow blocks, few channels a warp, and half of the states: what fits every arch and does not spill. As many
     warps of gradients on an SM as leave a thread 255 registers; the two chunks that share a state in one block."""
-    found, K = space(problem, arch), problem.key_dim
+    found, K, split = space(problem, arch), problem.key_dim, operands_of(problem.forward()).products > 1
     # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
-            for channels, span in ((32, 2), (16, 2), (16, 1)):
-                chunks = max(2 if channels == 32 and K <= 128 else 1, 4 * channels // K)
-                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, 2 if 16 < K <= 64 else 1, 1)
+            for channels, span in (*(() if split else ((32, 2),)), (16, 2), (16, 1)):
+                pairs = 4 * channels >= K and (channels == 32 or split)
+                chunks = max(2 if pairs else 1, 4 * channels // K)
+                ctas = 2 if K > 16 and K // channels * chunks <= 4 else 1
+                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, ctas, 1)
                 if found.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")

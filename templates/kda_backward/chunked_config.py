@@ -7,9 +7,12 @@ import numpy as np
 
 from tuner.arch import Arch
 
+from ..kda.operands import Operands, operands_of
+from .problem import Problem
+
 WARP = 32
 CHUNK = 16  # tokens
-BF16 = 2  # bytes
+FP32 = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,69 +29,103 @@ class Config:
     gradient_steps: int  # of 16 values, whose loads a warp of gradients has in flight
 
 
-def tile_bytes(K: int) -> int:
-    return BF16 * CHUNK * K
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Bytes of what prepare hands on for one chunk, as image.cuh has it."""
+
+    K: int
+    operands: Operands
+
+    @property
+    def matrix(self) -> int:
+        """[tokens, K]."""
+        return self.operands.nbytes * CHUNK * self.K
+
+    @property
+    def block(self) -> int:
+        """[tokens, tokens]."""
+        return self.operands.nbytes * CHUNK * CHUNK
+
+    @property
+    def forward(self) -> int:
+        """What forward reads: keys, updates, decay and beta; with padding."""
+        return -(-(2 * self.matrix + FP32 * self.K + FP32 * CHUNK) // 128) * 128
+
+    @property
+    def reverse(self) -> int:
+        """What reverse reads: queries and P T too."""
+        return self.forward + self.matrix + self.block
+
+    @property
+    def total(self) -> int:
+        """The inverse that gives errors, and the lengths of rows, too; and matrices that are stored both ways."""
+        return self.reverse + 2 * self.matrix * self.twice + self.block + 2 * FP32 * CHUNK
+
+    @property
+    def twice(self) -> bool:
+        """Nothing transposes operands of 32 bits on their way from shared memory."""
+        return self.operands.nbytes == FP32
+
+    @property
+    def weight(self) -> int:
+        """Registers of an operand, in those of one in bf16; one that is split has half as many again for a while."""
+        return self.operands.nbytes // 2 + (self.operands.products > 1)
 
 
-def forward_bytes(K: int) -> int:
-    """What forward reads of an image: keys, updates, decay and beta; with padding."""
-    return -(-(2 * tile_bytes(K) + 4 * K + 4 * CHUNK) // 128) * 128
-
-
-def reverse_bytes(K: int) -> int:
-    """What reverse reads of it: queries and P T too."""
-    return forward_bytes(K) + tile_bytes(K) + BF16 * CHUNK * CHUNK
-
-
-def image_bytes(K: int) -> int:
-    """The inverse that gives errors, and the lengths of rows, too."""
-    return reverse_bytes(K) + BF16 * CHUNK * CHUNK + 8 * CHUNK
+def image_of(problem: Problem) -> Image:
+    return Image(problem.key_dim, operands_of(problem.forward()))
 
 
 def scan_threads(c: Any) -> Any:
     return WARP * (c.BV // c.rows)
 
 
-def scan_smem_bytes(part: int, c: Any) -> Any:
+def scan_smem_bytes(problem: Problem, part: int, c: Any) -> Any:
     """Of a scan that reads `part` bytes of each image, and BV columns of v or do."""
-    return c.stages * (part + BF16 * CHUNK * c.BV)
+    row = problem.dtype.itemsize * c.BV + 16 * image_of(problem).twice
+    return c.stages * (part + CHUNK * row)
 
 
-def prepare_smem_bytes(K: int, c: Any) -> Any:
-    """A warp's tile of keys, its scores in fp32, both inverses and beta; with padding."""
-    squares = 4 * CHUNK * (2 * CHUNK + 12) + 2 * CHUNK * 48 + 4 * CHUNK
-    return c.prepare_warps * (-(-(tile_bytes(K) + squares) // 128) * 128)
+def prepare_smem_bytes(image: Image, c: Any) -> Any:
+    """A warp's keys, its scores in fp32, its inverses and beta; with padding."""
+    inverses = FP32 * CHUNK * (CHUNK + 4) if image.twice else 2 * CHUNK * 48
+    squares = FP32 * CHUNK * (2 * CHUNK + 12) + inverses + FP32 * CHUNK
+    return c.prepare_warps * (-(-(image.matrix + squares) // 128) * 128)
 
 
-def slab_warps(K: int, c: Any) -> Any:
-    """That share a chunk's slabs of channels; of over 12 each takes two, since more threads have too few registers."""
-    slabs = K // c.channels
-    return np.where(slabs > 12, (slabs + 1) // 2, slabs)
+def slab_warps(image: Image, c: Any) -> Any:
+    """That share a chunk's slabs of channels; of many each takes two, since more threads have too few registers."""
+    slabs = image.K // c.channels
+    return np.where(slabs > (8 if image.twice else 12), (slabs + 1) // 2, slabs)
 
 
-def gradient_threads(K: int, c: Any) -> Any:
-    return WARP * c.gradient_chunks * slab_warps(K, c)
+def gradient_threads(image: Image, c: Any) -> Any:
+    return WARP * c.gradient_chunks * slab_warps(image, c)
 
 
-def gradient_smem_bytes(K: int, c: Any, *, normalized: bool) -> Any:
+def gradient_smem_bytes(image: Image, c: Any, *, normalized: bool) -> Any:
     """dq and dk, while the value heads of a group add up; and how far a warp's channels of them lie along the rows."""
-    return c.gradient_chunks * (2 * 4 * CHUNK * K + slab_warps(K, c) * 8 * CHUNK * normalized)
+    return c.gradient_chunks * 2 * FP32 * CHUNK * (image.K + slab_warps(image, c) * normalized)
 
 
-def scan_registers(K: int, c: Any) -> Any:
+def scan_registers(image: Image, c: Any) -> Any:
     """An estimate of a thread's: state, two tensors of tokens and their operands, and what no config does without."""
-    return c.rows * K / 32 + c.rows * 2 + 56
+    return c.rows * image.K / 32 + c.rows * 2 + 40 + 16 * image.weight
 
 
-def prepare_registers() -> int:
+def prepare_registers(image: Image) -> int:
     """An estimate of a thread's: a row of an inverse, twice, and two steps of channels."""
-    return 112
+    return 92 + 20 * image.weight
 
 
-def gradient_registers(c: Any) -> Any:
+def gradient_registers(image: Image, c: Any) -> Any:
     """An estimate of a thread's: sums a channel and token, operands on their way, and what no config does without."""
     made = (c.span - 1) * (c.channels / 2 + 20)
-    return 1.75 * c.channels + c.gradient_steps * (12 + c.channels / 2) + made + 70
+    return 1.75 * c.channels + image.weight * (c.gradient_steps * (12 + c.channels / 2) + made) + 70
+
+
+def gradient_limit(image: Image, c: Any, arch: Arch) -> Any:
+    return register_limit(gradient_threads(image, c) * c.gradient_ctas, arch)
 
 
 def register_limit(threads: Any, arch: Arch) -> Any:

@@ -1,28 +1,30 @@
 // What prepare hands on for one chunk of 16 tokens of one head: the forward scan copies its first part to shared
 // memory, the reverse scan nearly all of it, the gradients read the rest.
 #pragma once
-#include "flash_attention/rows.cuh"
+#include "bf16.cuh"
+#include "tf32.cuh"
 
-constexpr int kChunk = 16;  // tokens
-
-// Byte offsets. Tiles are [kChunk, K] bf16 in the layout Rows; decay is fp32, so ordered that each lane finds the four
-// channels of its accumulators together. Blocks of 16 × 16 lie in the order of one operand, 16 bytes a lane.
-template <int K>
+// Byte offsets. Matrices are [kChunk, K], for operands that are rows of it or columns, in one place where one layout
+// serves both; decay is fp32, so ordered that each lane finds the four channels of its accumulators together.
+template <int K, class Operands>
 struct Image {
-  static_assert(K % 16 == 0, "tiles are whole operands of mma");
-  using Rows = ::Rows<K, true>;
-  static constexpr int kTileBytes = kChunk * K * 2;
-  static constexpr int kBlockBytes = 512;
-  static constexpr int kKeys = 0;                              // -k e^G
-  static constexpr int kUpdates = kTileBytes;                  // Tᵀ (k e^(G_last - G))
-  static constexpr int kDecay = 2 * kTileBytes;                // e^G_last
+  static_assert(K % 16 == 0, "matrices are whole operands of mma");
+  static constexpr int kMatrixBytes = Operands::template Matrix<K>::kBytes;
+  static constexpr int kBlockBytes = 16 * Operands::kBlock;
+  static constexpr int kKeyRows = 0;                          // -k e^G
+  static constexpr int kUpdateColumns = kMatrixBytes;         // Tᵀ (k e^(G_last - G))
+  static constexpr int kDecay = 2 * kMatrixBytes;             // e^G_last
   static constexpr int kBeta = kDecay + 4 * K;
   static constexpr int kForwardBytes = (kBeta + 4 * kChunk + 127) / 128 * 128;
-  static constexpr int kQueries = kForwardBytes;               // scale q e^G
-  static constexpr int kOutput = kQueries + kTileBytes;        // P T as operand B
-  static constexpr int kReverseBytes = kOutput + kBlockBytes;
-  static constexpr int kErrors = kReverseBytes;                // (I + L diag(beta))^-1 as operand A
-  static constexpr int kLengths = kErrors + kBlockBytes;       // inverse, of the rows of q, then of k; with kNormalize
+  static constexpr int kQueryColumns = kForwardBytes;           // scale q e^G
+  static constexpr int kOutput = kQueryColumns + kMatrixBytes;  // (P T)ᵀ, a block
+  static constexpr int kOutputEnd = kOutput + kBlockBytes;
+  static constexpr int kKeyColumns = Operands::kTwice ? kOutputEnd : kKeyRows;
+  static constexpr int kUpdateRows = Operands::kTwice ? kKeyColumns + kMatrixBytes : kUpdateColumns;
+  static constexpr int kReverseFirst = Operands::kTwice ? kDecay : 0;
+  static constexpr int kReverseBytes = (Operands::kTwice ? kUpdateRows + kMatrixBytes : kOutputEnd) - kReverseFirst;
+  static constexpr int kErrors = kReverseFirst + kReverseBytes;  // (I + L diag(beta))^-1, a block
+  static constexpr int kLengths = kErrors + kBlockBytes;  // inverse, of the rows of q, then of k; with kNormalize
   static constexpr int kBytes = kLengths + 8 * kChunk;
 
   // Byte offset of the decay of the channels 2 pair and 2 pair + 1.

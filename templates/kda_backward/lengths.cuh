@@ -1,9 +1,8 @@
 // Rows of q and k that the kernel makes unit length: what that takes from their gradients. With n = x / length,
 // dx = (dn - n (n · dn)) / length.
 #pragma once
-#include "image.cuh"
+#include "block.cuh"
 #include "thread.cuh"
-#include "tile.cuh"
 
 // A number for each of the lane's rows of q and of k.
 struct RowPair {

@@ -7,7 +7,7 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import extent, static
 
-from ..kda.problem import DIMS, DTYPES, INDEX_DTYPES, MAX_BLOCKS, MAX_SEQ
+from ..kda.problem import DIMS, DTYPES, INDEX_DTYPES, MAX_BLOCKS, MAX_SEQ, Precision
 from ..kda.problem import Problem as Forward
 
 
@@ -22,6 +22,11 @@ class Problem:
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
     value_dim: int = static("V: elements of v and do, 16 to 256 in steps of 16", default=128, choices=DIMS)
     dtype: DType = static("of q, k, v, do and their gradients", default=DType.BF16, choices=DTYPES)
+    precision: Precision = static(
+        "of the operands of matrix products (dtype: bf16 for 16-bit tensors, fp32 for fp32 ones)",
+        default=Precision.DTYPE,
+        choices=tuple(Precision),
+    )
     gate_dtype: DType = static("of g and dg", default=DType.BF16, choices=DTYPES)
     beta_dtype: DType = static("of beta and dbeta", default=DType.BF16, choices=DTYPES)
     index_dtype: DType = static("of cu_seqlens", default=DType.INT64, choices=INDEX_DTYPES)
@@ -49,6 +54,8 @@ class Problem:
     bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
+        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
+            object.__setattr__(self, "precision", Precision.DTYPE)
         object.__setattr__(self, "value_heads", self.value_heads or self.heads)
         object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
         object.__setattr__(self, "initial_states", self.sequences * self.use_initial_state)
@@ -62,6 +69,11 @@ class Problem:
     def sequences(self) -> int:
         """N: how many sequences there are, each with a state a head."""
         return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def operands(self) -> str:
+        """What operands of matrix products are rounded to: bf16, tf32 or fp32."""
+        return self.forward().operands
 
     @property
     def state_rows(self) -> int:
@@ -93,6 +105,7 @@ class Problem:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             dtype=self.dtype,
+            precision=self.precision,
             gate_dtype=self.gate_dtype,
             beta_dtype=self.beta_dtype,
             index_dtype=self.index_dtype,
@@ -123,6 +136,8 @@ def _refusals(problem: Problem) -> Iterator[str]:
         if getattr(problem, name) not in DTYPES:
             found = getattr(getattr(problem, name), "value", getattr(problem, name))
             yield f"{name} {found}: kda_backward takes {', '.join(each.value for each in DTYPES)}"
+    if problem.precision not in tuple(Precision):
+        yield f"precision {problem.precision}: kda_backward takes {', '.join(each.value for each in Precision)}"
     if problem.index_dtype not in INDEX_DTYPES:
         known = ", ".join(each.value for each in INDEX_DTYPES)
         yield f"index_dtype {problem.index_dtype.value}: kda_backward takes {known}"

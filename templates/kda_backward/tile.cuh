@@ -1,7 +1,5 @@
 // Sixteen tokens of eight channels in the registers of a warp, in the order of mma's accumulators.
 #pragma once
-#include "mma.cuh"
-#include "movmatrix.cuh"
 #include "types.cuh"
 
 // Two neighbours of a row of global memory.
@@ -21,6 +19,17 @@ __device__ __forceinline__ void store_pair(T* p, float lo, float hi) {
 template <>
 __device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) {
   *reinterpret_cast<float2*>(p) = make_float2(lo, hi);
+}
+
+// Four neighbours of a row.
+template <class T>
+__device__ __forceinline__ float4 load_quad(T const* p, bool there) {
+  uint2 const quad = there ? *reinterpret_cast<uint2 const*>(p) : make_uint2(0, 0);
+  return make_float4(unpack_lo<T>(quad.x), unpack_hi<T>(quad.x), unpack_lo<T>(quad.y), unpack_hi<T>(quad.y));
+}
+template <>
+__device__ __forceinline__ float4 load_quad<float>(float const* p, bool there) {
+  return there ? *reinterpret_cast<float4 const*>(p) : make_float4(0, 0, 0, 0);
 }
 
 // Element 2 half + c: token lane / 4 + 8 half, channel 2 (lane % 4) + c.
@@ -70,6 +79,39 @@ __device__ __forceinline__ void sum_down(Tile& r, int lane) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) r[c] += __shfl_sync(0xffffffff, r[2 + c], lane % 4);
 }
+// Each token's elements become those of the token before it, and the first one's zero.
+__device__ __forceinline__ void to_next_token(Tile& r, int lane) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    float const low = __shfl_sync(0xffffffff, r[c], (lane + 28) % 32);
+    float const high = __shfl_sync(0xffffffff, r[2 + c], (lane + 28) % 32);
+    r[c] = lane < 4 ? 0 : low, r[2 + c] = lane < 4 ? low : high;
+  }
+}
+// The same within groups of `tokens`, 1 to 8: from each on, and up to each, itself excluded.
+__device__ __forceinline__ void sum_down_groups(Tile& r, int tokens, int lane) {
+#pragma unroll 1
+  for (int step = 1; step < tokens; step *= 2)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float const other = __shfl_down_sync(0xffffffff, r[e], 4 * step);
+      r[e] += (lane / 4 & tokens - 1) + step < tokens ? other : 0;
+    }
+}
+__device__ __forceinline__ void sum_before_groups(Tile& r, int tokens, int lane) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    float const before = __shfl_up_sync(0xffffffff, r[e], 4);
+    r[e] = (lane / 4 & tokens - 1) > 0 ? before : 0;
+  }
+#pragma unroll 1
+  for (int step = 1; step < tokens; step *= 2)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float const other = __shfl_up_sync(0xffffffff, r[e], 4 * step);
+      r[e] += (lane / 4 & tokens - 1) >= step ? other : 0;
+    }
+}
 // The last token's elements, of the lane's two channels; the sum over all tokens.
 __device__ __forceinline__ float2 last_token(Tile const& r, int lane) {
   return make_float2(__shfl_sync(0xffffffff, r[2], 28 + lane % 4), __shfl_sync(0xffffffff, r[3], 28 + lane % 4));
@@ -88,42 +130,4 @@ __device__ __forceinline__ float2 token_sum(Tile const& r) {
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffff, x, 1);
   return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
-// Operands A are uint32_t[4], operands B uint32_t[2], as mma_m16n8k16 takes them.
-// The rows of A are tokens, its columns the channels of two tiles.
-__device__ __forceinline__ void pack_rows(uint32_t (&r_a)[4], Tile const& left, Tile const& right) {
-  r_a[0] = pack<bf16>(left[0], left[1]);
-  r_a[1] = pack<bf16>(left[2], left[3]);
-  r_a[2] = pack<bf16>(right[0], right[1]);
-  r_a[3] = pack<bf16>(right[2], right[3]);
-}
-// A transposed, as an operand A.
-__device__ __forceinline__ void transpose(uint32_t (&r_t)[4], uint32_t const (&r_a)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) r_t[i] = movmatrix_trans(r_a[i / 2 + i % 2 * 2]);
-}
-// The rows of B are tokens, its columns the channels of a tile.
-__device__ __forceinline__ void pack_columns(uint32_t (&r_b)[2], Tile const& r) {
-  r_b[0] = movmatrix_trans(pack<bf16>(r[0], r[1]));
-  r_b[1] = movmatrix_trans(pack<bf16>(r[2], r[3]));
-}
-
-// A pair of T as the pair of bf16 that products take.
-template <class T>
-__device__ __forceinline__ uint32_t operand(uint32_t pair) {
-  return pack<bf16>(unpack_lo<T>(pair), unpack_hi<T>(pair));
-}
-template <>
-__device__ __forceinline__ uint32_t operand<bf16>(uint32_t pair) { return pair; }
-
-// Sixteen tokens of sixteen values as operand A; `rows` as in load_tile.
-template <class T>
-__device__ __forceinline__ void load_values(uint32_t (&r_a)[4], T const* rows, int64_t stride, int tokens, int lane) {
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    int const token = lane / 4 + e % 2 * 8;
-    uint32_t const* at = reinterpret_cast<uint32_t const*>(rows + token * stride + e / 2 * 8 + lane % 4 * 2);
-    r_a[e] = operand<T>(token < tokens ? *at : 0);
-  }
 }

@@ -1,0 +1,175 @@
+"""Operands of kda_backward's products: in tf32, and in fp32 split into two of tf32, for tensors of any dtype."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.counted import by_launch, global_bytes
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.nvrtc import Compiler
+from tuner.operator import to_fields
+from tuner.operators.kda.problem import Precision
+from tuner.operators.kda_backward.chunked_config import Config
+from tuner.operators.kda_backward.operator import kda_backward
+from tuner.operators.kda_backward.problem import Problem
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import distance, errors
+
+OPERATOR = operators.load("kda_backward")
+CHUNKED = operators.implementation("kda_backward", "chunked")
+
+FP32 = Problem(
+    key_dim=32,
+    value_dim=32,
+    dtype=DType.FP32,
+    gate_dtype=DType.FP32,
+    beta_dtype=DType.FP32,
+    use_initial_state=True,
+    use_final_gradient=True,
+)
+TF32 = replace(FP32, precision=Precision.TF32)
+PRECISIONS = pytest.mark.parametrize("problem", [TF32, FP32], ids=["tf32", "fp32"])
+RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+GATED = {"use_gate_in_kernel": True, "use_dt_bias": True}
+BASE = Config(
+    BV=32,
+    rows=16,
+    stages=3,
+    span=2,
+    channels=16,
+    prepare_warps=2,
+    prepare_ctas=1,
+    gradient_chunks=2,
+    gradient_ctas=1,
+    gradient_steps=1,
+)
+CASES = {
+    "fp32_raw_gated": (replace(FP32, key_dim=48, value_dim=16, **RAW, **GATED), replace(BASE, BV=16)),
+    "tf32_wide_slabs_every_state": (TF32, replace(BASE, rows=32, stages=2, span=1, channels=32, gradient_steps=2)),
+    "tf32_two_slabs_a_warp": (replace(TF32, key_dim=144, value_dim=16), replace(BASE, BV=16, gradient_chunks=1)),
+    "bf16_tensors_in_tf32": (replace(TF32, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True), BASE),
+    "fp16_tensors_in_fp32": (
+        replace(FP32, dtype=DType.FP16, gate_dtype=DType.FP16, precision=Precision.FP32, safe_gate=True),
+        BASE,
+    ),
+}
+
+
+def test_operands_follow_the_tensors_unless_given_as_in_the_forward_call() -> None:
+    assert [Problem(dtype=dtype).operands for dtype in (DType.BF16, DType.FP16, DType.FP32)] == ["bf16", "bf16", "fp32"]
+    assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
+
+
+def test_fp32_operands_of_fp32_tensors_are_one_problem_however_they_are_asked_for() -> None:
+    assert replace(FP32, precision=Precision.FP32) == FP32
+
+
+def test_an_unknown_precision_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="precision fp8: kda_backward takes dtype, tf32, fp32"):
+        Problem(precision="fp8")  # type: ignore[arg-type]
+
+
+def test_a_call_says_the_precision() -> None:
+    assert kda_backward(*[object()] * 6, precision="tf32").statics["precision"] == "tf32"
+
+
+def test_the_tolerance_follows_the_precision() -> None:
+    limits = [OPERATOR.tolerance(problem)["dq"].absolute for problem in (Problem(), TF32, FP32)]
+    assert limits == [5e-3, 1e-3, 1e-5]
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_only(kind: str) -> None:
+    problem = replace(TF32, seq_len=77, heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    exact, found = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
+    for name in ("dq", "dk", "dv", "dg", "dbeta", "dh0"):
+        ratio, _ = distance(found[name], exact[name])
+        assert 1e-5 < ratio < 2e-3, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunked_is_right(case: str) -> None:
+    problem, config = CASES[case]
+    assert CHUNKED.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    modes = PLAIN[1:] + CHECKED[:1]
+    verdict = check(Job("kda_backward", "chunked", to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+@PRECISIONS
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_the_default_is_right_for_every_kind_of_input(problem: Problem, kind: str) -> None:
+    problem = replace(problem, seq_len=35, heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    config = CHUNKED.default(problem, ARCHES["sm_90a"])
+    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, config, arrays, PLAIN[0])
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp32_operands() -> None:
+    problem = replace(FP32, seq_len=45, heads=1, value_heads=4, **GATED)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
+    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
+    exact = OPERATOR.reference(problem, arrays)
+    for name in ("dg", "dA_log"):
+        assert distance(outputs[name], exact[name])[0] < 5e-5, name
+
+
+@PRECISIONS
+def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem) -> None:
+    problem = replace(problem, seq_len=45, heads=1, value_heads=2, **RAW)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, done = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, CHECKED[0])
+    declared = CHUNKED.work(problem, BASE, gpu("H200"))
+    for work, counters in zip(declared, by_launch(done, CHUNKED.plan(problem, BASE)), strict=True):
+        assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
+        assert work.barriers == counters.barriers
+        assert work.l2_bytes == global_bytes(counters)
+        assert counters.bank_conflicts == 0
+
+
+def test_defaults_compile_without_spills_where_registers_are_scarcest() -> None:
+    jobs: list[tuple[Any, str]] = [
+        (replace(TF32, key_dim=96, value_dim=96), "sm_120a"),
+        (replace(FP32, key_dim=128, value_dim=128), "sm_80"),
+    ]
+    sources = [
+        (render(OPERATOR, CHUNKED, problem, CHUNKED.default(problem, ARCHES[name])), Options(arch=name))
+        for problem, name in jobs
+    ]
+    with Compiler(workers=1) as compiler:
+        for position, cubin in compiler.compile_many(sources):
+            assert not isinstance(cubin, Failed), cubin.log
+            assert not any(usage.spills for usage in cubin.entries.values()), jobs[position]
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "named"),
+    [
+        (replace(TF32, key_dim=256), "sm_86", "key_dim 256 in tf32 are 105216 bytes"),
+        (replace(FP32, key_dim=176), "sm_90a", "key_dim 176 and operands split for fp32 do not fit the registers"),
+    ],
+)
+def test_what_is_too_wide_is_refused_with_what_serves_it(problem: Problem, arch: str, named: str) -> None:
+    reason = CHUNKED.refusal(problem, ARCHES[arch])
+    assert reason is not None
+    assert named in reason
+    assert "naive" in reason
+
+
+@pytest.mark.parametrize("key_dim", range(16, 257, 16))
+def test_whatever_is_not_refused_has_a_default(key_dim: int) -> None:
+    for problem in (replace(TF32, key_dim=key_dim), replace(FP32, key_dim=key_dim)):
+        for arch in ARCHES.values():
+            if CHUNKED.refusal(problem, arch) is None:
+                assert CHUNKED.space(problem, arch).refusal(CHUNKED.default(problem, arch)) is None
