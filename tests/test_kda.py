@@ -15,7 +15,7 @@ from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
-from tuner.operators.kda.fused import Config as FusedConfig
+from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Problem
@@ -38,6 +38,7 @@ BOUNDED = {**SOFTPLUS, "use_lower_bound": True, "safe_gate": True}
 FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
 BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, ahead=0, prep_groups=2, prep_min_ctas=1)
 FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
+BASES = {"prep_scan": BASE, "fused": FUSED_BASE}
 # Every tunable and every static flag away from its default at least once.
 PREP_SCAN_CASES = {
     "no_loader_two_stages_one_partial": (SMALL, replace(BASE, loader=False, stages=2, partials=1)),
@@ -55,7 +56,8 @@ FUSED_CASES = {
         replace(SMALL, dtype=DType.FP16, **RAW),
         replace(FUSED_BASE, C=32, rows=32, stages=2, prep_groups=4, producers=1),
     ),
-    "three_producers": (replace(SMALL, **BOUNDED), replace(FUSED_BASE, BV=64, stages=3, producers=3)),
+    "three_producers": (replace(SMALL, **BOUNDED), replace(FUSED_BASE, BV=64, stages=3, producers=3, prep_groups=4)),
+    "seven_producers_of_one_warp": (SMALL, replace(FUSED_BASE, stages=7, producers=7)),
     "softplus_two_partials": (replace(SMALL, key_dim=48, **SOFTPLUS), replace(FUSED_BASE, prep_groups=8, partials=2)),
 }
 RECURRENT_CASES = {
@@ -124,7 +126,7 @@ def test_a_state_carries_over_from_one_half_of_a_sequence_to_the_other() -> None
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_the_chunked_form_differs_from_the_recurrence_by_rounding_only(kind: str) -> None:
-    problem = replace(SMALL, batch=1, seq_len=77, heads=1)
+    problem = replace(SMALL, batch=1, seq_len=77, heads=1, value_heads=1)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
     exact, rounded = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
     for name in ("o", "final_state"):
@@ -142,7 +144,7 @@ def test_a_call_takes_the_names_of_chunk_kda_and_leaves_absent_states_out() -> N
 
 
 def test_a_sequence_without_tokens_keeps_its_state() -> None:
-    problem = replace(SMALL, seq_len=9, heads=1, use_cu_seqlens=True, boundaries=4)
+    problem = replace(SMALL, seq_len=9, heads=1, value_heads=1, use_cu_seqlens=True, boundaries=4)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
     arrays["cu_seqlens"] = np.array([0, 4, 4, 9])
     final = OPERATOR.reference(problem, arrays)["final_state"]
@@ -205,7 +207,7 @@ def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
 @CHUNKED
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_chunks_are_right_for_every_kind_of_input(implementation: Any, kind: str) -> None:
-    problem = replace(SMALL, batch=1, seq_len=77, heads=1)
+    problem = replace(SMALL, batch=1, seq_len=77, heads=1, value_heads=1)
     config = implementation.default(problem, ARCHES["sm_90a"])
     arrays, outputs, _ = run(implementation, problem, config, PLAIN[0], kind)
     for error in errors(OPERATOR, problem, arrays, outputs):
@@ -215,8 +217,8 @@ def test_chunks_are_right_for_every_kind_of_input(implementation: Any, kind: str
 @CHUNKED
 @pytest.mark.parametrize(("C", "gate"), [(16, -np.inf), (32, -1e30)])
 def test_a_gate_that_wipes_the_state_leaves_the_decays_after_it_exact(implementation: Any, C: int, gate: float) -> None:
-    problem = replace(SMALL, batch=1, seq_len=77, heads=1, gate_dtype=DType.FP32)
-    config = replace(implementation.default(problem, ARCHES["sm_90a"]), C=C, prep_groups=4)
+    problem = replace(SMALL, batch=1, seq_len=77, heads=1, value_heads=1, gate_dtype=DType.FP32)
+    config = replace(BASES[implementation.name], C=C, prep_groups=4)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
     arrays["g"][:, 5::13] = gate
     outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
@@ -226,7 +228,7 @@ def test_a_gate_that_wipes_the_state_leaves_the_decays_after_it_exact(implementa
 
 @CHUNKED
 def test_tokens_do_not_see_the_future(implementation: Any) -> None:
-    problem = replace(SMALL, batch=1, seq_len=40, heads=1)
+    problem = replace(SMALL, batch=1, seq_len=40, heads=1, value_heads=1)
     config = implementation.default(problem, ARCHES["sm_90a"])
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
     changed = {name: x.copy() for name, x in arrays.items()}
@@ -257,7 +259,8 @@ def test_prep_scan_counts_its_mma_bytes_and_barriers() -> None:
 
 def test_fused_counts_its_mma_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=2)
-    for config in (FUSED_BASE, replace(FUSED_BASE, C=32, BV=64, prep_groups=4, stages=2, producers=1)):
+    wide = replace(FUSED_BASE, C=32, BV=64, prep_groups=4, stages=2, producers=1)
+    for config in (FUSED_BASE, replace(FUSED_BASE, stages=5, producers=5), wide):
         _, _, done = run(FUSED, problem, config, CHECKED[0])
         (work,) = FUSED.work(problem, config, gpu("H200"))
         assert work.mma == done.counters.mma_m16n8k16
@@ -268,14 +271,20 @@ def test_fused_counts_its_mma_bytes_and_barriers() -> None:
 @CHUNKED
 @pytest.mark.parametrize("C", [16, 32])
 def test_chunks_of_64_channels_have_no_bank_conflict(implementation: Any, C: int) -> None:
-    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=77, heads=1)
-    config = replace(implementation.default(problem, ARCHES["sm_90a"]), C=C, prep_groups=4)
+    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=77, heads=1, value_heads=1)
+    config = replace(BASES[implementation.name], C=C, prep_groups=4)
     _, _, done = run(implementation, problem, config, CHECKED[0])
     assert done.counters.bank_conflicts == 0
 
 
+def test_sums_of_gates_are_read_without_bank_conflicts_where_their_rows_begin_in_any_bank() -> None:
+    problem = replace(SMALL, key_dim=48, value_dim=48, batch=1, seq_len=16, heads=1, value_heads=1)
+    _, _, done = run(PREP_SCAN, problem, PREP_SCAN.default(problem, ARCHES["sm_90a"]), CHECKED[0])
+    assert done.counters.bank_conflicts <= 48  # of stores to tiles
+
+
 def test_recurrent_counts_its_bytes_and_barriers() -> None:
-    problem = replace(SMALL, batch=1, seq_len=21, heads=1)
+    problem = replace(SMALL, batch=1, seq_len=21, heads=1, value_heads=1)
     config = RecurrentConfig(BV=32, columns=1, splits=8, BT=8)
     _, _, done = run(RECURRENT, problem, config, CHECKED[0])
     (work,) = RECURRENT.work(problem, config, gpu("H200"))

@@ -14,7 +14,7 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
-from tuner.operators.kda.fused import Config as FusedConfig
+from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Precision, Problem
@@ -101,7 +101,7 @@ def test_the_tolerance_follows_the_precision() -> None:
 
 
 def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
-    problem = replace(TF32, seq_len=77, heads=1)
+    problem = replace(TF32, seq_len=77, heads=1, value_heads=1)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
     ratio, _ = distance(OPERATOR.rounded(problem, arrays)["o"], OPERATOR.reference(problem, arrays)["o"])
     assert 1e-4 < ratio < 1e-3
@@ -131,7 +131,7 @@ def test_fused_is_right(case: str) -> None:
 @PRECISIONS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_the_default_is_right_for_every_kind_of_input(implementation: Any, problem: Problem, kind: str) -> None:
-    problem = replace(problem, seq_len=77, heads=1)
+    problem = replace(problem, seq_len=77, heads=1, value_heads=1)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
     config = implementation.default(problem, ARCHES["sm_90a"])
     outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])

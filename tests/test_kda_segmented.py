@@ -80,7 +80,7 @@ def test_segments_are_right(case: str) -> None:
 
 @pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
 def test_many_segments_are_as_exact_as_none(kind: str) -> None:
-    problem = replace(SMALL, batch=1, seq_len=205, heads=1, **RAW)
+    problem = replace(SMALL, batch=1, seq_len=205, heads=1, value_heads=1, **RAW)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
     found = {}
     for implementation, config in (
@@ -96,7 +96,7 @@ def test_many_segments_are_as_exact_as_none(kind: str) -> None:
 
 
 def test_tokens_do_not_see_the_segments_after_them() -> None:
-    problem = replace(SMALL, batch=1, seq_len=90, heads=1)
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
     changed = {name: x.copy() for name, x in arrays.items()}
     for name in ("q", "k", "v", "g", "beta"):

@@ -67,15 +67,19 @@ struct Bf16Operands {
     }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 32 * j; }
 
-    // A row of (I + M)^-1, times diag(beta): 16 bytes at a time, which rows of 48 or 80 bytes put into different banks.
+    // A row of (I - x) diag(beta), x zero from the diagonal on: 16 bytes at a time, which rows of 48 or 80 bytes put
+    // into different banks.
     static __device__ __forceinline__ void store_inverse(unsigned char* s_inverse, int row, float const (&x)[C],
                                                          float const* beta) {
 #pragma unroll
       for (int j = 0; j < C; j += 8) {
-        auto const both = [&](int i) { return pack<bf16>(x[i] * beta[i], x[i + 1] * beta[i + 1]); };
+        auto const both = [&](int i) { return pack<bf16>(-x[i] * beta[i], -x[i + 1] * beta[i + 1]); };
         *reinterpret_cast<uint4*>(s_inverse + row * Square::kRowBytes + 2 * j) =
             make_uint4(both(j), both(j + 2), both(j + 4), both(j + 6));
       }
+      unsigned char* s_diagonal = s_inverse + row * (Square::kRowBytes + 2);
+      if (row < 16) put(s_diagonal, beta[row]);  // 16 of its elements are in different banks, 32 are not
+      if (C > 16 && row >= 16) put(s_diagonal, beta[row]);
     }
     // r [tokens, channels] += T'(i, j)ᵀ k¯(i), of 16 channels.
     static __device__ __forceinline__ void keys(float (&r)[2][4], uint32_t s_inverse, uint32_t s_rest,

@@ -1,6 +1,7 @@
 // S = A S + B from segment to segment, in fp32: what each segment starts from.
 #pragma once
 #include "cp_async.cuh"
+#include "thread.cuh"
 
 // A block takes 2 kColumns columns of the state of one head through all segments; thread t owns channel t % K of half
 // of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose loads never

@@ -1,51 +1,34 @@
 // What can be computed of a chunk without the state: its keys and queries are decayed, and handed to Triangle.
 #pragma once
-#include "kda/chunk.cuh"
-#include "kda/token.cuh"
-#include "kda/triangle.cuh"
-#include "opaque.cuh"
+#include "kda/prep_rows.cuh"
 
-// A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Exponents are in base 2 and
-// count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below 116.
+// Exponents are in base 2 and count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them
+// below 116. Without kOuts only the state is wanted: queries are not read, and the image has none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
-          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands>
-struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
+          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true>
+struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
-  using Chunk = ::Chunk<T, Gate, Beta>;
+  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts>;
   using Tiles::floats, Tiles::image, Tiles::kElement, Tiles::kInImage, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps;
   using Tiles::lane, Tiles::smem, Tiles::thread, Tiles::warp;
+  using Rows::chunk, Rows::first, Rows::group, Rows::k_scale, Rows::kOutputs, Rows::kQuads, Rows::kTokens;
+  using Rows::load, Rows::q_scale, Rows::quad;
+  using typename Rows::Channels, typename Rows::Chunk, typename Rows::Registers;
   using typename Tiles::Folds, typename Tiles::Image;
-  static constexpr int kQuads = K / 4;
-  static constexpr int kTokens = C / kGroups;  // of a thread
   static constexpr float kDown = Operands::kCentreFactor;
   static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
-  static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
-  // Byte offsets in shared memory, behind Triangle's.
-  static constexpr int kScales = Tiles::kTriangleBytes;  // of the rows of q, then of k
-  static constexpr int kTotals = kScales + (kNormalize ? 8 * C : 0);  // sums of g, a group of threads each
-  static constexpr int kFlags = kTotals + 4 * kGroups * K;            // a warp: some exponent is too large
+  // Byte offsets in shared memory, behind those of the rows.
+  static constexpr int kTotals = Rows::kRowsBytes;          // sums of g, a group of threads each
+  static constexpr int kFlags = kTotals + 4 * kGroups * K;  // a warp: some exponent is too large
   static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
-  float scale;
   HeadGate<kGating> gate;
-  Chunk chunk;
 
   __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
                                   Chunk const& chunk, unsigned char* image)
-      : Tiles{smem, thread, image}, scale(scale), gate(gate), chunk(chunk) {}
+      : Rows{{smem, thread, image}, scale, chunk}, gate(gate) {}
 
-  __device__ __forceinline__ uint32_t quad() const { return thread % kQuads; }
-  __device__ __forceinline__ int group() const { return int(thread / kQuads); }
-  __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
-
-  // A thread's share of a chunk, as it lies in memory.
-  struct Registers {
-    Quad<T> q[kTokens], k[kTokens];
-    Quad<Gate> g[kTokens];
-    Beta beta;
-  };
-  using Channels = float[4];
   using Gates = Channels[kTokens];  // exponents, summed from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
@@ -70,42 +53,25 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
   template <class Sync>
   __device__ __forceinline__ void prepare(Registers& r, Chunk const* next, Sync sync) const {
     Gates gates;
-    if constexpr (kNormalize) store_scales(r);
+    if constexpr (kNormalize) this->store_scales(r);
     sum_gates(gates, r);
     bool const there = int(thread) < chunk.tokens;
     if (thread < C) floats(Tiles::kBeta)[thread] = there ? beta_of<kBetaGate>(to_float(r.beta)) : 0;
     sync();
     Sums all{};
     sum_groups(all);
-    if constexpr (!kSafeGate) flag_large_exponents(all);
+    bool large = !kSafeGate && flag_large_exponents(all);
     decay(r, gates, all);
     if (next) load(r, *next);
     sync();
-    bool const large = !kSafeGate && exponents_are_large();
-    this->scores(!large);
+    if constexpr (!kSafeGate && kWarps > 1) large = exponents_are_large();
+    this->template scores<kOutputs>(!large);
     if (large) diagonal_by_pairs();
     sync();
     this->solve();
     sync();
     this->fold_keys();
-    this->fold_queries();
-  }
-
-  __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
-    // Pointers that advance: products with the strides, kept for every chunk, would fill the registers.
-    T const *q = from.q + first() * from.q_stride + 4 * quad(), *k = from.k + first() * from.k_stride + 4 * quad();
-    Gate const* g = from.g + first() * from.g_stride + 4 * quad();
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      bool const there = first() + i < from.tokens;
-      r.q[i] = load_quad(q, there);
-      r.k[i] = load_quad(k, there);
-      r.g[i] = load_quad(g, there);
-      q += from.q_stride;
-      k += from.k_stride;
-      g += from.g_stride;
-    }
-    if (thread < C && int(thread) < from.tokens) r.beta = from.beta[thread * from.beta_stride];
+    if constexpr (kOutputs) this->fold_queries();
   }
 
   __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
@@ -123,45 +89,13 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
     *reinterpret_cast<float4*>(smem + kTotals + 16 * thread) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
 
-  // The factors of the rows of q and k: scale, and the inverse lengths. Where the threads of a row are neighbours in a
-  // warp they hold all of it; others read it again, a row a warp.
-  __device__ __forceinline__ void store_scales(Registers const& r) const {
-    if constexpr (32 % kQuads == 0) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        float const q = row_sum(r.q[i]), k = row_sum(r.k[i]);
-        if (quad() == 0) store_scale(first() + i, q), store_scale(C + first() + i, k);
-      }
-    } else {
-      for (int row = warp(); row < 2 * C; row += kWarps) {
-        T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
-        float sum = 0;
-        if (row % C < chunk.tokens)
-          for (int d = lane(); d < K; d += 32) sum += to_float(x[d]) * to_float(x[d]);
-        sum = warp_sum(sum);
-        if (lane() == 0) store_scale(row, sum);
-      }
-    }
-  }
-  static __device__ __forceinline__ float row_sum(Quad<T> const& row) {
-    Channels x;
-    row.unpack(x);
-    float sum = (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
-#pragma unroll
-    for (int lanes = kQuads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-    return sum;
-  }
-  __device__ __forceinline__ void store_scale(int row, float sum) const {
-    floats(kScales)[row] = rsqrtf(sum + kL2Epsilon) * (row < C ? scale : 1);
-  }
-  __device__ __forceinline__ float q_scale(int row) const { return kNormalize ? floats(kScales)[row] : scale; }
-  __device__ __forceinline__ float k_scale(int row) const { return kNormalize ? floats(kScales)[C + row] : 1; }
-
   __device__ __forceinline__ void sum_groups(Sums& r) const {
     static_assert(kGroups >= kSubs, "a thread's tokens lie in one sub-chunk");
     int const mine = kSubs > 1 ? first() / 16 : 0;
 #pragma unroll
-    for (int other = 0; other < kGroups; ++other) {
+    for (int turn = 0; turn < kGroups; ++turn) {
+      // Rows of sums that begin in any bank are read from the thread's own on: neighbours then read from neighbours.
+      int const other = kQuads % 8 == 0 ? turn : (group() + turn) % kGroups;
       float4 const all = *reinterpret_cast<float4 const*>(smem + kTotals + 16 * (other * kQuads + quad()));
       Channels const sum = {all.x, all.y, all.z, all.w};
       int const sub = other * kTokens / 16;
@@ -178,9 +112,11 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
   static __device__ __forceinline__ bool is_large(Channels const& sum) {
     return fminf(fminf(sum[0], sum[1]), fminf(sum[2], sum[3])) < -kLargestExponent;
   }
-  __device__ __forceinline__ void flag_large_exponents(Sums const& sums) const {
+  // Whether a warp's own are, which it also tells the others.
+  __device__ __forceinline__ bool flag_large_exponents(Sums const& sums) const {
     bool const any = __any_sync(0xffffffff, is_large(sums.sub));
-    if (lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
+    if (kWarps > 1 && lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
+    return any;
   }
   __device__ __forceinline__ bool exponents_are_large() const {
     int any = 0;
@@ -207,10 +143,13 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
       all[e] = f.from_start[e] * f.sub[e] * f.to_end[e];
     }
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) q_scales[i] = q_scale(first() + i), k_scales[i] = k_scale(first() + i);
+    for (int i = 0; i < kTokens; ++i) {
+      q_scales[i] = kOutputs ? q_scale(first() + i) : 0;
+      k_scales[i] = k_scale(first() + i);
+    }
 #pragma unroll
     for (int i = 0; i < kTokens; ++i)
-      decay_token(first() + i, r.q[i], r.k[i], q_scales[i], k_scales[i], gates[i], sums.before, f);
+      decay_token(first() + i, r.q[kOutputs ? i : 0], r.k[i], q_scales[i], k_scales[i], gates[i], sums.before, f);
     if (!kSafeGate && is_large(sums.sub)) rest_by_gates(f.to_end);
     if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
   }
@@ -218,28 +157,31 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
                                               float k_scale, Channels const& gates, Channels const& before,
                                               Factors const& f) const {
     Channels q, k, inverse, rest, sub_rest;
-    q_row.unpack(q);
+    if constexpr (kOutputs) q_row.unpack(q);
     k_row.unpack(k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       float const exponent = before[e] + gates[e] - Operands::kCentre;
       float const up = exp2_approx(exponent), key = k[e] * k_scale;
-      q[e] = q[e] * q_scale * up;
+      if constexpr (kOutputs) q[e] = q[e] * q_scale * up;
       k[e] = -key * up;
       inverse[e] = key * exp2_approx(-exponent);
       sub_rest[e] = inverse[e] * f.sub[e];
       rest[e] = inverse[e] * (f.sub[e] / kDown) * f.to_end[e];
     }
     uint32_t const at = Image::offset(row, quad());
-    Operands::put(this->queries() + at, q);
+    if constexpr (kOutputs) Operands::put(this->queries() + at, q);
     Operands::put(this->keys() + at, k);
     Operands::put(this->inverse_keys() + at, inverse);
     store_rest(row, rest, sub_rest);
     if constexpr (!kInImage) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) q[e] *= f.from_start[e] * kDown, k[e] *= f.from_start[e] * kDown;
-      Operands::put(image + Image::kQueries + at, q);
+      for (int e = 0; e < 4; ++e) {
+        k[e] *= f.from_start[e] * kDown;
+        if constexpr (kOutputs) q[e] *= f.from_start[e] * kDown;
+      }
       Operands::put(image + Image::kKeys + at, k);
+      if constexpr (kOutputs) Operands::put(image + Image::kQueries + at, q);
     }
   }
   __device__ __forceinline__ void store_rest(int row, Channels const& to_chunk, Channels const& to_sub) const {
@@ -281,19 +223,19 @@ struct Prep : Triangle<K, C, K / 4 * kGroups, Operands> {
           bool const there = d < K && row < chunk.tokens;
           float const key = there ? to_float(chunk.k[column * chunk.k_stride + d]) * exp2_approx(between[e]) : 0;
           kk += key * (there ? to_float(chunk.k[row * chunk.k_stride + d]) : 0);
-          qk += key * (there ? to_float(chunk.q[row * chunk.q_stride + d]) : 0);
+          if constexpr (kOutputs) qk += key * (there ? to_float(chunk.q[row * chunk.q_stride + d]) : 0);
           between[e] += there ? gate(to_float(chunk.g[column * chunk.g_stride + d]), gate.bias_of(d)) : 0;
         }
         kk = warp_sum(kk) * k_scale(column) * k_scale(row);
-        qk = warp_sum(qk) * k_scale(column) * q_scale(row);
+        if constexpr (kOutputs) qk = warp_sum(qk) * k_scale(column) * q_scale(row);
         place(row, column, kk, qk);
       }
     }
   }
   __device__ __forceinline__ void place(int row, int column, float kk, float qk) const {
     if (lane() == 0)
-      floats(Tiles::kTriangle)[row * Tiles::kTriangleStride + column] =
-          column < row ? kk * floats(Tiles::kBeta)[row] : 0;
-    if (lane() == 1) Operands::put(smem + Tiles::kP + row * Tiles::Square::kRowBytes + kElement * column, qk);
+      floats(Tiles::kTriangle)[Tiles::element(row, column)] = column < row ? kk * floats(Tiles::kBeta)[row] : 0;
+    if (kOutputs && lane() == 1)
+      Operands::put(smem + Tiles::kP + row * Tiles::Square::kRowBytes + kElement * column, qk);
   }
 };

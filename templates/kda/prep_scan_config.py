@@ -48,13 +48,13 @@ def scan_threads(c: Any) -> Any:
 
 def scan_smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS, itemsize: int = BF16) -> Any:
     """`itemsize`: of v."""
-    return c.stages * stage_bytes(K, c, operands, itemsize)
+    return c.stages * stage_bytes(K, c.C, c.BV, operands, itemsize)
 
 
-def stage_bytes(K: int, c: Any, operands: Operands, itemsize: int) -> Any:
-    """An image, and v in rows that are swizzled, or padded where they are read down columns."""
-    row = BF16 * c.BV if operands.nbytes == BF16 else column_stride(itemsize * c.BV)
-    return image_bytes(K, c.C, operands) + c.C * row
+def stage_bytes(K: int, C: Any, values: Any, operands: Operands, itemsize: int) -> Any:
+    """An image, and `values` columns of v in rows that are swizzled, or padded where they are read down columns."""
+    row = BF16 * values if operands.nbytes == BF16 else column_stride(itemsize * values)
+    return image_bytes(K, C, operands) + C * row
 
 
 def prep_threads(K: int, c: Any) -> Any:
@@ -80,7 +80,7 @@ def prep_smem_bytes(K: int, c: Any, operands: Operands, normalize: bool) -> Any:
     rest_row = element * K if element == BF16 else column_stride(element * K)
     counted_apart = (C > 16) | (operands.products > 1)
     tiles = C * rest_row + np.where(counted_apart, 2 * C * element * K, 0) + np.where(C > 16, element * 16 * K, 0)
-    squares = 2 * C * square_row + 4 * C * (C + 16 // element)
+    squares = 2 * C * square_row + 4 * C * C
     return tiles + squares + 4 * C + 8 * C * normalize + 4 * c.prep_groups * K + 4 * (-(-warps // 4) * 4)
 
 

@@ -47,6 +47,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         longest_cta=1,
         chain=1,
         tf32=operands.tf32(mma),
+        step_other=prep_step(config),
     )
 
 
@@ -95,18 +96,18 @@ def images(problem: Problem, C: int) -> int:
     return problem.seq_len // C + problem.sequences if problem.use_cu_seqlens else -(-problem.seq_len // C)
 
 
-def prepared_row_bytes(problem: Problem) -> int:
-    """That preparing a token and head reads: q and k once more where the threads of a row are no part of a warp, and
-    its length is found first."""
+def prepared_row_bytes(problem: Problem, outputs: bool = True) -> int:
+    """That preparing a token and head reads, q only for `outputs`: q and k once more where the threads of a row are no
+    part of a warp, and its length is found first."""
     again = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
-    keys = 2 * problem.dtype.itemsize * (1 + again)
+    keys = (1 + outputs) * problem.dtype.itemsize * (1 + again)
     return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
 
 
-def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
-    """m16n8k16 of one chunk, or twice as many m16n8k8: M and P; the updates; P T'."""
+def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS, outputs: bool = True) -> int:
+    """m16n8k16 of one chunk, or twice as many m16n8k8: M and the updates; for `outputs` P and P T' too."""
     subs, blocks = C // 16, int(triangle_blocks(C))
-    tiles = 4 * blocks * K // 16 + 2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3
+    tiles = 4 * blocks * K // 16 + outputs * (2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3)
     return operands.products * tiles
 
 
@@ -124,6 +125,14 @@ def step_mma(K: int, config: Any, operands: Operands = BF16_OPERANDS) -> float:
 def step_other(config: Any) -> float:
     """Other instructions in that row: the state is packed, partial sums are added, what is new is packed."""
     return 2 + (config.partials - 1)
+
+
+def prep_step(config: Any) -> float:
+    """What preparing a chunk takes of a warp, in results that are waited for: 45, and 4 a token of a thread.
+
+    Most of it are instructions that a warp issues in order: the README has the count.
+    """
+    return 45 + 4 * config.C / config.prep_groups
 
 
 @dataclass(frozen=True, slots=True)

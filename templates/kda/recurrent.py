@@ -116,7 +116,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         barriers=ctas * 2 * groups,
         longest_cta=1,
         chain=problem.mean_len,
-        stages=2,
+        stages=1 + config.BT,  # those of the next group of tokens
+        step_other=2 + np.log2(config.splits) + K / config.splits / 8,  # loads; shuffles; fma, an eighth of either
     )
     return (launch,)
 

@@ -13,6 +13,7 @@ struct Scan {
   using Values = typename Operands::template Values<T, BV, C, kM>;
   using A = typename Operands::A;
   using B = typename Operands::B;
+  static constexpr int kTiles = kM;
   static constexpr int kSubs = C / 16;
   static constexpr int kSteps = K / Operands::kStep;
   static constexpr int kSubSteps = 16 / Operands::kStep;

@@ -1,6 +1,7 @@
 """What segmented does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tuner.arch import GPU
 from tuner.operator import Work
@@ -28,7 +29,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     return (
         prep_work(problem, config),
         _map_work(problem, config, MapVisits.of(problem, config)),
-        _merge_work(problem, config),
+        merge_work(problem, config),
         _scan_work(problem, config),
     )
 
@@ -43,7 +44,7 @@ def map_image_bytes(K: int, C: int, operands: Operands) -> int:
     return int(used_image_bytes(K, C, operands)) - operands.nbytes * (C * K + 256 * int(triangle_blocks(C)))
 
 
-def chunks_of_segments(problem: Problem, config: Config) -> list[int]:
+def chunks_of_segments(problem: Problem, config: Any) -> list[int]:
     """Chunks of each segment that has any: as many in each as it takes, fewer in the last."""
     NT = -(-problem.mean_len // config.C)
     each = -(-NT // config.segments)
@@ -105,7 +106,7 @@ def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
     )
 
 
-def _merge_work(problem: Problem, config: Config) -> Work:
+def merge_work(problem: Problem, config: Any) -> Work:
     """A map times a state for every segment between the first and the last, in fp32."""
     K, V, heads = problem.key_dim, problem.value_dim, problem.sequences * problem.value_heads
     blocks, maps = V // (2 * config.merge_columns), max(0, len(chunks_of_segments(problem, config)) - 2)
@@ -125,7 +126,7 @@ def _merge_work(problem: Problem, config: Config) -> Work:
         longest_cta=1,
         chain=max(maps, 1),
         stages=2,
-        step_other=K,
+        step_other=K / 4,  # 16 rows of a map: a barrier, a load, and as many fma as take twice as long
     )
 
 

@@ -109,11 +109,12 @@ struct Tf32Operands {
     static __device__ __forceinline__ uint32_t rest(int row, int quad) { return row * kRestRow + 16 * quad; }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 64 * j; }
 
-    // A row of (I + M)^-1, times diag(beta).
+    // A row of (I - x) diag(beta), x zero from the diagonal on.
     static __device__ __forceinline__ void store_inverse(unsigned char* s_inverse, int row, float const (&x)[C],
                                                          float const* beta) {
 #pragma unroll
-      for (int j = 0; j < C; ++j) put(s_inverse + j * Square::kRowBytes + 4 * row, x[j] * beta[j]);
+      for (int j = 0; j < C; ++j) put(s_inverse + j * Square::kRowBytes + 4 * row, -x[j] * beta[j]);
+      put(s_inverse + row * Square::kRowBytes + 4 * row, beta[row]);
     }
     // r [channels, tokens] += k¯(i)ᵀ T'(i, j), of 16 channels.
     static __device__ __forceinline__ void keys(float (&r)[2][4], uint32_t s_inverse, uint32_t,

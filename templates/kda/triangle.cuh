@@ -16,8 +16,6 @@ struct Triangle {
   static constexpr int kSubs = C / 16;
   // Whether keys and queries that count from the start of their sub-chunk are those of the image.
   static constexpr bool kInImage = kSubs == 1 && Operands::kCentre == 0;
-  // Floats of a row of M: rows that a warp stores together begin in different banks.
-  static constexpr int kTriangleStride = C + 16 / kElement;
   static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
 
   // Byte offsets in the threads' own shared memory. k e^-G needs none: it lies where the image's updates will be.
@@ -29,7 +27,7 @@ struct Triangle {
   static constexpr int kT = kSubRest + (kSubs > 1 ? 16 * kElement * K : 0);  // T' = (I + M)^-1 diag(beta)
   static constexpr int kP = kT + C * Square::kRowBytes;                  // tril(q e^G (k e^-G)ᵀ)
   static constexpr int kTriangle = kP + C * Square::kRowBytes;           // M, fp32
-  static constexpr int kBeta = kTriangle + 4 * C * kTriangleStride;
+  static constexpr int kBeta = kTriangle + 4 * C * C;
   static constexpr int kTriangleBytes = kBeta + 4 * C;
 
   unsigned char* smem;
@@ -46,18 +44,27 @@ struct Triangle {
   __device__ __forceinline__ unsigned char* inverse_keys() const { return image + Image::kUpdates; }
   static __device__ __forceinline__ int rows(int sub) { return sub * 16 * Rows::kRowBytes; }
 
-  // M and P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal are wanted.
+  // Where an element of M lies. Fours of a row are turned so that a warp that stores to 8 rows, or reads 16 bytes of
+  // each, meets different banks.
+  static __device__ __forceinline__ int element(int row, int column) {
+    int const turn = C == 16 ? row / 2 % 2 * 2 + row / 4 % 2 : row % 4 * 2 + row / 4 % 2;
+    return row * C + (column ^ 4 * turn);
+  }
+
+  // M and, with kOutputs, P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal
+  // are wanted.
+  template <bool kOutputs>
   __device__ __forceinline__ void scores(bool diagonal) const {
-    constexpr int kTasks = 2 * Image::kBlocks;
+    constexpr int kEach = kOutputs ? 2 : 1, kTasks = kEach * Image::kBlocks;
 #pragma unroll
     for (int pass = 0; pass < ceil_div(kTasks, kWarps); ++pass) {
       int const task = warp() + pass * kWarps;
       if (task >= kTasks) break;
-      int const block = task / 2, i = block > 0, j = block > 1;
+      int const block = task / kEach, i = block > 0, j = block > 1;
       if (i == j && !diagonal) continue;
       float r[2][4];
-      multiply_keys(r, shared_address(task % 2 ? queries() : keys()), i, j);
-      if (task % 2)
+      multiply_keys(r, shared_address(task % kEach ? queries() : keys()), i, j);
+      if (task % kEach)
         store_scores(r, i, j);
       else
         store_triangle(r, i, j);
@@ -91,33 +98,41 @@ struct Triangle {
   }
   // A block of M: zeros on the diagonal and above.
   __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
+    int const at = element(lane() / 4, Operands::column(lane(), 0));
     float const beta[2] = {-floats(kBeta)[i * 16 + lane() / 4], -floats(kBeta)[i * 16 + lane() / 4 + 8]};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
       int const high = e / 2 * 8 + Operands::column(lane(), 1);
-      float* s_row = floats(kTriangle) + (i * 16 + row) * kTriangleStride + j * 16;
+      float* s_row = floats(kTriangle) + (i * 16 + e % 2 * 8) * C;
+      int const turned = at ^ (j * 16 + e / 2 * 8);  // whose bits are none of those that turn rows
       float2 const x = make_float2(i > j || low < row ? r[e / 2][e % 2 * 2] * beta[e % 2] : 0,
                                    i > j || high < row ? r[e / 2][e % 2 * 2 + 1] * beta[e % 2] : 0);
       if constexpr (kElement == 2)  // the columns are neighbours
-        *reinterpret_cast<float2*>(s_row + low) = x;
+        *reinterpret_cast<float2*>(s_row + turned) = x;
       else
-        s_row[low] = x.x, s_row[high] = x.y;
+        s_row[turned] = x.x, s_row[turned ^ 4] = x.y;
     }
   }
 
   // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32. An element that is
-  // known leaves all others at once: they wait for one fma each.
+  // known leaves all others at once: they wait for one fma each. The diagonal, which is known first, leaves M's own row.
   __device__ __forceinline__ void solve() const {
     if (warp() != 0 || lane() >= C) return;
-    float x[C];
+    float const* s_m = floats(kTriangle);
+    float x[C];  // of I - (I + M)^-1
 #pragma unroll
-    for (int j = 0; j < C; ++j) x[j] = lane() == j ? 1.f : 0.f;
+    for (int j = 0; j < C; j += 4) {
+      float4 row = {};
+      if (j < 16 || lane() >= 16)  // above the diagonal no block is stored
+        row = *reinterpret_cast<float4 const*>(s_m + element(lane(), j));
+      x[j] = row.x, x[j + 1] = row.y, x[j + 2] = row.z, x[j + 3] = row.w;
+    }
 #pragma unroll
-    for (int m = C - 1; m > 0; --m)
+    for (int m = C - 2; m > 0; --m)
 #pragma unroll
       for (int j = (m - 1) / 4 * 4; j >= 0; j -= 4) {
-        float4 const row = *reinterpret_cast<float4 const*>(floats(kTriangle) + m * kTriangleStride + j);
+        float4 const row = *reinterpret_cast<float4 const*>(s_m + element(m, j));
         if (j + 3 < m) x[j + 3] -= x[m] * row.w;
         if (j + 2 < m) x[j + 2] -= x[m] * row.z;
         if (j + 1 < m) x[j + 1] -= x[m] * row.y;

@@ -1,0 +1,102 @@
+// A block in which some warps prepare the chunks of a run and others carry columns of a state through them.
+#pragma once
+#include "cp_async.cuh"
+#include "kda/scan.cuh"
+#include "opaque.cuh"
+#include "thread.cuh"
+
+// Chunks of C tokens pass through a ring of kStages stages in shared memory. kCarriers warps carry 16 Step::kTiles
+// columns each; kProducers groups of Prep::kThreads threads take turns, so that one waits while another computes.
+template <class T, int C, class Prep, class Step, int kCarriers, int kStages, int kProducers>
+struct Relay {
+  using Chunk = typename Prep::Chunk;
+  using State = typename Step::State;
+  static constexpr int kCarryThreads = kCarriers * 32;
+  static constexpr int kPrepThreads = Prep::kThreads;
+  static constexpr int kThreads = kCarryThreads + kProducers * kPrepThreads;
+  static constexpr int kPrepBytes = (Prep::kBytes + 127) / 128 * 128;
+  static constexpr int kPrep = kStages * Step::kStageBytes;  // where the producers' shared memory begins
+  static constexpr int kBytes = kPrep + kProducers * kPrepBytes;
+  // A stage holds a chunk, and a stage may be filled again: each a barrier of all carriers and one group of producers.
+  static constexpr int kHandover = kCarryThreads + kPrepThreads;
+  static constexpr bool kOneWarp = kPrepThreads == 32;  // a group, which then needs no barrier of its own
+  static_assert(kStages % kProducers == 0, "a stage is always filled by the same producers");
+  static_assert(2 * kStages + (kOneWarp ? 0 : kProducers) <= 15, "named barriers: two a stage, one a group of warps");
+
+  unsigned char* smem;
+  int tokens;  // of the run
+
+  static __device__ __forceinline__ bool produces() { return threadIdx.x >= kCarryThreads; }
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int full(int stage) { return 1 + stage; }
+  static __device__ __forceinline__ int empty(int stage) { return 1 + kStages + stage; }
+  __device__ __forceinline__ int chunks() const { return (tokens + C - 1) / C; }
+
+  // All that a producer does: every kProducers-th chunk, from its group's on. `run`: the rows of all chunks. `g_v`:
+  // the run's first token at the block's first column, or null where no column has values.
+  template <class Gate>
+  __device__ __forceinline__ void produce(Chunk const& run, T const* g_v, int64_t v_stride, float scale,
+                                          Gate const& gate) const {
+    uint32_t const producer = threadIdx.x - kCarryThreads, group = producer / kPrepThreads;
+    int const nt = chunks(), barrier = 1 + 2 * kStages + group;
+    auto const sync = [barrier] {
+      if constexpr (kOneWarp)
+        __syncwarp();
+      else
+        named_barrier_sync(barrier, kPrepThreads);
+    };
+    Prep prep(smem + kPrep + group * kPrepBytes, producer % kPrepThreads, scale, gate, run, smem);
+    typename Prep::Registers r;
+    Chunk next = run.from(group * C);
+    prep.load(r, next);
+    T const* g_values = g_v + group * C * v_stride;
+    int stage = group;
+#pragma unroll 1
+    for (int chunk = group; chunk < nt; chunk += kProducers) {
+      forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
+      if (chunk >= kStages) named_barrier_sync(empty(stage), kHandover);
+      prep.image = smem + stage * Step::kStageBytes;
+      prep.chunk = next;
+      if (Prep::kOutputs || g_v)
+        Step::template load_v<kPrepThreads>(shared_address(prep.image), g_values, v_stride, next.tokens, prep.thread);
+      cp_async_commit();
+      next = next.from(kProducers * C);
+      g_values += kProducers * C * v_stride;
+      prep.prepare(r, &next, sync);
+      cp_async_wait<0>();
+      named_barrier_arrive(full(stage), kHandover);
+      stage = stage + kProducers < kStages ? stage + kProducers : int(group);
+    }
+  }
+
+  // Takes a warp's columns, from `first` of the block's on, through all chunks. `values`: whether they have some in v.
+  // `g_o`: the run's first token at the warp's first column.
+  __device__ __forceinline__ void carry(State& r_s, int first, bool values, T* g_o, int64_t o_stride) const {
+    int const nt = chunks();
+    int stage = 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < nt; ++chunk) {
+      typename Step::Tokens r_x, r_o;
+      typename Step::Operand r_a;
+      unsigned char const* s_stage = smem + stage * Step::kStageBytes;
+      named_barrier_sync(full(stage), kHandover);
+      typename Step::Ahead ahead;
+      if (Prep::kOutputs || values) {
+        Step::load_ahead(ahead, s_stage, shared_address(s_stage), first, lane());
+        Step::unpack_values(r_x, ahead);
+      } else {
+        clear(r_x);
+      }
+      Step::template recall<Prep::kOutputs>(r_x, r_o, r_s, ahead, shared_address(s_stage), lane(), [] {});
+      Step::pack_tokens(r_a, r_x);
+      Step::update(r_s, r_a, s_stage, shared_address(s_stage), lane());
+      if constexpr (Prep::kOutputs) Step::within(r_o, r_a, s_stage, lane());
+      if (chunk + kStages < nt) named_barrier_arrive(empty(stage), kHandover);
+      if constexpr (Prep::kOutputs) {
+        Step::store(g_o, o_stride, r_o, tokens - chunk * C, lane());
+        g_o += C * o_stride;
+      }
+      stage = stage == kStages - 1 ? 0 : stage + 1;
+    }
+  }
+};

@@ -1,0 +1,168 @@
+"""kda by segments whose blocks prepare their own chunks: as exact as whole, chosen for short keys and few heads."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.dtype import DType
+from tuner.nvrtc import compile
+from tuner.operator import to_fields
+from tuner.operators.kda.problem import Precision, Problem
+from tuner.operators.kda.segmented_fused_config import Config
+from tuner.predict import uncompiled
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+OPERATOR = operators.load("kda")
+KERNEL = operators.implementation("kda", "segmented_fused")
+H200 = gpu("H200")
+
+SMALL = Problem(key_dim=32, value_dim=32, use_initial_state=True, output_final_state=True)
+RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+SOFTPLUS = {"use_gate_in_kernel": True, "use_dt_bias": True}
+BASE = Config(
+    C=16,
+    BV=32,
+    rows=16,
+    stages=4,
+    partials=1,
+    prep_groups=4,
+    producers=4,
+    segments=3,
+    map_columns=64,
+    map_rows=16,
+    merge_columns=4,
+)
+# Every tunable away from its default at least once, and what maps do not share with outputs.
+CASES = {
+    "fewer_chunks_than_segments": (SMALL, replace(BASE, segments=9, merge_columns=8)),
+    "chunk32_rows32_two_partials": (
+        SMALL,
+        replace(BASE, C=32, rows=32, map_rows=32, stages=2, producers=1, partials=2, prep_groups=8),
+    ),
+    "columns_of_one_kind_a_block": (
+        replace(SMALL, key_dim=64),
+        replace(BASE, BV=16, map_columns=16, prep_groups=2, segments=5),
+    ),
+    "more_warps_that_scan": (
+        replace(SMALL, key_dim=48),
+        replace(BASE, map_columns=80, prep_groups=8, stages=2, producers=2),
+    ),
+    "raw_fp16_without_first_state": (
+        replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW),
+        replace(BASE, stages=7, producers=7),
+    ),
+    "raw_lengths_read_again": (
+        replace(SMALL, key_dim=48, **RAW),
+        replace(BASE, map_columns=16, prep_groups=8, producers=2),
+    ),
+    "softplus_states_v_first": (replace(SMALL, state_v_first=True, **SOFTPLUS), BASE),
+    "packed": (replace(SMALL, use_cu_seqlens=True), replace(BASE, segments=5)),
+    "fp32": (replace(SMALL, dtype=DType.FP32), replace(BASE, stages=2, producers=2)),
+    "tf32_operands_of_bf16": (replace(SMALL, precision=Precision.TF32), replace(BASE, producers=2)),
+}
+
+
+def default(problem: Problem, **choices: Any) -> Config:
+    return replace(KERNEL.default(problem, ARCHES["sm_90a"]), **choices)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_segments_are_right(case: str) -> None:
+    problem, config = CASES[case]
+    assert KERNEL.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    verdict = check(Job("kda", "segmented_fused", to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1]))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(48, 48), (64, 112)])
+def test_the_default_of_odd_dims_is_right(key_dim: int, value_dim: int) -> None:
+    problem = replace(SMALL, key_dim=key_dim, value_dim=value_dim, batch=1, seq_len=141, heads=1, value_heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    outputs, run = emulator.run(OPERATOR, KERNEL, problem, default(problem), arrays, CHECKED[0])
+    assert not run.findings
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_segments_are_right_for_every_kind_of_input(kind: str) -> None:
+    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=141, heads=1, value_heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    outputs, _ = emulator.run(OPERATOR, KERNEL, problem, default(problem, segments=5), arrays, PLAIN[0])
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+def test_a_gate_that_wipes_the_state_leaves_the_maps_exact() -> None:
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1, gate_dtype=DType.FP32)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
+    arrays["g"][:, 5::13] = -np.inf
+    outputs, _ = emulator.run(OPERATOR, KERNEL, problem, BASE, arrays, PLAIN[0])
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, error
+
+
+def test_tokens_do_not_see_the_segments_after_them() -> None:
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
+    changed = {name: x.copy() for name, x in arrays.items()}
+    for name in ("q", "k", "v", "g", "beta"):
+        changed[name][:, 41:] = -7.0
+    before, after = (
+        emulator.run(OPERATOR, KERNEL, problem, BASE, each, PLAIN[0])[0]["o"][:, :41] for each in (arrays, changed)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("seq_len", [9, 45, 200])
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"C": 32, "segments": 5, "BV": 32, "map_columns": 32, "prep_groups": 4, "stages": 2, "producers": 2}],
+    ids=["one_warp_a_group", "chunk32_two_warps_a_group"],
+)
+def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, choices: dict[str, Any]) -> None:
+    fields = {"batch": 1, "seq_len": seq_len, "heads": 1, "value_heads": 2, "use_qk_l2norm_in_kernel": True}
+    problem = replace(SMALL, key_dim=64, value_dim=64, **fields)
+    config = default(problem, **choices)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    _, run = emulator.run(OPERATOR, KERNEL, problem, config, arrays, CHECKED[0])
+    counted = by_launch(run, KERNEL.plan(problem, config))
+    for work, counters in zip(KERNEL.work(problem, config, H200), counted, strict=True):
+        assert work.mma == counters.mma
+        assert work.barriers == counters.barriers
+        assert work.l2_bytes == global_bytes(counters)
+    assert [each.bank_conflicts for each in counted] == [0, 0, 0]
+
+
+def test_each_segment_but_the_first_is_walked_by_both_launches_at_most() -> None:
+    problem = Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096)
+    maps, merge, scan = KERNEL.work(problem, default(problem), H200)
+    assert maps.ctas == scan.ctas == 128  # four of five segments of 32 heads
+    assert maps.chain == scan.chain == 1 + 52
+    assert merge.chain == 3
+
+
+def test_short_keys_of_few_heads_are_predicted_to_gain_most() -> None:
+    problem, costs = Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096), {}
+    for each in operators.implementations("kda"):
+        config = each.default(problem, H200.arch)
+        costs[each.name] = uncompiled(each.plan(problem, config), each.work(problem, config, H200), H200).cost
+    assert min(costs, key=costs.__getitem__) == "segmented_fused"
+    assert costs["segmented_fused"] < 0.75 * min(cost for name, cost in costs.items() if name != "segmented_fused")
+
+
+@pytest.mark.parametrize("arch", ["sm_89"])
+def test_the_default_of_64_dims_compiles_without_spills(arch: str) -> None:
+    problem = replace(SMALL, key_dim=64, value_dim=64)
+    cubin = compile(render(OPERATOR, KERNEL, problem, KERNEL.default(problem, ARCHES[arch])), Options(arch=arch))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert not any(usage.spills for usage in cubin.entries.values())
