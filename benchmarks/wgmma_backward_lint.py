@@ -14,7 +14,7 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
-from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
     kv_register_estimate,

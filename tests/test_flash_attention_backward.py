@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import dispatcher, emulator, operators
+from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
-from tuner.check import Job, check
+from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import Arrays, scalars, to_fields
 from tuner.operators.flash_attention import operator as forward
-from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward import mma_sync
 from tuner.operators.flash_attention_backward.mma_sync_config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
+from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
@@ -35,19 +35,28 @@ def draw(problem: Problem, kind: str = "normal") -> Arrays:
 # ---- the mathematics
 
 
+@pytest.mark.parametrize("lse_used", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool) -> None:
-    problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5)  # causal: two queries attend no key
+def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, lse_used: bool) -> None:
+    # causal: two queries attend no key
+    problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5, use_lse_gradient=lse_used)
     arrays: Arrays = {name: np.asarray(x, np.float64) for name, x in draw(problem).items()}
     rng, step = np.random.default_rng(1), 1e-5
     found = OPERATOR.reference(problem, arrays)
     for name in "qkv":
         direction = rng.standard_normal(arrays[name].shape)
-        moved = [
-            forward.reference(problem, arrays | {name: arrays[name] + sign * step * direction})["o"] for sign in (1, -1)
-        ]
-        numeric = np.sum(arrays["dout"] * (moved[0] - moved[1])) / (2 * step)
+        losses = [loss(problem, arrays | {name: arrays[name] + sign * step * direction}) for sign in (1, -1)]
+        numeric = (losses[0] - losses[1]) / (2 * step)
         assert np.sum(found[f"d{name}"] * direction) == pytest.approx(numeric, rel=1e-7)
+
+
+def loss(problem: Problem, arrays: Arrays) -> Any:
+    """One whose gradients are dout and dlse."""
+    found = forward.reference(problem, arrays)
+    of_o = np.sum(arrays["dout"] * found["o"])
+    if not problem.use_lse_gradient:
+        return of_o
+    return of_o + np.sum(np.where(np.isfinite(found["lse"]), arrays["dlse"] * found["lse"], 0))
 
 
 def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
@@ -78,6 +87,28 @@ def test_gradients_are_right_for_every_make_of_tiles(head_dim: int, config: Conf
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize("implementation", ["naive", "mma_sync", "wgmma"])
+def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> None:
+    """Its inputs have NaN for a query that attends no key."""
+    problem = Problem(head_dim=24, causal=True, use_lse_gradient=True)
+    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
+    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])
+def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(implementation: str) -> None:
+    kernel, found = operators.implementation(OPERATOR.name, implementation), []
+    for used in (False, True):
+        problem = Problem(head_dim=16, use_lse_gradient=used)
+        source = render(OPERATOR, kernel, problem, kernel.default(problem, HOPPER))
+        cubin = compile_source(source, Options(arch=HOPPER.name))
+        assert not isinstance(cubin, Failed), cubin.log
+        found.append([cubin.code(f"flash_attention_backward_{each}") for each in ("dkv", "dq", "rows")])
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] != found[1][2]
+
+
 @pytest.mark.parametrize("head_dim", [40, 64, 80, 96, 128, 192, 256])
 def test_no_default_spills_on_any_arch(head_dim: int) -> None:
     problem = Problem(head_dim=head_dim, causal=True)
@@ -91,7 +122,9 @@ def test_no_default_spills_on_any_arch(head_dim: int) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_declared_work_is_what_the_emulator_counts(causal: bool) -> None:
-    problem = Problem(head_dim=64, causal=causal, batch=2, heads=2, kv_heads=1, seq_q=200, seq_k=150)
+    problem = Problem(
+        head_dim=64, causal=causal, use_lse_gradient=causal, batch=2, heads=2, kv_heads=1, seq_q=200, seq_k=150
+    )
     config = Config(64, 32, 4, 2, 1, 1, 64, 32, 4, 2, 1)
     _, run = emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, config, draw(problem), Mode(checked=True))
     works = mma_sync.IMPLEMENTATION.work(problem, config, gpu("sm_90a"))
@@ -124,9 +157,26 @@ def test_an_application_gets_gradients_in_its_own_layout() -> None:
         np.testing.assert_allclose(gradient.swapaxes(1, 2), right[name], atol=4e-3)
 
 
+def test_the_gradient_of_lse_may_be_given_or_not() -> None:
+    problem = replace(SMALL, use_lse_gradient=True)
+    arrays = draw(problem)
+    given = {name: arrays[name] for name in ("dout", "q", "k", "v", "o", "lse")}
+    view = np.moveaxis(np.moveaxis(arrays["dlse"], 2, 0).copy(), 0, 2)
+    for used in (True, False):
+        found = dispatcher.flash_attention_backward(**given, dlse=view if used else None)
+        right = OPERATOR.reference(replace(problem, use_lse_gradient=used), arrays)
+        np.testing.assert_allclose(found[0], right["dq"], atol=4e-3)
+
+
 def test_a_scale_that_is_not_positive_is_refused() -> None:
     with pytest.raises(UsageError, match=r"softmax_scale -1.*must be positive"):
         flash_attention_backward(*(None,) * 6, softmax_scale=-1)
+
+
+@pytest.mark.parametrize("peer", peers.of(OPERATOR.name), ids=lambda peer: peer.name)
+def test_peers_that_return_no_lse_do_not_take_its_gradient(peer: peers.Peer) -> None:
+    with pytest.raises(peers.AbsentError, match="takes no gradient"):
+        peer.prepare(replace(SMALL, use_lse_gradient=True), {}, {})
 
 
 def test_the_operator_is_found() -> None:

@@ -20,7 +20,7 @@ from tuner.emulator import Buffer, Mode, build
 from tuner.lint import Lint, lint
 from tuner.nvrtc import Compiler
 from tuner.operator import scalars, to_fields
-from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
     kv_register_estimate,

@@ -85,9 +85,48 @@ def test_a_gradient_that_repeats_one_element_is_taken() -> None:
     assert given[2].grad.shape == given[2].shape
 
 
-def test_there_is_no_gradient_through_lse() -> None:
-    _, lse = torch.ops.tuner.flash_attention(*(each.requires_grad_() for each in qkv()))
-    assert not lse.requires_grad
+def used(o: Any, lse: Any, parts: str) -> Any:
+    """A loss of some of the outputs that weights no two elements alike."""
+    outputs = [output for name, output in (("o", o), ("lse", lse)) if name in parts.split()]
+    return sum((each.double() * torch.arange(each.numel()).view(each.shape).cos()).sum() for each in outputs)
+
+
+@pytest.mark.parametrize("parts", ["o", "lse", "o lse"])
+def test_gradients_flow_through_the_outputs_that_a_loss_uses(parts: str) -> None:
+    given = [each.requires_grad_() for each in qkv()]
+    q, k, v = exact = [each.detach().double().requires_grad_() for each in given]
+    used(*torch.ops.tuner.flash_attention(*given, layout="bhtd"), parts).backward()
+    scores = q @ k.transpose(-2, -1) / 4
+    used(scores.softmax(-1) @ v, scores.logsumexp(-1), parts).backward()
+    for ours, theirs in zip(given, exact, strict=True):
+        expected = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+        assert torch.allclose(ours.grad.double(), expected, atol=5e-2)
+
+
+def test_a_gradient_through_lse_stays_in_a_compiled_graph() -> None:
+    def step(given: list[Any]) -> Any:
+        return used(*torch.ops.tuner.flash_attention(*given), "o lse")
+
+    eager = [each.requires_grad_() for each in qkv()]
+    compiled = [each.detach().clone().requires_grad_() for each in eager]
+    step(eager).backward()
+    torch.compile(step, backend="aot_eager", fullgraph=True)(compiled).backward()
+    assert all(torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(compiled, eager, strict=True))
+
+
+def test_parts_of_the_keys_that_are_merged_have_the_gradients_of_the_whole() -> None:
+    q, *others = (each.requires_grad_() for each in qkv())
+    whole, parts = ([each.detach().clone().requires_grad_() for each in (q, *others)] for _ in range(2))
+    weights = torch.randn(1, 2, 7, 16)
+    (torch.ops.tuner.flash_attention(*whole, layout="bhtd")[0] * weights).sum().backward()
+    found = [
+        torch.ops.tuner.flash_attention(parts[0], *(each[:, :, keys].contiguous() for each in parts[1:]), layout="bhtd")
+        for keys in (slice(0, 3), slice(3, 7))
+    ]
+    shares = torch.stack([lse for _, lse in found]).softmax(0)[..., None]
+    (sum(share * o for share, (o, _) in zip(shares, found, strict=True)) * weights).sum().backward()
+    for one, other in zip(whole, parts, strict=True):
+        assert torch.allclose(one.grad.double(), other.grad.double(), atol=5e-2)
 
 
 @pytest.mark.parametrize("beta", [0.5, 1])

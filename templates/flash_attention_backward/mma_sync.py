@@ -9,7 +9,6 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from ..flash_attention.mma_sync import refusal
-from ..flash_attention.operator import Problem
 from .mma_sync_config import (
     WARP,
     Config,
@@ -21,6 +20,8 @@ from .mma_sync_config import (
     register_limit,
 )
 from .mma_sync_work import row_lanes, work
+from .optional import pointer, taken
+from .problem import Problem
 
 ROW_THREADS = 256
 _INPUTS = ("dout", "q", "k", "v")
@@ -88,7 +89,7 @@ def plan(problem: Problem, config: Config) -> Plan:
                 (-(-B * H * T * lanes // ROW_THREADS), 1, 1),
                 ROW_THREADS,
                 0,
-                ("dout", "o", "lse", "row_values", "batch", "heads", "seq_q"),
+                taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q"),
             ),
             Launch(
                 "flash_attention_backward_dkv",
@@ -111,6 +112,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "kv_columns": int(kv_columns(D, config)),
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
+            **pointer(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, T, 2)),),
     )

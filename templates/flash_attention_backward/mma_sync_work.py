@@ -7,8 +7,9 @@ from tuner.operator import Array, Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.mma_sync_work import copy_wavefronts
-from ..flash_attention.operator import Problem, visible_keys
+from ..flash_attention.operator import visible_keys
 from .mma_sync_config import VALUES_BYTES, WARP, Config, kv_columns
+from .problem import Problem
 
 
 def row_lanes(D: int) -> int:
@@ -34,7 +35,7 @@ def rows_work(problem: Problem) -> Work:
     """dO and O once."""
     rows = problem.batch * problem.heads * problem.seq_q
     warps = rows * row_lanes(problem.head_dim) / WARP
-    moved = 2.0 * _query_bytes(problem) + 12 * rows
+    moved = 2.0 * _query_bytes(problem) + (VALUES_BYTES + problem.lse_bytes) * rows
     return Work(
         ctas=max(int(warps) // 8, 1),
         warps=8,

@@ -6,16 +6,21 @@ from tuner.arch import GPU
 from tuner.operator import Implementation, Launch, Plan, Work
 
 from ..flash_attention.naive import WARP, Config, default, space
-from ..flash_attention.operator import Problem, visible_keys
+from ..flash_attention.operator import visible_keys
+from .operator import ARGUMENTS
+from .optional import pointer, taken
+from .problem import Problem
 
 _ENTRY = "flash_attention_backward_naive"
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    def launch(entry: str, rows: int) -> Launch:
-        return Launch(f"{_ENTRY}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0)
+    takes = taken(problem, *(each.name for each in ARGUMENTS))
 
-    return Plan((launch("dq", query_rows(problem)), launch("dkv", key_rows(problem))), {})
+    def launch(entry: str, rows: int) -> Launch:
+        return Launch(f"{_ENTRY}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0, takes)
+
+    return Plan((launch("dq", query_rows(problem)), launch("dkv", key_rows(problem))), pointer(problem))
 
 
 def query_rows(problem: Problem) -> int:
@@ -38,7 +43,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
     def tensors(of_queries: int, of_keys: int) -> float:
         rows = of_queries * query_rows(problem) + of_keys * key_rows(problem)
-        return float(element * D * rows + 4 * query_rows(problem))
+        return float(element * D * rows + problem.lse_bytes * query_rows(problem))
 
     def launch(rows: int, products: int, recomputed: int, chain: float, dram_bytes: float) -> Work:
         return Work(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from tuner.errors import UsageError
 from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Role, Tolerance
 
 from ..flash_attention import operator as forward
-from ..flash_attention.operator import Problem, visible_keys
+from ..flash_attention.operator import visible_keys
+from .problem import Problem
 
 _QUERIES = ("batch", "seq_q", "heads", "head_dim")
 _KEYS = ("batch", "seq_k", "kv_heads", "head_dim")
+_LSE_GRADIENTS = ("lse_gradients", "heads", "seq_q")
 
 
 def _tensor(name: str, dims: tuple[str, ...], role: Role = Role.INPUT, doc: str = "") -> Argument:
@@ -28,6 +30,7 @@ ARGUMENTS = (
     _tensor("v", _KEYS),
     _tensor("o", _QUERIES, doc="what flash_attention returned"),
     Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
+    Argument("dlse", DType.FP32, _LSE_GRADIENTS, strided="all", doc="gradient of lse; absent: zeros"),
     _tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"),
     _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
     _tensor("dv", _KEYS, Role.OUTPUT, "gradient of v, likewise"),
@@ -39,7 +42,7 @@ INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """q, k, v of a kind of flash_attention, with its o and lse, and dout from N(0, 1).
+    """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1).
 
     peaked: scores of standard deviation 4, so that few keys take most; where one takes all, dq and dk are zero.
     two_keys: keys are one of two in turn, so that the gradients give away a mask that is off by one; with all keys
@@ -55,11 +58,20 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     results = forward.rounded(problem, arrays)
     dtype = problem.dtype.numpy
     dout = rng.standard_normal(results["o"].shape).astype(dtype)
-    return arrays | {"dout": dout, "o": results["o"].astype(dtype), "lse": results["lse"].astype(np.float32)}
+    lse = results["lse"].astype(np.float32)
+    given = {"dout": dout, "o": results["o"].astype(dtype), "lse": lse}
+    return arrays | given | {"dlse": _lse_gradient(problem, lse, rng)}
+
+
+def _lse_gradient(problem: Problem, lse: Array, rng: np.random.Generator) -> Array:
+    """NaN where a query attends no key, as a loss that merges two such parts leaves it."""
+    drawn = rng.standard_normal((problem.lse_gradients, *lse.shape[1:])).astype(np.float32)
+    drawn[~np.isfinite(lse[: problem.lse_gradients])] = np.nan
+    return drawn
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """dq, dk and dv in float64, from q, k, v and dout alone."""
+    """dq, dk and dv in float64, from q, k, v and the gradients of o and lse alone."""
     return gradients(problem, arrays, rounded=False)
 
 
@@ -71,25 +83,33 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 def gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     """With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
 
-    dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D)      dQ = scale · dS K      dK = scale · dSᵀ Q
+    dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D + dlse)      dQ = scale · dS K      dK = scale · dSᵀ Q
+
+    P is the derivative of lse by the scaled scores.
     """
     q, k, v, dout = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout"))
     known = arrays if rounded else forward.reference(problem, arrays)
     o, lse = known["o"].astype(np.float64), known["lse"].astype(np.float64)
-    scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
+    delta, scale = _delta(problem, arrays, o, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
     visible = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
     found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
     for b, h in np.ndindex(problem.batch, problem.heads):
         shared = h // (problem.heads // problem.kv_heads)
         keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
         p = _probabilities(scale * q[b, :, h] @ keys.T, lse[b, h], visible)
-        ds = p * (upstream @ values.T - np.sum(upstream * o[b, :, h], axis=1, keepdims=True))
+        ds = p * (upstream @ values.T - delta[b, h][:, None])
         if rounded:
             p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
         found["dv"][b, :, shared] += p.T @ upstream
         found["dq"][b, :, h] = scale * ds @ keys
         found["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
     return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
+
+
+def _delta(problem: Problem, arrays: Arrays, o: Array, lse: Array) -> Array:
+    """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
+    found: Array = np.sum(arrays["dout"].astype(np.float64) * o, axis=3).swapaxes(1, 2)
+    return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
 
 
 def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:
@@ -109,11 +129,16 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
     return dict.fromkeys(("dq", "dk", "dv"), limit)
 
 
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """Those of the forward pass: they differ in sizes alone."""
+    return cast(tuple[Problem, ...], forward.tails(problem))
+
+
 def cost(problem: Problem) -> Cost:
     """Five products of a multiply-add an element of D and an attended pair; every tensor once."""
     pairs = problem.batch * problem.heads * int(np.sum(visible_keys(problem)))
     elements = problem.head_dim * problem.batch * 4 * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
-    lse_bytes = 4 * problem.batch * problem.heads * problem.seq_q
+    lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
     return Cost(flops=10 * problem.head_dim * pairs, bytes=problem.dtype.itemsize * elements + lse_bytes)
 
 
@@ -125,6 +150,7 @@ def flash_attention_backward(
     o: Any,
     lse: Any,
     *,
+    dlse: Any = None,
     causal: bool = False,
     softmax_scale: float | None = None,
     layout: str = "bthd",
@@ -136,15 +162,20 @@ def flash_attention_backward(
     [B, HK, S, D]; lse: fp32 [B, H, T]. fp16 or bf16, all alike. Views are taken as they are: the last dim is contiguous
     and every row starts at a multiple of 16 bytes.
 
+    dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
+    keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
+
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
-    0. The same inputs give the same bits. There is no gradient through lse.
+    0. The same inputs give the same bits.
 
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
     request = forward.flash_attention(q, k, v, causal=causal, softmax_scale=softmax_scale, layout=layout)
     arrays = {"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}
+    if dlse is not None:
+        arrays["dlse"] = dlse
     axes = dict.fromkeys(("dout", "q", "k", "v", "o", "dq", "dk", "dv"), request.axes["q"])
-    return Request(arrays, request.statics, request.scalars, axes)
+    return Request(arrays, {**request.statics, "use_lse_gradient": dlse is not None}, request.scalars, axes)
 
 
 OPERATOR = Operator(
@@ -158,7 +189,7 @@ OPERATOR = Operator(
     rounded=rounded,
     tolerance=tolerance,
     cost=cost,
-    tails=forward.tails,
+    tails=tails,
     call=flash_attention_backward,
     folder=Path(__file__).parent,
 )

@@ -12,8 +12,8 @@ struct QueryRow {
   T const *q, *dout;
   float shift, delta;
 
-  __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse)
-      : q(q), dout(dout), shift(shift_of(lse)), delta(dot(dout, o)) {}
+  __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse, float const* dlse)
+      : q(q), dout(dout), shift(shift_of(lse)), delta(delta_of(dot(dout, o), lse, dlse)) {}
 
   __device__ __forceinline__ Pair with(T const* k, T const* v, float scale) const {
     float const p = exp2_approx(dot(q, k) * scale * kLog2e - shift);

@@ -11,8 +11,9 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from ..flash_attention.operator import Problem
 from .mma_sync_work import row_lanes
+from .optional import pointer, taken
+from .problem import Problem
 from .wgmma_config import (
     ROWS,
     WIDTHS,
@@ -93,7 +94,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     rows_grid = (-(-B * H * tiles * config.BM_kv * lanes // ROW_THREADS), 1, 1)
     kv_grid = (-(-problem.seq_k // (ROWS * int(kv_owners(config)))), HK, B)
     q_grid = (-(-T // (ROWS * config.q_warpgroups)), H, B)
-    rows_take = ("dout", "o", "lse", "row_values", "batch", "heads", "seq_q")
+    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
     kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *_SCALARS)
     q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *_SCALARS)
     return Plan(
@@ -107,6 +108,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "row_lanes": lanes,
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
+            **pointer(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles, 2, config.BM_kv)),),
         maps=_maps(config.columns, config.BM_kv, config.BN_q),

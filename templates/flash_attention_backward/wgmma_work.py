@@ -5,8 +5,9 @@ import numpy as np
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
-from ..flash_attention.operator import Problem, visible_keys
+from ..flash_attention.operator import visible_keys
 from .mma_sync_work import row_lanes
+from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, padded
 
 _WARPS = 4  # a warpgroup
@@ -22,9 +23,10 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def rows_work(problem: Problem, config: Config) -> Work:
     """dO and O once; rows past the last fill a tile."""
     D = problem.head_dim
+    queries = problem.batch * problem.heads * problem.seq_q
     rows = problem.batch * problem.heads * query_tiles(problem, config) * config.BM_kv
     warps = -(-rows * row_lanes(D) // _WARP)
-    moved = float(rows * (2 * ELEMENT * D + VALUES_BYTES) + 4 * problem.batch * problem.heads * problem.seq_q)
+    moved = float(rows * (2 * ELEMENT * D + VALUES_BYTES) + problem.lse_bytes * queries)
     return Work(
         ctas=-(-warps // 8),
         warps=8,
@@ -34,7 +36,7 @@ def rows_work(problem: Problem, config: Config) -> Work:
         alu=60.0 * warps,
         smem_wavefronts=0,
         l2_bytes=moved,
-        dram_bytes=float(2 * _query_bytes(problem) + 12 * problem.batch * problem.heads * problem.seq_q),
+        dram_bytes=float(2 * _query_bytes(problem) + (VALUES_BYTES + problem.lse_bytes) * queries),
         barriers=0,
         longest_cta=1,
         chain=1,

@@ -1,5 +1,6 @@
 """Small kernels on the emulator: sources of tests/emulator/kernels, arrays in, arrays out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -60,17 +61,16 @@ def snippet(text: str, *entries: str, checked: bool = False) -> Kernel:
     return build(Source(entries, text, headers(text, KERNELS, "host"), "host"), checked=checked)
 
 
+# A kernel that is written out: attributes and bounds may stand on either side of `void`.
+_KERNEL = re.compile(r'^extern "C" __global__\s+(?:(?:void|__\w+__\((?:[^()]|\([^()]*\))*\))\s+)*(\w+)\(', re.MULTILINE)
+_BY_MACRO = re.compile(r"^\w+_KERNEL\((\w+)", re.MULTILINE)
+
+
 @cache
 def entries_of(file: str) -> tuple[str, ...]:
-    """The kernels of a file; those made by a macro are the first argument of a line `…_KERNEL(name, …`."""
-    found = []
-    for line in (KERNELS / file).read_text().splitlines():
-        head, _, tail = line.partition("(")
-        if head.endswith("_KERNEL") and not line.startswith("#"):
-            found.append(tail.partition(",")[0])
-        elif "__global__" in line and not line.rstrip().endswith("\\"):
-            found.append(line.partition(" void ")[2].partition("(")[0] if "__launch_bounds__" not in line else "")
-    return tuple(name for name in found if name)
+    """The kernels of a file, with those made by a macro: the first argument of a line `…_KERNEL(name, …`."""
+    text = (KERNELS / file).read_text()
+    return tuple(_KERNEL.findall(text) + _BY_MACRO.findall(text))
 
 
 @cache

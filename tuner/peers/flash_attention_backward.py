@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.peers.attention import scale_of, sdpa
-from tuner.peers.base import Peer, Run, Scalars, Tensors, module
+from tuner.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
 from tuner.peers.flash_attention import same_mask
 
 
 def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:
     def prepare(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
         same_mask(problem)
+        if problem.use_lse_gradient:
+            raise AbsentError("it returns no lse, and so takes no gradient of it")
         return _gradients(module("torch"), problem, tensors, scale_of(scalars), backend)
 
     return prepare

@@ -3,8 +3,8 @@
     import tuner.torch
     o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
 
-Plain eager code needs no more than `tuner.dispatcher`. flash_attention has a gradient, through o and not through lse,
-and kda has one through o and the final state; tensors that require grad are refused by the others. `chunk_kda` and
+Plain eager code needs no more than `tuner.dispatcher`. flash_attention has a gradient, through o and lse, and kda has
+one through o and the final state; tensors that require grad are refused by the others. `chunk_kda` and
 `fused_recurrent_kda` take what flash-linear-attention's functions of these names take.
 """
 

@@ -1,8 +1,8 @@
 """How torch's autograd finds the gradient of an operator in another one, `<name>_backward`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class Names:
 
 
 DIFFERENTIABLE: Mapping[str, Names] = {
-    "flash_attention": Names({"o": "dout"}),
+    "flash_attention": Names({"o": "dout", "lse": "dlse"}),
     "kda": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
 }
 
@@ -38,6 +38,8 @@ def keep(operator: Operator[Any]) -> Callable[..., None]:
         wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
         tensors = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
         ctx.save_for_backward(*tensors.values())
+        ctx.set_materialize_grads(False)  # zeros for an output that the loss does not use would be read for nothing
+        ctx.outputs = {name: (value.shape, value.dtype, value.device) for name, value in results.items()}
         ctx.mark_non_differentiable(*(value for name, value in results.items() if name not in names.taken))
         ctx.tensors = tuple(tensors)
         ctx.options = {name: value for name, value in wanted.items() if name not in tensors}
@@ -52,10 +54,7 @@ def gradient(operator: Operator[Any]) -> Callable[..., Any]:
 
     def computes(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
         tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
-        results = zip((each.name for each in operator.outputs), upstream, strict=True)
-        # A gradient may be a view that repeats one element, as that of a sum is; an output that was not asked for is
-        # empty.
-        taken = {names.taken[name]: each.contiguous() for name, each in results if name in names.taken and each.numel()}
+        taken = dict(_taken(names, backward, ctx.outputs, upstream))
         found = getattr(torch.ops.tuner, backward.name)(**tensors, **taken, **ctx.options)
         given = dict(zip((each.name for each in backward.outputs), found, strict=True))
         return tuple(
@@ -66,6 +65,21 @@ def gradient(operator: Operator[Any]) -> Callable[..., Any]:
         )
 
     return computes
+
+
+def _taken(
+    names: Names, backward: Operator[Any], outputs: Mapping[str, tuple[Any, Any, Any]], upstream: tuple[Any, ...]
+) -> Iterator[tuple[str, Any]]:
+    """(parameter, gradient) of each output that the loss uses, and zeros where the backward call must have one."""
+    parameters = signature(backward.call).parameters
+    for (name, (shape, dtype, device)), each in zip(outputs.items(), upstream, strict=True):
+        parameter = names.taken.get(name)
+        if parameter is None:
+            continue
+        if each is None and parameters[parameter].default is Parameter.empty:
+            yield parameter, torch.zeros(shape, dtype=dtype, device=device)
+        elif each is not None and each.numel():  # an output that was not asked for is empty
+            yield parameter, each.contiguous()  # it may be a view that repeats one element, as that of a sum is
 
 
 def _backward(operator: Operator[Any]) -> Operator[Any]:

@@ -1,0 +1,24 @@
+"""What flash_attention_backward computes on: the forward call whose gradients are wanted, and whether lse was used."""
+
+from dataclasses import dataclass
+
+from tuner.operator import static
+
+from ..flash_attention.operator import Problem as Forward
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Forward):
+    """The sizes and options of flash_attention. Raises UsageError for sizes that no kernel takes."""
+
+    use_lse_gradient: bool = static("lse was used besides o: dlse, its gradient, is given", default=False)
+
+    @property
+    def lse_gradients(self) -> int:
+        """The first dim of dlse: 0 where it is not given."""
+        return self.batch * self.use_lse_gradient
+
+    @property
+    def lse_bytes(self) -> int:
+        """Of lse and, where it is given, dlse, for a query of a head."""
+        return 4 + 4 * self.use_lse_gradient
