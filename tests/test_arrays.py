@@ -46,9 +46,6 @@ class WithArray(Foreign):
         return self.array
 
 
-# ---- NumPy and what it can adopt
-
-
 @pytest.mark.parametrize("numpy", [np.float16, ml_dtypes.bfloat16, np.float32, np.int32, np.int64])
 def test_numpy_dtypes_have_our_names(numpy: Any) -> None:
     facts = FRAMEWORKS["numpy"].facts("x", np.zeros(4, numpy))
@@ -108,9 +105,6 @@ def test_a_device_that_is_neither_cpu_nor_cuda_is_an_input_error() -> None:
         foreign_place("x", Foreign(np.zeros(1), (10, 0)))
 
 
-# ---- CuPy, whose arrays over memory that is not its own need no device
-
-
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["fp16", "bf16"])
 def test_cupy_arrays_show_their_facts_without_a_device(dtype: Any) -> None:
     cupy = pytest.importorskip("cupy")
@@ -122,9 +116,6 @@ def test_cupy_arrays_show_their_facts_without_a_device(dtype: Any) -> None:
     assert (framework.place(facts), framework.dtype(facts), facts.misalignment) == (2, DType.of(dtype), 8)
     assert framework.byte_strides(facts) == (16, 2)
     assert framework.address(array) == 4104
-
-
-# ---- torch
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

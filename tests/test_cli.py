@@ -47,9 +47,6 @@ def folder_of_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
     operators.implementations.cache_clear()
 
 
-# ---- what it prints
-
-
 def test_search_prints_the_winner_and_the_reports_path_and_says_that_it_is_predicted(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = run("search", *SMALL, "--db", tmp_path / "tuner.db", "--report", report)
@@ -228,9 +225,6 @@ def test_bench_where_no_gpu_is_prints_predictions_and_fails(tmp_path: Path) -> N
     assert done.exit_code == 2
     assert "predicted for H200, nothing was timed" in " ".join(done.stdout.split())
     assert "error: this machine has no GPU, and nothing was timed" in done.stderr
-
-
-# ---- bad input
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,6 @@ def expected(x: np.ndarray, weight: np.ndarray = WEIGHT, epsilon: float = 1e-6) 
     return wide / np.sqrt(np.mean(wide**2, axis=1, keepdims=True) + epsilon) * weight
 
 
-# ---- what a call computes
-
-
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("layout", ["bthd", "bhtd"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -168,9 +165,6 @@ def test_threads_may_call_at_once() -> None:
     assert sum(miss.calls for miss in dispatcher.misses()) == len(arrays)
 
 
-# ---- the functions
-
-
 def test_an_operator_is_a_function_with_its_own_signature_and_words() -> None:
     shown = inspect.signature(dispatcher.flash_attention)
     own = inspect.signature(operators.load("flash_attention").call)
@@ -186,8 +180,6 @@ def test_an_unknown_operator_is_an_attribute_error_that_lists_the_known_ones() -
     with pytest.raises(AttributeError, match=r"'flash_atention' \(known: flash_attention, .*row_norm"):
         dispatcher.flash_atention  # noqa: B018
 
-
-# ---- what does not fit
 
 q = np.zeros((2, 4, 2, 16), np.float16)  # [B, T, H, D]
 padded = np.zeros((2, 4, 2, 20), np.float16)
@@ -257,9 +249,6 @@ def test_cuda_on_a_machine_without_a_gpu_says_so() -> None:
     dispatcher.row_norm(rows(), WEIGHT)  # what was prepared for the emulator is not what is asked for
     with pytest.raises(MachineError, match="no GPU, because there is no CUDA driver: install one, or use NumPy arrays"):
         dispatcher.row_norm(rows(), WEIGHT, device="cuda")
-
-
-# ---- which config serves
 
 
 def record(target: str, threads: int, source: str | None = None, **problem: Any) -> TuningRecord:
@@ -378,9 +367,6 @@ def test_explaining_compiles_and_counts_nothing() -> None:
 def test_strict_makes_a_miss_an_error_with_the_command() -> None:
     with pytest.raises(UsageError, match="no record serves this problem, and TUNER_STRICT is set: `tuner search row_n"):
         Dispatcher(EMPTY, strict=True).call("row_norm", rows(), WEIGHT)
-
-
-# ---- the environment
 
 
 def test_tuner_db_gpu_and_strict_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

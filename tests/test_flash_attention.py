@@ -60,9 +60,6 @@ def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: st
     return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
 
 
-# ---- the mathematics
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("head_dim", 7), ("head_dim", 264), ("dtype", DType.FP32), ("batch", 0), ("seq_k", -1), ("kv_heads", 3)],
@@ -118,9 +115,6 @@ def test_the_call_finds_heads_behind_positions_or_before_them() -> None:
 def test_the_call_refuses_what_it_does_not_know(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=str(next(iter(wrong)))):
         flash_attention(1, 2, 3, **wrong)
-
-
-# ---- the space
 
 
 @pytest.mark.parametrize("D", range(8, 257, 8))
@@ -188,9 +182,6 @@ def test_addresses_are_not_computed_again_for_every_tile(arch: str) -> None:
     assert loop.mix.get("IMAD", 0) + loop.mix.get("LEA", 0) < 40
 
 
-# ---- the kernels on the emulator
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     D, config = CASES[case]
@@ -249,9 +240,6 @@ def test_views_of_another_layout_need_no_copy() -> None:
     strided, _ = emulator.run(OPERATOR, MMA_SYNC, problem, BASE, views, Mode())
     assert views["q"].strides != arrays["q"].strides
     assert np.array_equal(dense["o"], strided["o"])
-
-
-# ---- the declared work
 
 
 @pytest.mark.parametrize("case", ["d8_padded_three_stages", "d72_32_rows_a_warp", "d160_shared_and_in_registers"])

@@ -32,9 +32,6 @@ def draw(problem: Problem, kind: str = "normal") -> Arrays:
     return {**drawn, **scalars(OPERATOR, problem, drawn)}
 
 
-# ---- the mathematics
-
-
 @pytest.mark.parametrize("lse_used", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, lse_used: bool) -> None:
@@ -65,9 +62,6 @@ def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
     assert not found["dq"][:, :2].any()
     arrays["dout"][:, :2] = 1000
     np.testing.assert_array_equal(OPERATOR.reference(problem, arrays)["dv"], found["dv"])
-
-
-# ---- kernels
 
 
 @pytest.mark.parametrize(
@@ -140,9 +134,6 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
     config = mma_sync.default(problem, HOPPER)
     executed = sum(work.mma for work in mma_sync.IMPLEMENTATION.work(problem, config, gpu("sm_90a"))) * 16 * 8 * 16 * 2
     assert executed / OPERATOR.cost(problem).flops == pytest.approx(7 / 5)
-
-
-# ---- the call
 
 
 def test_an_application_gets_gradients_in_its_own_layout() -> None:

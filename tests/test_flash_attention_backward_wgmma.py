@@ -69,9 +69,6 @@ def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", oper
     return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
 
 
-# ---- the space
-
-
 def test_other_architectures_and_narrow_heads_are_refused_by_value() -> None:
     assert WGMMA.refusal(Problem(), HOPPER) is None
     assert WGMMA.refusal(Problem(), ARCHES["sm_120a"]) == "sm_120a has no wgmma: it is an instruction of sm_90a"
@@ -110,9 +107,6 @@ def test_the_register_rules_leave_out_what_ptxas_was_seen_to_serialize() -> None
         assert (q_register_estimate(D, replace(BASE, BN_q=BN)) <= registers(2)) == fits
 
 
-# ---- the kernels on the emulator
-
-
 @pytest.mark.parametrize("D", CASES)
 def test_gradients_are_right_for_every_make_of_tiles(D: int) -> None:
     position = list(CASES).index(D)
@@ -148,8 +142,6 @@ def test_views_of_another_layout_need_no_copy() -> None:
     strided, _ = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays | views, Mode())
     assert all(np.array_equal(dense[name], strided[name]) for name in ("dq", "dk", "dv"))
 
-
-# ---- descriptors, read as the PTX ISA states them: one tile is read along its rows and across them
 
 TILES = {f"tile<{D}, {width}>": (D, width) for D in (16, 40, 72, 96, 128) for width in (16, 32, 64) if width < 2 * D}
 WORDS, ROWS = 64, 48
@@ -188,9 +180,6 @@ def test_scores_and_sums_read_what_tma_wrote_of_one_tile(name: str) -> None:
         assert memory[k_major(words[step], row, col)] == (row, 16 * step + col)
     for step, col, row in product(range(ROWS // 16), range(D), range(16)):
         assert memory[mn_major(words[steps + step], col, row)] == (16 * step + row, col)
-
-
-# ---- bugs that must be seen
 
 
 @dataclass(frozen=True)
@@ -243,9 +232,6 @@ def test_a_bug_in_a_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 
 
-# ---- the declared work
-
-
 @pytest.mark.parametrize("D", [40, 72, 160])
 @pytest.mark.parametrize("causal", [False, True])
 def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool) -> None:
@@ -269,9 +255,6 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
     problem = Problem(head_dim=64, batch=1, heads=1, seq_q=1536)
     executed = sum(work.wgmma for work in WGMMA.work(problem, WGMMA.default(problem, HOPPER), gpu("H200"))) * 4096
     assert executed / OPERATOR.cost(problem).flops == pytest.approx(7 / 5, rel=0.05)
-
-
-# ---- machine code
 
 
 @pytest.mark.slow

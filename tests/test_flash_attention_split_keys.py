@@ -51,9 +51,6 @@ def run(problem: Problem, config: Config, kind: str = "normal", mode: Mode | Non
     return arrays, *emulator.run(OPERATOR, SPLIT_KEYS, problem, config, arrays, mode or Mode())
 
 
-# ---- the counts of the loops
-
-
 @pytest.mark.parametrize(
     "case", ["d8_two_row_tiles", "d40_one_split", "d48_merged_rows_end_within_the_banks", "d72_query_in_registers"]
 )
@@ -94,9 +91,6 @@ def test_a_default_reads_keys_once_for_all_rows_that_a_warp_can_hold(queries: in
 
 def test_a_default_does_not_split_what_fills_the_device_alone() -> None:
     assert SPLIT_KEYS.default(replace(DECODING, batch=64), H200.arch).splits == 1
-
-
-# ---- the kernels
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -158,9 +152,6 @@ def test_defaults_never_spill() -> None:
         for position, cubin in compiler.compile_many(jobs):
             assert not isinstance(cubin, Failed), cubin.log
             assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]
-
-
-# ---- when it is chosen
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "H200"])

@@ -69,9 +69,6 @@ def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", oper
     return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
 
 
-# ---- the space
-
-
 @pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_90a"])
 def test_only_sm_90a_is_served_and_others_are_told_why(arch: str) -> None:
     assert WGMMA.refusal(Problem(), HOPPER) is None
@@ -109,9 +106,6 @@ def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, r
 def test_the_register_rule_leaves_out_what_ptxas_was_seen_to_serialize() -> None:
     for D, BN, fits in ((72, 224, True), (72, 240, False), (128, 192, True), (64, 240, True), (64, 256, False)):
         assert (register_estimate(D, replace(BASE, BN=BN)) <= consumer_registers(BASE)) == fits
-
-
-# ---- the kernel on the emulator
 
 
 @pytest.mark.parametrize("D", HEAD_DIMS)
@@ -219,9 +213,6 @@ def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(qu
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
 def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question: Question) -> None:
     assert WGMMA.space(question.problem, ARCHES["sm_90a"]).refusal(question.config) is None
-
-
-# ---- bugs that must be seen
 
 
 @dataclass(frozen=True)
@@ -335,8 +326,6 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})
 
 
-# ---- the declared work
-
 LSE_BYTES = 4 * 2 * 130
 
 
@@ -392,9 +381,6 @@ def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> No
     work = {D: WGMMA.work(Problem(head_dim=D), replace(BASE, BN=64), gpu("H200"))[0].wgmma for D in (64, 72, 80)}
     assert work[72] / work[64] == (80 + 72) / (64 + 64)
     assert 4096 * work[80] == OPERATOR.cost(Problem(head_dim=80)).flops
-
-
-# ---- machine code
 
 
 def test_a_descriptor_is_one_addition() -> None:

@@ -142,9 +142,6 @@ def test_a_size_that_another_gpu_does_not_have_becomes_the_nearest_that_it_has()
     assert strange.within(space, MMA_SYNC.config) == {}
 
 
-# ---- beliefs
-
-
 def test_beliefs_together_rank_first_what_all_rank_high() -> None:
     one, other = Belief("a", np.array([1.0, 2.0, 3.0, 4.0])), Belief("b", np.array([3.0, 1.0, 2.0, 9.0]))
     cost = together([one, other])

@@ -81,9 +81,6 @@ def assert_right(implementation: Any, problem: Problem, config: Any, modes: tupl
     assert verdict.ok, verdict.reason
 
 
-# ---- the mathematics
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -174,9 +171,6 @@ def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
         kda(*[object()] * 5, **wrong)
 
 
-# ---- the kernels on the emulator
-
-
 @pytest.mark.parametrize("gate", [{}, SOFTPLUS, BOUNDED], ids=["log", "softplus", "bounded"])
 def test_naive_is_right_for_raw_fp32_tensors(gate: dict[str, bool]) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=48, **FP32, **RAW, **gate)
@@ -241,9 +235,6 @@ def test_tokens_do_not_see_the_future(implementation: Any) -> None:
     np.testing.assert_array_equal(before, after)
 
 
-# ---- what they declare
-
-
 def test_prep_scan_counts_its_mma_bytes_and_barriers() -> None:
     problem = replace(SMALL, batch=1, seq_len=45, heads=1, value_heads=2, use_qk_l2norm_in_kernel=True)
     for config in (BASE, replace(BASE, ahead=2), replace(BASE, C=32, rows=32, loader=False)):
@@ -304,9 +295,6 @@ def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_
     floor = OPERATOR.cost(problem).bytes
     assert moved["fused"] <= 1.1 * floor
     assert moved["prep_scan"] <= 2.5 * floor
-
-
-# ---- what compiles
 
 
 def test_defaults_of_64_dims_compile_for_the_oldest_and_the_newest_arch_without_spills() -> None:

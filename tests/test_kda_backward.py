@@ -102,9 +102,6 @@ def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
     assert verdict.ok, verdict.reason
 
 
-# ---- the mathematics
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
@@ -196,9 +193,6 @@ def test_a_call_names_the_gradient_of_o_as_its_peers_do_and_leaves_absent_states
 def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         kda_backward(*[object()] * 6, **wrong)
-
-
-# ---- the kernels on the emulator
 
 
 def test_naive_is_right_for_fp32_tensors() -> None:
@@ -304,9 +298,6 @@ def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
         dispatcher.kda_backward(*(arrays[name] for name in ("q", "k", "v", "g", "beta")), arrays["d_o"][:, :19])
 
 
-# ---- what they declare
-
-
 @pytest.mark.parametrize(
     ("fields", "config"),
     [
@@ -329,9 +320,6 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
     assert sum(each.barriers for each in work) == done.counters.barriers
     assert sum(each.l2_bytes for each in work) == done.counters.global_read_bytes + done.counters.global_write_bytes
     assert done.counters.bank_conflicts == 0
-
-
-# ---- what compiles
 
 
 def test_defaults_compile_without_spills_also_where_registers_are_scarcest() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import declared_and_counted, global_bytes
 
-from tests.counted import by_launch, global_bytes
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, PLAIN, Job, check
@@ -128,10 +128,7 @@ def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp3
 @PRECISIONS
 def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem) -> None:
     problem = replace(problem, seq_len=45, heads=1, value_heads=2, **RAW)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
-    _, done = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, CHECKED[0])
-    declared = CHUNKED.work(problem, BASE, gpu("H200"))
-    for work, counters in zip(declared, by_launch(done, CHUNKED.plan(problem, BASE)), strict=True):
+    for work, counters in declared_and_counted(OPERATOR, CHUNKED, problem, BASE, gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)

@@ -60,9 +60,6 @@ def decode(at: Dispatcher, arrays: dict[str, Any], **changed: Any) -> Any:
     return at.call("kda", **{"initial_state": arrays["state_pool"], "inplace_final_state": True, **given, **changed})
 
 
-# ---- the mathematics
-
-
 def test_token_after_token_through_the_pool_is_the_sequence_at_once() -> None:
     whole = replace(SMALL, batch=2, seq_len=5, pool_states=4)
     arrays = drawn(whole)
@@ -103,9 +100,6 @@ def test_what_a_pool_cannot_be_is_refused_by_name(fields: dict[str, Any], named:
 def test_indices_need_a_pool_and_a_pool_is_an_initial_state(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="ssm_state_indices go with inplace_final_state"):
         kda(*[object()] * 5, **wrong)
-
-
-# ---- the kernels
 
 
 @pytest.mark.parametrize("case", POOLED)
@@ -152,9 +146,6 @@ def test_decoding_compiles_without_spills_for_every_arch() -> None:
         for position, cubin in compiler.compile_many(sources):
             assert not isinstance(cubin, Failed), cubin.log
             assert not cubin.entries["kda_recurrent"].spills, jobs[position]
-
-
-# ---- an application's call
 
 
 def test_a_call_updates_the_callers_pool_wherever_its_rows_lie(at: Dispatcher) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import by_launch, global_bytes
+from counted import declared_and_counted, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -73,9 +73,6 @@ FUSED_CASES = {
 }
 
 
-# ---- the problem
-
-
 def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unless_given() -> None:
     assert [Problem(dtype=dtype).operands for dtype in (DType.BF16, DType.FP16, DType.FP32)] == ["bf16", "bf16", "fp32"]
     assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
@@ -105,9 +102,6 @@ def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
     ratio, _ = distance(OPERATOR.rounded(problem, arrays)["o"], OPERATOR.reference(problem, arrays)["o"])
     assert 1e-4 < ratio < 1e-3
-
-
-# ---- the kernels on the emulator
 
 
 def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
@@ -143,10 +137,7 @@ def test_the_default_is_right_for_every_kind_of_input(implementation: Any, probl
 @pytest.mark.parametrize("config", [BASE, replace(BASE, C=32, loader=False)], ids=["chunk16", "chunk32"])
 def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem, config: Config) -> None:
     problem = replace(problem, seq_len=45, heads=1, value_heads=2)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
-    _, done = emulator.run(OPERATOR, PREP_SCAN, problem, config, arrays, CHECKED[0])
-    declared = PREP_SCAN.work(problem, config, gpu("H200"))
-    for work, counters in zip(declared, by_launch(done, PREP_SCAN.plan(problem, config)), strict=True):
+    for work, counters in declared_and_counted(OPERATOR, PREP_SCAN, problem, config, gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
@@ -175,9 +166,6 @@ def test_tf32_is_predicted_slower_than_bf16_and_at_half_the_rate_of_its_products
     )
     assert slow.terms["tensor"] == pytest.approx(2 * float(fast.terms["tensor"]), rel=1e-4)
     assert slow.cost > fast.cost
-
-
-# ---- what compiles
 
 
 @CHUNKED

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import by_launch, global_bytes
+from counted import declared_and_counted, global_bytes
+from test_kda_segmented_fused import BASE as FUSED_BASE
+from test_kda_segmented_fused import KERNEL as SEGMENTED_FUSED
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -95,14 +97,20 @@ def test_many_segments_are_as_exact_as_none(kind: str) -> None:
         assert cut.rmse_ratio <= 1.1 * whole.rmse_ratio
 
 
-def test_tokens_do_not_see_the_segments_after_them() -> None:
+@pytest.mark.parametrize(
+    ("implementation", "config"),
+    [(SEGMENTED, BASE), (SEGMENTED_FUSED, FUSED_BASE)],
+    ids=["segmented", "segmented_fused"],
+)
+def test_tokens_do_not_see_the_segments_after_them(implementation: Any, config: Any) -> None:
     problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
     changed = {name: x.copy() for name, x in arrays.items()}
     for name in ("q", "k", "v", "g", "beta"):
         changed[name][:, 41:] = -7.0
     before, after = (
-        emulator.run(OPERATOR, SEGMENTED, problem, BASE, each, PLAIN[0])[0]["o"][:, :41] for each in (arrays, changed)
+        emulator.run(OPERATOR, implementation, problem, config, each, PLAIN[0])[0]["o"][:, :41]
+        for each in (arrays, changed)
     )
     np.testing.assert_array_equal(before, after)
 
@@ -115,14 +123,13 @@ def test_tokens_do_not_see_the_segments_after_them() -> None:
 )
 def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, config: Config) -> None:
     problem = replace(SMALL, key_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=2)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
-    _, run = emulator.run(OPERATOR, SEGMENTED, problem, config, arrays, CHECKED[0])
-    counted = by_launch(run, SEGMENTED.plan(problem, config))
-    for work, counters in zip(SEGMENTED.work(problem, config, H200), counted, strict=True):
+    launches = declared_and_counted(OPERATOR, SEGMENTED, problem, config, H200, "weak_gate")
+    assert len(launches) == 4
+    for work, counters in launches:
         assert work.mma == counters.mma
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
-    assert [each.bank_conflicts for each in counted] == [0, 0, 0, 0]
+        assert counters.bank_conflicts == 0
 
 
 def test_a_chain_is_as_long_as_a_segment() -> None:

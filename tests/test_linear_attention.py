@@ -64,9 +64,6 @@ def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, ar
     return outputs, done
 
 
-# ---- the mathematics
-
-
 def test_without_forgetting_the_output_is_the_weighted_mean_of_the_past() -> None:
     arrays = draw(SMALL) | {"beta_scalar": 1.0}
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
@@ -79,9 +76,6 @@ def test_forgetting_at_once_leaves_the_product_of_q_and_v() -> None:
     arrays = draw(SMALL, "forget_at_once")
     expected = arrays["q"].astype(np.float64) * arrays["v"]
     np.testing.assert_allclose(OPERATOR.reference(SMALL, arrays)["o"], expected, rtol=1e-12)
-
-
-# ---- every implementation
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -149,9 +143,6 @@ def test_the_default_for_every_option_at_once_never_spills(name: str) -> None:
     assert all(usage.spills == 0 for usage in cubin.entries.values())
 
 
-# ---- sequences
-
-
 def test_packed_sequences_are_right_where_some_are_empty() -> None:
     problem = replace(EVERYTHING, boundaries=8)
     arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 0, 5, 5, 149, 150, 150], np.int32)}
@@ -191,8 +182,6 @@ def test_tokens_behind_the_last_boundary_change_nothing_else() -> None:
         np.testing.assert_allclose(outputs["final_state"], exact["final_state"], rtol=1e-5, atol=1e-6)
 
 
-# ---- long memories
-
 LONG = Problem(head_dim=1, dtype=DType.FP32, heads=1, seq_len=2**16, output_final_state=True)
 
 
@@ -216,9 +205,6 @@ def test_the_longer_tiles_of_few_channels_are_right(name: str) -> None:
     config = operators.implementation("linear_attention", name).default(problem, HOPPER)
     assert config.BT == 4 * operators.implementation("linear_attention", name).default(Problem(), HOPPER).BT
     run(name, problem, config, Mode())
-
-
-# ---- look-back
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -278,9 +264,6 @@ def _value(parameter: Any, held: dict[str, Any], arrays: Arrays) -> Any:
     return parameter.dtype.numpy.type(arrays[parameter.argument])
 
 
-# ---- halo
-
-
 @pytest.mark.parametrize("kind", ["extreme_keys", "never_forget"])
 def test_a_halo_is_exact_at_its_bound(kind: str) -> None:
     problem = replace(SMALL, seq_len=400, beta_bound=0.8, key_floor=10, output_final_state=True)
@@ -300,8 +283,6 @@ def test_a_halo_is_right_even_where_its_promise_is_broken() -> None:
 def test_a_halo_says_what_it_cannot_serve(problem: Problem, reason: str) -> None:
     assert reason in (halo.refusal(problem, HOPPER) or "")
 
-
-# ---- what is moved
 
 COUNTED = [
     Problem(head_dim=40, heads=3, batch=2, seq_len=150),
@@ -355,9 +336,6 @@ def test_the_default_can_feed_an_h200() -> None:
     mix, elements = cubin.instruction_mix(launch.entry), config.BT * config.BK / launch.threads
     assert sum(mix.values()) <= 40 * elements
     assert mix["MUFU.EX2"] + mix["MUFU.RCP"] <= 3.1 * elements
-
-
-# ---- the call
 
 
 @pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")

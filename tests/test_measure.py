@@ -58,9 +58,6 @@ def planted(what: str, **told: Any) -> Simulation:
     return replace(CALM, plants=(Plant("BM", SPACE[0].BM, what),), **told)
 
 
-# ---- one config on the device
-
-
 def test_a_right_config_is_timed_to_its_truth() -> None:
     stand = Stand(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
     found = stand.do(Task(code(SPACE[0]), POLICY))
@@ -97,9 +94,6 @@ def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> N
     told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
     found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
-
-
-# ---- the process around it
 
 
 @pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
@@ -139,9 +133,6 @@ def screened(stand: Stand, config: Any, best_us: float) -> float:
     timer = stand.timer(code(config), POLICY)
     kept = screen(timer.sample, stand.session, POLICY, best_us)
     return estimate([each.time_us for each in kept]).mid
-
-
-# ---- the search
 
 
 @pytest.fixture(scope="module")
@@ -336,9 +327,6 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
         assert len({each.attempt.identity for each in rows}) == len(rows) == 6
         assert standing is not None
         assert store.record(OPERATOR.name, canonical(PROBLEM), GPU.name) == outcome.record
-
-
-# ---- the ledger
 
 
 def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: Path) -> None:

@@ -28,8 +28,6 @@ from tuner.worker import Worker
 
 INF = float("inf")
 
-# ---- the choice
-
 
 def test_the_smallest_set_that_keeps_to_the_regret_is_chosen() -> None:
     regrets = np.array([[0.0, 0.3, 0.04], [0.3, 0.0, 0.04], [0.2, 0.0, 0.05]])
@@ -80,9 +78,6 @@ def test_of_very_many_configs_a_greedy_set_still_covers_what_it_can() -> None:
 def test_a_portfolio_of_no_config_is_refused() -> None:
     with pytest.raises(UsageError, match="give at least 1"):
         Terms(most=0)
-
-
-# ---- a search over several problems
 
 
 class Session:

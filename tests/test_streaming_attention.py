@@ -79,9 +79,6 @@ def random_problem(rng: np.random.Generator) -> Problem:
     return Problem(seq_q=seq_q, seq_k=seq_k, window=window, sinks=int(rng.integers(0, 120)))
 
 
-# ---- the definition
-
-
 @pytest.mark.parametrize(
     ("field", "value"), [("window", 0), ("sinks", -1), ("window", 2**31), ("head_dim", 12), ("dtype", DType.INT32)]
 )
@@ -199,9 +196,6 @@ def test_the_example_of_the_readme_gives_the_last_position_twice() -> None:
     np.testing.assert_allclose(found["step"][:, 0].astype(float), found["o"][:, 49].astype(float), atol=2e-3)
 
 
-# ---- the counts of the loops
-
-
 def test_tiles_hold_every_attended_key_once_and_none_of_them_is_idle() -> None:
     rng = np.random.default_rng(5)
     for _ in range(40):
@@ -275,9 +269,6 @@ def test_a_step_of_decoding_reads_what_it_attends_whatever_came_before() -> None
         problem = Problem(batch=8, heads=32, kv_heads=4, seq_q=1, seq_k=seq_k, window=512, sinks=4)
         (work,) = SPLIT_KEYS.work(problem, replace(SPLIT, BN=64), H200)
         assert work.l2_bytes < 1.1 * OPERATOR.cost(problem).bytes
-
-
-# ---- the kernels
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -106,9 +106,6 @@ def test_wrong_options_are_refused_as_the_dispatcher_refuses_them() -> None:
         torch.ops.tuner.kda(**drawn(torch.bfloat16))
 
 
-# ---- flash-linear-attention's signatures, as of its version 0.6
-
-
 def test_arguments_have_the_names_and_the_order_of_chunk_kda() -> None:
     names = [
         name for name, each in signature(chunk_kda).parameters.items() if each.kind.name == "POSITIONAL_OR_KEYWORD"

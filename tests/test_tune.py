@@ -172,9 +172,6 @@ def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> Non
     assert sum(each.verdict is not None for each in outcome.tried) == 1
 
 
-# ---- the end of exploring
-
-
 def test_no_parameter_of_the_record_can_be_set_back_to_its_default_for_nothing(store: Store) -> None:
     def cost(config: Any) -> float:
         return 1000.0 - config.BM + 0.1 * config.BN
@@ -269,9 +266,6 @@ def test_patience_ends_only_when_little_is_expected_and_found_three_times_in_a_r
 def test_a_senseless_request_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         request(**options)
-
-
-# ---- the real thing, killed
 
 
 def _start(db: Path, budget: int) -> "subprocess.Popen[str]":

@@ -63,9 +63,6 @@ def judge(operator: Operator[Any], stray: int) -> Judge:
     return found
 
 
-# ---- what a kernel gets
-
-
 def test_a_kernel_may_write_to_it_and_knows_its_strides(row_add: Operator[Any]) -> None:
     implementation, config = naive()
     plan = implementation.plan(row_add.problem(), config)
@@ -92,9 +89,6 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
         for each in (given, turned)
     )
     assert np.array_equal(one["table"], other["table"])
-
-
-# ---- what is right
 
 
 def test_a_right_kernel_passes_on_the_emulator_and_on_a_device(row_add: Operator[Any]) -> None:
@@ -133,9 +127,6 @@ def test_a_run_goes_on_from_the_last_one_until_the_memory_is_poisoned(row_add: O
     row = given["index"][0]
     np.testing.assert_allclose(tables[1][row], given["table"][row] + 2 * given["x"][0], rtol=1e-5)
     assert np.array_equal(tables[0], tables[2])
-
-
-# ---- an application's call
 
 
 def test_a_call_changes_the_callers_own_array(row_add: Operator[Any], at: Dispatcher) -> None:

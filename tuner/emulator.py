@@ -71,9 +71,6 @@ def _sum(runs: list[Run]) -> Run:
     )
 
 
-# ---- an operator's arguments in device memory
-
-
 class _Tensor(NamedTuple):
     buffer: Buffer
     array: Array  # a view of it

@@ -136,9 +136,6 @@ def _refuse(source: Source) -> None:
                 raise TemplateError(f"not emulated: {found[0][:80]!r}, {what}")
 
 
-# ---- precompiled primitives
-
-
 @dataclass(frozen=True)
 class _Primitives:
     """The host primitives in one folder, with a precompiled umbrella header beside them."""
@@ -183,9 +180,6 @@ def _primitives_digest() -> str:
         if path.is_file():
             digest.update(f"{path.relative_to(PRIMITIVES)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-# ---- files
 
 
 def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:

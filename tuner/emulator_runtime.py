@@ -114,8 +114,6 @@ def runtime() -> ctypes.CDLL:
     return library
 
 
-# ---- places in a kernel's text
-
 _LINE_SHIFT = 48  # a site is a line above the address of a file name; or, with line 0, of an instruction
 
 

@@ -50,9 +50,6 @@ def _instructions(cubin: Cubin, entry: str) -> tuple[Instruction, ...]:
     return decode(cubin.code(entry), cubin.options.arch)
 
 
-# ---- the rules
-
-
 def _spills(cubin: Cubin, entry: str) -> Iterable[str]:
     if spilled := cubin.entries[entry].spills:
         yield f"{spilled} bytes of registers are spilled"
@@ -89,9 +86,6 @@ def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
     bare = sum(count == 0 for count in counts.values())
     if bare > max(_FACTORS, _MOST_BARE * len(counts)):
         yield f"{bare} of the loop's {len(counts)} exponentials run with no wgmma in flight"
-
-
-# ---- wgmma groups in flight
 
 
 def _ends_group(hgmma: Instruction) -> bool:

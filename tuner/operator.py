@@ -28,9 +28,6 @@ Arrays = dict[str, Any]  # argument name → array, or Python number for a scala
 Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
 
 
-# ---- problems: frozen dataclasses whose fields say whether they select code or only a size --------------------------
-
-
 def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = ()) -> Any:
     """A Problem field that selects code: another value is another kernel."""
     return field(default=default, metadata={"kind": "static", "help": help, "choices": tuple(choices)})
@@ -70,9 +67,6 @@ def _is_enum(kind: Any) -> bool:
 def canonical(value: Any) -> str:
     """Canonical JSON of a Problem or Config: equal values, equal text."""
     return json.dumps(to_fields(value), sort_keys=True, separators=(",", ":"))
-
-
-# ---- plans, and what they cost ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +244,6 @@ class Implementation(Generic[P, C]):
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
-
-
-# ---- what follows from the arguments --------------------------------------------------------------------------------
 
 
 def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:

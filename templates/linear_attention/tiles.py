@@ -155,9 +155,6 @@ def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
     )
 
 
-# ---- defaults -------------------------------------------------------------------------------------------------------
-
-
 def default_tile(problem: Problem) -> tuple[int, int, int, int]:
     """BT, BK, threads, width: a thread takes 8 tokens of 16 bytes, or 16 of less; small blocks, so that many are on an
     SM and some always load. Of long rows of few channels hundreds of tiles are under way at once, and each adds up the

@@ -41,9 +41,6 @@ def cluster(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Unini
     return Call("primitives_cluster.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
 
 
-# ---- types
-
-
 def _conversions() -> list[Micro]:
     every = np.arange(65536, dtype=np.uint16)
     b, h = every.view(BF16).astype(np.float32), every.view(FP16).astype(np.float32)
@@ -121,9 +118,6 @@ def _halfway_values() -> list[np.ndarray]:
     return [bf16, fp16]
 
 
-# ---- ldmatrix, stmatrix
-
-
 def _matrices() -> list[Micro]:
     tiles = np.arange(256, dtype=np.uint16).reshape(32, 8)
 
@@ -173,9 +167,6 @@ def _matrices() -> list[Micro]:
     ]
 
 
-# ---- mma
-
-
 def _multiplied(inputs: Arrays) -> Arrays:
     a, b = (inputs[name].astype(np.float64) for name in "ab")
     return {"d": (inputs["c"] + a @ b).astype(np.float32) if "c" in inputs else (a @ b).astype(np.float32)}
@@ -206,9 +197,6 @@ def _products() -> list[Micro]:
         )
         for entry, (k, dtype) in shapes.items()
     ]
-
-
-# ---- one warp
 
 
 def _threads() -> list[Micro]:
@@ -261,9 +249,6 @@ def _warp_functions(inputs: Arrays) -> Arrays:
     return {"out": out}
 
 
-# ---- blocks
-
-
 def _blocks() -> list[Micro]:
     values = integers(7, (256,), np.int32, -9, 10)
     bins = integers(8, (1000,), np.int32, 0, 16)
@@ -307,9 +292,6 @@ def _blocks() -> list[Micro]:
         Micro("last_block_acq_rel", "sm_80", sm80("last_block_ordered", {"in": rows[:, 0].copy()}, totals,
                                                   grid=(40, 1, 1)), last_block),
     ]  # fmt: skip
-
-
-# ---- sm_90
 
 
 def _hopper() -> list[Micro]:

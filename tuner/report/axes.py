@@ -84,8 +84,6 @@ def _apart(ticks: Iterable[Tick]) -> tuple[Tick, ...]:
     return tuple(found)
 
 
-# ---- SVG paths ------------------------------------------------------------------------------------------------------
-
 Point = tuple[float, float]
 
 

@@ -116,9 +116,6 @@ def _values(entries: Sequence[Entry], best_at: float, worst_at: float, evidence:
     return axes.value_axis(values, best_at, worst_at, unit=entries[0].value, suffix="×")
 
 
-# ---- parallel coordinates -------------------------------------------------------------------------------------------
-
-
 def parallel(entries: Sequence[Entry], evidence: Evidence) -> Parallel | None:
     """Lines of one implementation's `entries`, best first, over what varies among them; None where nothing does."""
     configs = [entry.attempt.config for entry in entries]
@@ -176,9 +173,6 @@ def _value_axis(entries: Sequence[Entry], x: float, place: int, frame: Frame, ev
 
 def _label_at(place: int, frame: Frame) -> float:
     return frame.top - 32 + 18 * (place % 2)
-
-
-# ---- predicted terms ------------------------------------------------------------------------------------------------
 
 
 def profile(entries: Sequence[Entry]) -> Profile | None:
