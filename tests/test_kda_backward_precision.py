@@ -170,3 +170,14 @@ def test_whatever_is_not_refused_has_a_default(key_dim: int) -> None:
         for arch in ARCHES.values():
             if CHUNKED.refusal(problem, arch) is None:
                 assert CHUNKED.space(problem, arch).refusal(CHUNKED.default(problem, arch)) is None
+
+
+@pytest.mark.parametrize("name", ["naive", "chunked"])
+def test_a_gate_that_hardly_closes_loses_no_digits_of_its_gradient(name: str) -> None:
+    problem = replace(FP32, seq_len=125, heads=1, value_heads=2, **GATED)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "zero_gate")
+    kernel = operators.implementation("kda_backward", name)
+    config = kernel.default(problem, ARCHES["sm_90a"])
+    outputs, _ = emulator.run(OPERATOR, kernel, problem, config, arrays, PLAIN[0])
+    exact = OPERATOR.reference(problem, arrays)
+    assert distance(outputs["dg"], exact["dg"])[0] < 5e-6

@@ -31,13 +31,6 @@ __device__ __forceinline__ void decay_exponents(Tile& r, HeadGate<kGating> const
   }
 }
 
-// log(1 + e^x) to fp32's relative precision, since A_log's slope is a multiple of it.
-__device__ __forceinline__ float softplus(float x) {
-  float const e = exp2_approx(x * kLog2e);
-  if (e < 0.015625f) return e * (1 - e * (0.5f - e * (1 / 3.f - e * 0.25f)));
-  return x > 20 ? x : log2_approx(1 + e) / kLog2e;
-}
-
 // Slopes of the natural logarithm of the decay.
 struct GateSlopes {
   float input;  // with respect to what is given for g, and to dt_bias
@@ -52,5 +45,5 @@ __device__ __forceinline__ GateSlopes gate_slopes(HeadGate<kGating> const& gate,
     float const input = gate.lower_bound * gate.rate / ((1 + up) * (1 + down));
     return {input, input * x};
   }
-  return {-gate.rate / (1 + exp2_approx(-x * kLog2e)), -gate.rate * softplus(x)};
+  return {-gate.rate / (1 + exp2_approx(-x * kLog2e)), -gate.rate * softplus2(x * kLog2e) / kLog2e};
 }
