@@ -168,6 +168,16 @@ def test_tf32_is_predicted_slower_than_bf16_and_at_half_the_rate_of_its_products
     assert slow.cost > fast.cost
 
 
+@pytest.mark.parametrize("name", ["naive", "recurrent", "prep_scan"])
+def test_a_gate_that_hardly_closes_costs_no_digits_over_a_thousand_tokens(name: str) -> None:
+    problem = replace(FP32, key_dim=16, value_dim=16, heads=1, seq_len=1024, use_initial_state=False)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
+    arrays |= {"g": np.full_like(arrays["g"], -1e-4), "beta": np.full_like(arrays["beta"], 0.05)}
+    kernel = operators.implementation("kda", name)
+    outputs, _ = emulator.run(OPERATOR, kernel, problem, kernel.default(problem, ARCHES["sm_90a"]), arrays, PLAIN[0])
+    assert distance(outputs["o"], OPERATOR.reference(problem, arrays)["o"])[0] < 4e-6
+
+
 @CHUNKED
 def test_defaults_of_128_dims_compile_for_the_oldest_and_the_newest_arch_without_spills(implementation: Any) -> None:
     problems = [replace(problem, key_dim=128, value_dim=128) for problem in (TF32, FP32)]

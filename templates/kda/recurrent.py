@@ -59,7 +59,7 @@ def staged_registers(K: int, c: Any) -> Any:
 
 
 def smem_bytes(K: int, c: Any) -> Any:
-    """q, k and decay; v and o; beta and q·k: of BT tokens in fp32."""
+    """q, k and loss; v and o; beta and q·k: of BT tokens in fp32."""
     return 4 * c.BT * (3 * K + 2 * c.BV + 2)
 
 

@@ -40,6 +40,13 @@ __device__ __forceinline__ float softplus2(float x) {
   return e < 0.0078125f ? few : many;
 }
 
+// 2^x - 1, precise where that is small: who multiplies a state by 2^x for every token keeps ex2's error of each, so that a
+// gate which hardly closes would cost digits in proportion to the tokens.
+__device__ __forceinline__ float exp2_less_one(float x) {
+  float const few = x * (kLn2 + x * (0.24022651f + x * (0.05550411f + x * (0.00961813f + x * 0.00133336f))));
+  return fabsf(x) < 0.25f ? few : exp2_approx(x) - 1;
+}
+
 // The gate of one head, in base 2. `bias` [K] may be null.
 template <Gating kGating>
 struct HeadGate {

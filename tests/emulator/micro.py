@@ -346,3 +346,20 @@ def _clusters() -> list[Micro]:
             "out": Uninitialized(np.uint32, (8, 5))}, grid=(8, 1, 1), smem_bytes=40, cluster=4),
             lambda inputs: {"out": np.roll(inputs["in"].reshape(2, 4, 5), 1, axis=1).reshape(8, 5)}),
     ]  # fmt: skip
+
+
+def approximations(x: np.ndarray) -> tuple[Call, np.ndarray, np.ndarray]:
+    """ex2, lg2, rcp and tanh of x: the call, float64 results [4, n], and the errors that the PTX ISA allows [4, n].
+
+    2^-22 relative for ex2; 2^-22 for lg2, absolute between 0.5 and 2 and relative elsewhere; 1 ulp for rcp; 2^-11
+    relative for tanh. Each and half an ulp for the result's own rounding.
+    """
+    n, operand = len(x), x.astype(np.float32)
+    outputs = {"y": Uninitialized(np.float32, (4, n))}
+    call = Call("primitives_sm80.cu", "approximate", {"x": operand}, outputs, (np.int32(n),), (-(-n // 256), 1, 1), 256)
+    wide = operand.astype(np.float64)
+    with np.errstate(divide="ignore", over="ignore"):
+        exact = np.stack([np.exp2(wide), np.log2(wide), 1 / wide, np.tanh(wide)])
+        relative = np.array([2**-22, 2**-22, 2**-24, 2**-11])[:, None] * np.abs(exact)
+        relative[1, (wide > 0.5) & (wide < 2)] = 2**-22
+        return call, exact, relative + 2**-24 * np.abs(exact)
