@@ -352,7 +352,7 @@ def approximations(x: np.ndarray) -> tuple[Call, np.ndarray, np.ndarray]:
     """ex2, lg2, rcp and tanh of x: the call, float64 results [4, n], and the errors that the PTX ISA allows [4, n].
 
     2^-22 relative for ex2; 2^-22 for lg2, absolute between 0.5 and 2 and relative elsewhere; 1 ulp for rcp; 2^-11
-    relative for tanh. Each and half an ulp for the result's own rounding.
+    relative for tanh.
     """
     n, operand = len(x), x.astype(np.float32)
     outputs = {"y": Uninitialized(np.float32, (4, n))}
@@ -360,6 +360,7 @@ def approximations(x: np.ndarray) -> tuple[Call, np.ndarray, np.ndarray]:
     wide = operand.astype(np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         exact = np.stack([np.exp2(wide), np.log2(wide), 1 / wide, np.tanh(wide)])
-        relative = np.array([2**-22, 2**-22, 2**-24, 2**-11])[:, None] * np.abs(exact)
-        relative[1, (wide > 0.5) & (wide < 2)] = 2**-22
-        return call, exact, relative + 2**-24 * np.abs(exact)
+        limits = np.array([2**-22, 2**-22, 0, 2**-11])[:, None] * np.abs(exact)
+    limits[1, (wide > 0.5) & (wide < 2)] = 2**-22
+    limits[2] = np.spacing(exact[2].astype(np.float32))
+    return call, exact, limits

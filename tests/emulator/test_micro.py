@@ -34,7 +34,7 @@ def test_approximations_are_off_by_what_the_isa_allows_and_no_more() -> None:
     call, exact, limits = approximations(np.random.default_rng(0).uniform(0.01, 8, 500))
     share = np.abs(launch(call, Mode())[0]["y"] - exact) / limits
     assert (share.max(axis=1) <= 1).all()
-    assert (share.max(axis=1) > 0.9).all()
+    assert (share.max(axis=1) > 0.6).all()
 
 
 def test_approximations_at_the_ends_are_exact() -> None:

@@ -8,25 +8,30 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 __forceinline__ float flush_subnormal(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x; }
 
-// A result that is up to `limit` off, the same for the same operand; exact for an operand of 0, as ex2 is.
+// In [-1, 1), the same for the same operand; 0 for 0, where ex2 is exact.
+__forceinline__ float error_of(float operand) {
+  return float(int32_t((__float_as_uint(operand) ^ __float_as_uint(operand) >> 15) * 2654435769u)) * 0x1p-31f;
+}
+// Results that are not finite have no error.
 __forceinline__ float off_by_up_to(float limit, float result, float operand) {
-  auto const mixed = int32_t((__float_as_uint(operand) ^ __float_as_uint(operand) >> 15) * 2654435769u);
-  return __builtin_isfinite(result) ? fmaf(limit, float(mixed) * 0x1p-31f, result) : result;
+  return __builtin_isfinite(result) ? fmaf(limit, error_of(operand), result) : result;
 }
 
+// The limits leave what two roundings of a result may add.
 __forceinline__ float exp2_approx(float x) {
-  float const y = exp2f(x);
-  return flush_subnormal(off_by_up_to(0x1p-22f * y, y, x));
+  float const in = flush_subnormal(x), y = exp2f(in);
+  return flush_subnormal(off_by_up_to(0x1p-23f * y, y, in));  // with them 2^-22, relative
 }
 __forceinline__ float log2_approx(float x) {
   float const in = flush_subnormal(x), y = log2f(in);
-  return off_by_up_to(0x1p-22f * (in > 0.5f && in < 2.0f ? 1.0f : fabsf(y)), y, x);
+  return off_by_up_to(in > 0.5f && in < 2.0f ? 0x1.8p-23f : 0x1p-23f * y, y, in);  // 2^-22, absolute and relative
 }
 __forceinline__ float rcp_approx(float x) {
-  float const y = 1.0f / flush_subnormal(x);
-  return flush_subnormal(off_by_up_to(0x1p-24f * y, y, x));  // with its own rounding, 1 ulp
+  float const in = flush_subnormal(x), y = 1.0f / in;
+  if (!__builtin_isfinite(y)) return y;
+  return flush_subnormal(float((1.0 + 0x1p-25 * error_of(in)) / in));  // 1 ulp
 }
 __forceinline__ float tanh_approx(float x) {
   float const y = tanhf(x);
-  return off_by_up_to(0x1p-11f * y, y, x);
+  return off_by_up_to(0x1.ffp-12f * y, y, x);  // 2^-11, relative
 }
