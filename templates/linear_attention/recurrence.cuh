@@ -20,6 +20,8 @@ struct alignas(16) Carry {
   double s, n;
 };
 __device__ __forceinline__ Carry to_carry(State<1> const& state) { return {state.s[0], state.n[0]}; }
+__device__ __forceinline__ Carry to_carry(float2 pair) { return {pair.x, pair.y}; }
+__device__ __forceinline__ Carry to_carry(Carry const& carry) { return carry; }
 __device__ __forceinline__ State<1> to_state(Carry const& carry) { return {{float(carry.s)}, {float(carry.n)}}; }
 
 // A key below the floor counts as the floor; a NaN stays one.
@@ -63,9 +65,11 @@ __device__ __forceinline__ void append(State<V>& state, float const (&factor)[V]
   }
 }
 
-__device__ __forceinline__ void append(Carry& carry, double factor, State<1> const& later) {
-  carry.s = factor * carry.s + later.s[0];
-  carry.n = factor * carry.n + later.n[0];
+template <class Sum>
+__device__ __forceinline__ void append(Carry& carry, double factor, Sum const& later) {
+  Carry const sum = to_carry(later);
+  carry.s = factor * carry.s + sum.s;
+  carry.n = factor * carry.n + sum.n;
 }
 
 // β^TOKENS: in fp32 the roundings of β near 1 would add up.

@@ -10,7 +10,7 @@ from .problem import Problem
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
     """o [B, T, H, D], and the last s and n of each sequence [N, 2, H, D], or empty, in float64."""
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
-    weight = _sigmoid(np.maximum(k, -problem.key_floor))
+    weight = sigmoid(np.maximum(k, -problem.key_floor))
     beta = betas(problem, arrays)
     o = np.zeros(q.shape)
     final = np.zeros((problem.sequences, 2, problem.heads, problem.head_dim))
@@ -45,7 +45,7 @@ def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
     return [(index, 0, bounds[index], bounds[index + 1]) for index in range(problem.sequences)]
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     """Without overflow at either end."""
     small = np.exp(-np.abs(x))
     found: Array = np.where(x >= 0, 1, small) / (1 + small)

@@ -3,9 +3,9 @@
     import tuner.torch
     o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
 
-Plain eager code needs no more than `tuner.dispatcher`. flash_attention has a gradient, through o and lse, and kda has
-one through o and the final state; tensors that require grad are refused by the others. `chunk_kda` and
-`fused_recurrent_kda` take what flash-linear-attention's functions of these names take.
+Plain eager code needs no more than `tuner.dispatcher`. flash_attention and streaming_attention have gradients, through
+o and lse, and so have kda and linear_attention, through o and the final state; tensors that require grad are refused by
+the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take.
 """
 
 from tuner.torch.declared import schema

@@ -40,6 +40,12 @@ def functional(operator: Operator[Any]) -> str:
     return f"{operator.name}_functional({', '.join(words)}) -> {_results(operator)}"
 
 
+def names_tensors(operator: Operator[Any]) -> bool:
+    """Whether a tensor is given by its name alone: torch differentiates no operator that takes one."""
+    named = (each for each in _parameters(operator).values() if each.kind is Parameter.KEYWORD_ONLY)
+    return any(_TYPES.get(each.annotation, "").startswith("Tensor") for each in named)
+
+
 def _schema(operator: Operator[Any], name: str, types: Mapping[Any, str]) -> str:
     words: list[str] = []
     for parameter in _parameters(operator).values():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tuner import operators
+from tuner.errors import InputError
 from tuner.operator import Operator
 
 
@@ -18,11 +19,14 @@ class Names:
 
     taken: Mapping[str, str]  # output → the parameter that takes its gradient; the others have none
     given: Mapping[str, str] = field(default_factory=dict)  # parameter → output; the others are d<parameter>
+    refused: tuple[str, ...] = ()  # parameters with which there is no gradient
 
 
 DIFFERENTIABLE: Mapping[str, Names] = {
-    "flash_attention": Names({"o": "dout", "lse": "dlse"}),
+    "flash_attention": Names({"o": "dout", "lse": "dlse"}, refused=("cu_seqlens_q", "softcap")),
     "kda": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
+    "linear_attention": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
+    "streaming_attention": Names({"o": "dout", "lse": "dlse"}, refused=("seq_k", "cache_seqlens", "rolling")),
 }
 
 
@@ -34,6 +38,7 @@ def keep(operator: Operator[Any]) -> Callable[..., None]:
         ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...], keyword_only_inputs: Mapping[str, Any] | None = None
     ) -> None:
         given = dict(zip(signature(operator.call).parameters, inputs, strict=False)) | dict(keyword_only_inputs or {})
+        _refuse(operator, given)
         results = dict(zip((each.name for each in operator.outputs), output, strict=True))
         wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
         tensors = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
@@ -46,6 +51,13 @@ def keep(operator: Operator[Any]) -> Callable[..., None]:
         ctx.parameters = tuple(given)[: len(inputs)]
 
     return saves
+
+
+def _refuse(operator: Operator[Any], given: Mapping[str, Any]) -> None:
+    for name in DIFFERENTIABLE[operator.name].refused:
+        value = given.get(name)
+        if isinstance(value, torch.Tensor) or value:
+            raise InputError(f"{operator.name} has no gradient with {name}: call under torch.no_grad()")
 
 
 def gradient(operator: Operator[Any]) -> Callable[..., Any]:

@@ -28,15 +28,20 @@ def register() -> None:
         for schema in schemas:
             _define(schema, _kernel(operator), meta.outputs(operator))
         if name in DIFFERENTIABLE:
-            _differentiate(operator)
+            _differentiate(operator, schemas)
 
 
 def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any]) -> None:
-    name = schema.partition("(")[0]
+    name = _name(schema)
     _LIBRARY.define(schema)
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, kernel, key)
     torch.library.register_fake(f"tuner::{name}", shapes, lib=_LIBRARY)
+
+
+def _name(schema: str) -> str:
+    """Of the overload that a schema declares."""
+    return schema.partition("(")[0]
 
 
 def _kernel(operator: Operator[Any]) -> Callable[..., Any]:
@@ -51,16 +56,18 @@ def _detach(arg: Any) -> Any:
     return arg.detach() if isinstance(arg, torch.Tensor) else arg
 
 
-def _differentiate(operator: Operator[Any]) -> None:
-    """torch differentiates no operator that may update its arguments: calls that update none go to a twin."""
-    name = operator.name
-    if operator.updated:
-        name = f"{operator.name}_functional"
+def _differentiate(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
+    """torch differentiates no operator that may update its arguments, or takes tensors by name: calls go to a twin."""
+    names = tuple(map(_name, schemas))
+    if operator.updated or declared.names_tensors(operator):
+        twin = declared.functional(operator)
         kernel, shapes = _by_place(operator, _kernel(operator)), _by_place(operator, meta.outputs(operator))
-        _define(declared.functional(operator), kernel, shapes)
+        _define(twin, kernel, shapes)
         _LIBRARY.impl(operator.name, _routed(operator), "Autograd")
+        names = (_name(twin),)
     computes, keeps = gradient(operator), keep(operator)
-    torch.library.register_autograd(f"tuner::{name}", computes, setup_context=keeps, lib=_LIBRARY)
+    for name in names:
+        torch.library.register_autograd(f"tuner::{name}", computes, setup_context=keeps, lib=_LIBRARY)
 
 
 def _by_place(operator: Operator[Any], call: Callable[..., Any]) -> Callable[..., Any]:

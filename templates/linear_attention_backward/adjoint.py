@@ -1,0 +1,64 @@
+"""The gradients of linear_attention in float64: the adjoint of each token's step, from the last token to the first."""
+
+import numpy as np
+
+from tuner.operator import Array, Arrays
+
+from ..linear_attention.recurrence import betas, sigmoid, spans
+from .problem import Problem
+
+_GRADIENTS = ("dq", "dk", "dv")
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """dq, dk, dv [B, T, H, D], dbeta [H, 1] or [H, D] or empty, and dh0 [N, 2, H, D] or empty, in float64.
+
+    README.md derives the formulas.
+    """
+    forward = problem.forward()
+    q, k, v, d_o = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "d_o"))
+    weight, beta = sigmoid(np.maximum(k, -problem.key_floor)), betas(forward, arrays)
+    slope = weight * sigmoid(-k) * (k >= -problem.key_floor)
+    found = {name: np.zeros(q.shape) for name in _GRADIENTS}
+    shape = (problem.sequences, 2, problem.heads, problem.head_dim)
+    d_beta, d_first = np.zeros(shape[2:]), np.zeros(shape)
+    initial = arrays["initial_state"].astype(np.float64) if problem.use_initial_state else np.zeros(shape)
+    d_last = arrays["dht"].astype(np.float64) if problem.use_final_gradient else np.zeros(shape)
+    for index, row, begin, end in spans(forward, arrays):
+        rows = slice(begin, end)
+        n, m = _states(beta, weight[row, rows], v[row, rows], initial[index])
+        d_s, d_n = d_last[index, 0], d_last[index, 1] + d_last[index, 0] * m[-1]
+        for t in reversed(range(end - begin)):
+            at = (row, begin + t)
+            gain = weight[at] / n[t + 1]
+            error = v[at] - m[t]
+            d_s = d_s + q[at] * d_o[at] / n[t + 1]
+            found["dq"][at] = d_o[at] * m[t + 1]
+            found["dv"][at] = weight[at] * d_s
+            found["dk"][at] = slope[at] * (d_s * error * beta * n[t] / n[t + 1] + d_n)
+            d_n = d_n - gain * error * d_s
+            d_beta += n[t] * d_n
+            d_s, d_n = beta * d_s, beta * d_n
+        d_first[index] = d_s, d_n - d_s * m[0]
+    return {**found, "dbeta": _by_head(problem, d_beta), "dh0": d_first[: problem.initial_states]}
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The reference with dq, dk and dv rounded to their dtype: the one place where kernels round."""
+    exact = reference(problem, arrays)
+    return exact | {name: exact[name].astype(problem.dtype.numpy).astype(np.float64) for name in _GRADIENTS}
+
+
+def _states(beta: Array, weight: Array, v: Array, initial: Array) -> tuple[list[Array], list[Array]]:
+    """n, and the mean m = s / n, before the first token and after each; the mean of nothing is 0."""
+    n, m = [initial[1]], [np.divide(initial[0], initial[1], out=np.zeros_like(initial[0]), where=initial[1] != 0)]
+    for x, value in zip(weight, v, strict=True):
+        n.append(beta * n[-1] + x)
+        m.append(m[-1] + x / n[-1] * (value - m[-1]))
+    return n, m
+
+
+def _by_head(problem: Problem, d_beta: Array) -> Array:
+    """Of β as it is given: a sum over the channels that share it."""
+    found = d_beta if problem.decay == "channel" else np.sum(d_beta, axis=1, keepdims=True)
+    return found[: problem.beta_heads]

@@ -1,0 +1,56 @@
+"""The launch that adds up what tiles, or sequences, give to the gradient of β; none where β is one number."""
+
+from collections.abc import Mapping
+
+from tuner.dtype import DType
+from tuner.operator import Launch, Work, Workspace
+
+from .optional import taken
+from .problem import Problem
+
+WARP = 32
+ENTRY = "linear_attention_backward_beta"
+THREADS = 128
+_UNROLL = 8  # parts that a thread loads at once
+
+
+def constants(problem: Problem) -> Mapping[str, int | bool]:
+    """What its template reads."""
+    return {"beta_array": problem.decay != "scalar", "beta_threads": THREADS}
+
+
+def launch(problem: Problem) -> tuple[Launch, ...]:
+    names = taken(problem, "dbeta", "batch", "seq_len", "heads", "boundaries", "beta_parts")
+    return (Launch(ENTRY, (problem.heads, 1, 1), THREADS, 8 * THREADS, names),) * (problem.decay != "scalar")
+
+
+def parts(problem: Problem, rows: int) -> tuple[Workspace, ...]:
+    """`rows` of a number a channel."""
+    return (Workspace("beta_parts", DType.FP32, (rows, problem.channels)),) * (problem.decay != "scalar")
+
+
+def part_bytes(problem: Problem, rows: int) -> int:
+    """Of all parts, once."""
+    return sum(each.nbytes for each in parts(problem, rows))
+
+
+def work(problem: Problem, rows: int) -> tuple[Work, ...]:
+    """Of `launch`: all parts are read."""
+    added = rows * problem.channels / WARP
+    nbytes = part_bytes(problem, rows) + 4 * problem.beta_heads * problem.beta_channels
+    shared = problem.decay == "head"
+    work = Work(
+        ctas=problem.heads,
+        warps=THREADS // WARP,
+        mma=0,
+        fma=added,
+        mufu=0,
+        alu=3 * added,
+        smem_wavefronts=shared * problem.heads * 6 * THREADS / WARP,
+        l2_bytes=nbytes,
+        dram_bytes=0,
+        barriers=shared * problem.heads * (THREADS.bit_length() - 1),
+        longest_cta=1,
+        chain=-(-rows // _UNROLL) * -(-problem.head_dim // THREADS),
+    )
+    return (work,) * (problem.decay != "scalar")

@@ -1,0 +1,40 @@
+"""Inputs of linear_attention_backward, from kind to hostile, and small problems on every edge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.operator import Arrays
+
+from ..linear_attention import cases as forward
+from .problem import Problem
+
+INPUT_KINDS = (*forward.INPUT_KINDS, "far_values")
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """linear_attention's inputs of that kind, and gradients of its outputs, N(0, 1).
+
+    far_values: v is N(16, 1), of which dk is to know the differences only.
+    """
+    drawn = forward.inputs(problem.forward(), rng, "normal" if kind == "far_values" else kind)
+    if kind == "far_values":
+        drawn["v"] = (drawn["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
+    d_o = rng.standard_normal((problem.batch, problem.seq_len, problem.heads, problem.head_dim), np.float32)
+    dht = rng.standard_normal((problem.final_states, problem.numbers, problem.heads, problem.head_dim), np.float32)
+    return {**drawn, "d_o": d_o.astype(problem.dtype.numpy), "dht": dht}
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """One token; fewer tokens than a tile; a multiple of nothing; many short sequences."""
+    shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, 150, 1, 12), (3, 130, 2, 2))
+    return tuple(
+        replace(
+            problem,
+            batch=1 if problem.varlen else batch,
+            seq_len=seq_len,
+            heads=heads,
+            boundaries=boundaries * problem.varlen,
+        )
+        for batch, seq_len, heads, boundaries in shapes
+    )

@@ -1,0 +1,270 @@
+"""linear_attention_backward: its mathematics against differences of the forward pass, and its kernels, emulated."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import by_launch, global_bytes
+
+from tuner import dispatcher, emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.errors import InputError, UsageError
+from tuner.nvrtc import compile as compile_source
+from tuner.operator import Arrays, parameters, scalars
+from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
+from tuner.operators.linear_attention_backward.problem import Problem
+from tuner.operators.linear_attention_backward.tiles import Config
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import distance, errors
+
+FORWARD = operators.load("linear_attention")
+HOPPER = ARCHES["sm_90a"]
+RANDOM = Mode(checked=True, schedule="random", asynchronous="random", seed=1)
+IN_ORDER = Mode(checked=True)
+STATES: dict[str, Any] = {"use_initial_state": True, "use_final_gradient": True}
+TINY = Problem(head_dim=3, dtype=DType.FP32, decay="channel", heads=2, seq_len=19, **STATES)
+SMALL = Problem(head_dim=64, dtype=DType.FP32, heads=2, seq_len=150)
+EVERYTHING = Problem(
+    head_dim=40, dtype=DType.FP16, decay="channel", varlen=True, heads=2, seq_len=150, boundaries=9, **STATES
+)
+LOOKBACK = operators.implementation("linear_attention_backward", "lookback")
+ALL = tuple(each.name for each in operators.implementations("linear_attention_backward"))
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "beta": "dbeta", "initial_state": "dh0"}
+
+
+def draw(problem: Problem, kind: str = "normal") -> Arrays:
+    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+
+
+def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, arrays: Arrays | None = None) -> Any:
+    """(outputs, Run) of a config, by default the default, found right."""
+    implementation = operators.implementation("linear_attention_backward", name)
+    config = config or implementation.default(problem, HOPPER)
+    arrays = arrays or draw(problem)
+    outputs, done = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    assert not done.findings, done.findings[0]
+    for error in errors(OPERATOR, problem, arrays, outputs):
+        assert error.ok, f"{error}"
+    return outputs, done
+
+
+def assert_slope(problem: Problem, name: str, kind: str) -> None:
+    """The reference's gradient agrees with a difference of linear_attention along a random direction."""
+    arrays = {each: x if each == "cu_seqlens" else np.asarray(x, np.float64) for each, x in draw(problem, kind).items()}
+    direction = np.random.default_rng(1).standard_normal(arrays[name].shape)
+
+    def loss(step: float) -> float:
+        outputs = FORWARD.reference(problem.forward(), {**arrays, name: arrays[name] + step * direction})
+        return float(np.sum(outputs["o"] * arrays["d_o"]) + np.sum(outputs["final_state"] * arrays["dht"]))
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    found = float(np.sum(OPERATOR.reference(problem, arrays)[GRADIENTS[name]] * direction))
+    assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_reference_is_the_slope_of_the_forward_pass(name: str, kind: str) -> None:
+    assert_slope(TINY, name, kind)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_reference_is_the_slope_for_packed_sequences_and_a_beta_a_head_too(name: str) -> None:
+    assert_slope(replace(TINY, varlen=True, boundaries=6, decay="head"), name, "normal")
+
+
+def test_keys_below_the_floor_have_no_gradient() -> None:
+    problem = replace(TINY, key_floor=1)
+    arrays = draw(problem)
+    found = OPERATOR.reference(problem, arrays)["dk"]
+    np.testing.assert_array_equal(found == 0, arrays["k"] < -1)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_at_once_is_right(name: str) -> None:
+    run(name, EVERYTHING)
+
+
+@pytest.mark.parametrize("head_dim", [1, 7, 8])
+@pytest.mark.parametrize("name", ALL)
+def test_any_head_dim_is_right(name: str, head_dim: int) -> None:
+    run(name, Problem(head_dim=head_dim, decay="head", heads=3, seq_len=67), mode=Mode())
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+@pytest.mark.parametrize("name", ALL)
+def test_fp32_gradients_are_right_for_every_kind_of_input(name: str, kind: str) -> None:
+    run(
+        name,
+        replace(SMALL, decay="channel", **STATES),
+        mode=Mode(),
+        arrays=draw(replace(SMALL, decay="channel", **STATES), kind),
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_where_all_is_forgotten_the_gradient_of_keys_is_nothing(name: str) -> None:
+    outputs, _ = run(name, SMALL, mode=Mode(), arrays=draw(SMALL, "forget_at_once"))
+    assert np.abs(outputs["dk"]).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_empty_sequences_hand_the_gradient_of_their_state_on(name: str) -> None:
+    problem = replace(EVERYTHING, boundaries=8)
+    arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 0, 5, 5, 149, 150, 150], np.int32)}
+    outputs, _ = run(name, problem, arrays=arrays)
+    np.testing.assert_array_equal(outputs["dh0"][[0, 1, 3, 6]], arrays["dht"][[0, 1, 3, 6]])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("end", [0, 90])
+def test_tokens_behind_the_last_boundary_have_gradients_of_zero_and_change_nothing_else(name: str, end: int) -> None:
+    problem = replace(EVERYTHING, dtype=DType.FP32, boundaries=5)
+    arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 4, 41, 90], np.int32) * (end > 0)}
+    for each in ("q", "k", "v", "d_o"):
+        arrays[each][:, end:] = np.nan
+    outputs, _ = run(name, problem, arrays=arrays, mode=IN_ORDER)
+    assert all(not outputs[each][:, end:].any() for each in ("dq", "dk", "dv"))
+
+
+def test_no_token_gets_anything_from_the_gradients_of_earlier_outputs() -> None:
+    arrays = draw(SMALL)
+    changed = {**arrays, "d_o": arrays["d_o"].copy()}
+    changed["d_o"][:, :70] = 7
+    for name in ALL:
+        before, after = (run(name, SMALL, arrays=each, mode=Mode())[0]["dv"][:, 70:] for each in (arrays, changed))
+        np.testing.assert_array_equal(before, after)
+
+
+LONG = Problem(head_dim=1, dtype=DType.FP32, heads=1, seq_len=2**13)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_do_not_drift_over_a_long_memory(name: str) -> None:
+    """Where every sum rounds the same way, errors of a chain in fp32 grow with its length."""
+    ones, rows = np.ones((1, LONG.seq_len, 1, 1), np.float32), np.arange(LONG.seq_len).reshape(1, -1, 1, 1)
+    values = (1.3 + rows % 2).astype(np.float32)
+    tensors = {"q": 0.1 * ones, "k": -0.7 * ones, "v": values, "d_o": 1.1 * ones, "beta_scalar": np.ones(())}
+    arrays = draw(LONG) | {each: np.asarray(x, np.float32) for each, x in tensors.items()}
+    outputs, _ = run(name, LONG, mode=Mode(), arrays=arrays)
+    exact = OPERATOR.reference(LONG, arrays)
+    for gradient in ("dq", "dv"):
+        np.testing.assert_allclose(outputs[gradient], exact[gradient], rtol=4e-6)
+
+
+TILES = [
+    Config(16, 64, 64, 4, 1, False, 13568),  # a warp's lanes are two groups; tensors in registers
+    Config(32, 32, 64, 1, 1, True, 13568),  # single elements, weights kept
+    Config(64, 128, 256, 2, 1, False, 232448),  # staged in shared memory, weights computed in each sweep
+    Config(256, 32, 512, 2, 1, True, 232448),  # one tile for all tokens
+]
+
+
+@pytest.mark.parametrize("config", TILES, ids=str)
+def test_tiles_of_every_make_are_right(config: Config) -> None:
+    problem = replace(SMALL, decay="head", **STATES)
+    assert LOOKBACK.space(problem, HOPPER).refusal(config) is None
+    run("lookback", problem, config)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tiles_find_what_follows_them_whatever_order_blocks_start_in(seed: int) -> None:
+    problem = replace(SMALL, head_dim=32, heads=1, seq_len=400)
+    run("lookback", problem, Config(4, 32, 64, 1, 1, True, 13568), Mode(True, "random", "random", seed))
+
+
+def test_no_bit_depends_on_the_order_in_which_tiles_come() -> None:
+    problem, config = replace(SMALL, head_dim=32, heads=1, decay="head"), Config(8, 32, 64, 2, 1, False, 13568)
+    arrays = draw(problem)
+    modes = [IN_ORDER, *(Mode(True, "random", "random", seed) for seed in range(2))]
+    found = [run("lookback", problem, config, mode, arrays)[0] for mode in modes]
+    for name in GRADIENTS.values():
+        assert all(np.array_equal(each[name], found[0][name]) for each in found), name
+
+
+def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
+    """Behind __restrict__ a load may pass the acquire before it, and a store the release behind it."""
+    plan = LOOKBACK.plan(SMALL, LOOKBACK.default(SMALL, HOPPER))
+    exchanged = {"sums", "ends", "flags", "ticket"}
+    for parameter in parameters(OPERATOR, SMALL, plan, plan.launches[2]):
+        assert ("__restrict__" in parameter.declaration) == (parameter.pointer and parameter.argument not in exchanged)
+
+
+def test_the_default_for_every_option_at_once_never_spills() -> None:
+    source = render(OPERATOR, LOOKBACK, EVERYTHING, LOOKBACK.default(EVERYTHING, HOPPER))
+    cubin = compile_source(source, Options(arch="sm_80"))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert all(usage.spills == 0 for usage in cubin.entries.values())
+
+
+def test_between_the_two_passes_only_keys_and_values_are_read_again() -> None:
+    problem = Problem()
+    works = LOOKBACK.work(problem, LOOKBACK.default(problem, HOPPER), gpu("H200"))
+    assert sum(work.dram_bytes for work in works) == pytest.approx(9 / 7 * OPERATOR.cost(problem).bytes)
+
+
+def test_values_far_from_zero_cost_little_even_over_a_long_memory() -> None:
+    """Their differences alone decide dk and dbeta."""
+    problem = Problem(head_dim=8, dtype=DType.FP32, heads=1, seq_len=2**12, decay="channel")
+    arrays = draw(problem, "far_values") | {"beta": np.ones((1, 8), np.float32)}
+    config = LOOKBACK.default(problem, HOPPER)
+    outputs, _ = emulator.run(OPERATOR, LOOKBACK, problem, config, arrays, Mode())
+    exact = OPERATOR.reference(problem, arrays)
+    assert distance(outputs["dk"], exact["dk"])[0] < 5e-6
+    assert distance(outputs["dbeta"], exact["dbeta"])[0] < 5e-4
+
+
+COUNTED = [
+    Problem(head_dim=40, heads=3, batch=2, seq_len=150),
+    replace(SMALL, decay="channel", **STATES),
+    replace(SMALL, decay="head", head_dim=20),
+]
+
+
+@pytest.mark.parametrize("problem", COUNTED, ids=["bf16", "fp32 with states", "a beta a head"])
+@pytest.mark.parametrize("name", ALL)
+def test_declared_bytes_and_barriers_are_those_that_the_emulator_counts(name: str, problem: Problem) -> None:
+    implementation = operators.implementation("linear_attention_backward", name)
+    config = implementation.default(problem, HOPPER)
+    _, done = run(name, problem, config, IN_ORDER, draw(problem, "never_forget"))
+    counted = by_launch(done, implementation.plan(problem, config))
+    works = implementation.work(problem, config, gpu("sm_90a"))
+    assert [work.l2_bytes for work in works] == [global_bytes(each) for each in counted]
+    assert [work.barriers for work in works] == [each.barriers for each in counted]
+
+
+def test_a_call_leaves_out_what_it_is_not_given() -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    request = linear_attention_backward(q, q, q, 0.5, q)
+    assert set(request.arrays) == {"q", "k", "v", "d_o"}
+    assert request.statics["use_initial_state"] is request.statics["use_final_gradient"] is False
+    assert request.scalars == {"beta_scalar": 0.5}
+
+
+@pytest.mark.parametrize(("options", "message"), [({"beta": 1.5}, "beta 1.5"), ({"layout": "tbhd"}, "layout 'tbhd'")])
+def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    with pytest.raises(UsageError, match=message):
+        linear_attention_backward(q, q, q, do=q, **{"beta": 0.5, **options})
+
+
+def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    with pytest.raises(InputError, match="d_o"):
+        dispatcher.linear_attention_backward(q, q, q, 0.5, q[:, :3])
+
+
+@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
+def test_the_example_of_the_readme_runs() -> None:
+    text = (OPERATOR.folder / "README.md").read_text()
+    found: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], found)
+    assert found["dk"].shape == found["k"].shape
+    assert found["dbeta"].shape == (2, 1)
