@@ -348,7 +348,7 @@ def test_a_template_error_is_told_with_file_and_line(tmp_path: Path, folder_of_o
 def test_a_field_without_a_default_must_be_given_or_named_in_the_file(
     tmp_path: Path, folder_of_operators: pytest.MonkeyPatch
 ) -> None:
-    module = _copy_of_flash_attention(tmp_path, "wanting") / "operator.py"
+    module = _copy_of_flash_attention(tmp_path, "wanting") / "problem.py"
     module.write_text(re.sub(r"(head_dim: int = static\([^)]*?), default=\w+", r"\1", module.read_text()))
     folder_of_operators.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     done = run("render", "wanting", "--gpu", "sm_80")
@@ -444,10 +444,11 @@ def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: 
 
 def _copy_of_flash_attention(folder: Path, name: str) -> Path:
     """The operator under another name: only its naive implementation."""
+    parts = ("operator", "problem", "arguments", "cases", "naive")
     source, target = operators.load("flash_attention").folder, folder / name
     target.mkdir()
     for path in source.iterdir():
-        if path.is_file() and path.name.partition(".")[0] in ("operator", "naive"):
+        if path.is_file() and path.name.partition(".")[0] in parts:
             text = path.read_text()
             (target / path.name).write_text(text.replace('name="flash_attention"', f'name="{name}"'))
     return target

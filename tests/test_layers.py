@@ -17,7 +17,7 @@ usage operator tuned portfolio
 contract defaults
 cubin operators arrays records_read sampler store device
 render verify lint predict floor records nvrtc binding arena timer trial
-emulator choice judge history belief promises
+emulator ptx choice judge history belief promises
 gpu check simulated worker
 emulated evaluate canary
 kernels untuned race measure

@@ -1,7 +1,7 @@
 """Run one config on the emulator over its operator's edge cases, and judge it against float64."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -79,7 +79,7 @@ def check(job: Job) -> Verdict:
     """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
     but for other bits in another order, whose cause a checked run may name.
     """
-    operator, implementation, problem, config = _loaded(job)
+    operator, implementation, problem, config = loaded(job)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Case, Arrays] = {}
@@ -89,15 +89,14 @@ def check(job: Job) -> Verdict:
         return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
 
     for case, mode in _rounds(operator, problem, job):
-        arrays, expected = _drawn(operator.name, canonical(case.problem), case.kind)
+        arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
         outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
         done.append(f"{case.name(operator)} {case.kind} {mode}")
         if run.findings:
             return verdict(*map(str, run.findings))
         if changed := trespass(operator, arrays, expected.exact, outputs):
             return verdict(changed)
-        for error in expected.errors(outputs):
-            worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
+        keep_worst(worst, expected.errors(outputs))
         if other := _other_bits(first.setdefault(case, outputs), outputs):
             unsteady = f"{other}: other bits in another order of threads"
     return verdict()
@@ -105,14 +104,20 @@ def check(job: Job) -> Verdict:
 
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
-    operator, implementation, problem, config = _loaded(job)
+    operator, implementation, problem, config = loaded(job)
     rounds = list(_rounds(operator, problem, job))
     problems = list(dict.fromkeys(case.problem for case, _ in rounds))
     spelled = (f"{problems.index(case.problem)} {case.kind} {mode}" for case, mode in rounds)
     return check_known.key(operator, implementation, config, problems, spelled)
 
 
-def _loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
+def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
+    """Put into `worst` what is worse for its output."""
+    for error in errors:
+        worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
+
+
+def loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
     """Operator, implementation, Problem and Config."""
     operator = operators.load(job.operator)
     implementation = operators.implementation(job.operator, job.implementation)
@@ -131,26 +136,31 @@ class Case:
         return " ".join(f"{name}={getattr(self.problem, name)}" for name in extents(operator.problem))
 
 
+def cases(operator: Operator[Any], problem: Any) -> list[Case]:
+    """The edge cases of a problem, each with one of the operator's kinds of inputs."""
+    kinds = operator.input_kinds
+    return [Case(tail, kinds[i % len(kinds)]) for i, tail in enumerate(operator.tails(problem))]
+
+
 def _rounds(operator: Operator[Any], problem: Any, job: Job) -> Iterator[tuple[Case, Mode]]:
-    tails, kinds = operator.tails(problem), operator.input_kinds
-    cases = [Case(tail, kinds[i % len(kinds)]) for i, tail in enumerate(tails)]
+    edges = cases(operator, problem)
     if job.thorough:
-        yield from ((case, mode) for mode in job.modes for case in cases)
+        yield from ((case, mode) for mode in job.modes for case in edges)
         return
     # Every case in the first mode; the dearer modes take turns, so that each sees another edge.
-    yield from ((case, job.modes[0]) for case in cases)
+    yield from ((case, job.modes[0]) for case in edges)
     for i, mode in enumerate(job.modes[1:]):
-        yield cases[-1 - i % len(cases)], mode
+        yield edges[-1 - i % len(edges)], mode
 
 
 @lru_cache(maxsize=64)
-def _drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
+def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     """Inputs and what is expected of them: once a process, for all modes of all configs."""
-    loaded = operators.load(operator)
-    value = from_fields(loaded.problem, json.loads(problem))
-    drawn = loaded.inputs(value, np.random.default_rng(0), kind)
-    arrays = {**drawn, **scalars(loaded, value, drawn)}
-    return arrays, expect(loaded, value, arrays)
+    described = operators.load(operator)
+    value = from_fields(described.problem, json.loads(problem))
+    inputs = described.inputs(value, np.random.default_rng(0), kind)
+    arrays = {**inputs, **scalars(described, value, inputs)}
+    return arrays, expect(described, value, arrays)
 
 
 def _other_bits(one: Arrays, other: Arrays) -> str:

@@ -18,7 +18,7 @@ from tuner.result import Failed, Stage
 from tuner.source import Source
 from tuner.toolkit import Options, Toolkit
 
-__all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "toolkit"]
+__all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolkit"]
 
 # NVRTC initialises the driver, where there is one: on a device that it needs not, in memory that is limited here.
 _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
@@ -70,6 +70,25 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
     if cache:
         cache.put(key, _entry(outcome))
     return outcome
+
+
+def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
+    """The PTX of `source`, from `cache` where it is known: what ptxas would be given for the arch of `options`.
+
+    Raises as `compile` does.
+    """
+    key = _key(source, options)
+    if cache and (known := cache.get(key)):
+        return known.data.decode()
+    flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
+    try:
+        with _compiled(source, flags) as program:
+            text = bytes(_binding().getPTX(program)).rstrip(b"\0")
+    except _RefusedError as refusal:
+        return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
+    if cache:
+        cache.put(key, Entry(text))
+    return text.decode()
 
 
 class Compiler:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import check
+from tuner.check_ptx import check_ptx
 from tuner.cli.inspect import about, choose, describe, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.errors import NoValidConfigError
@@ -26,6 +27,7 @@ def verify_command(
         bool, typer.Option("--checked/--plain", help="look for races and uninitialised reads too")
     ] = True,
     thorough: Annotated[bool, typer.Option(help="every mode on every edge case")] = False,
+    ptx: Annotated[bool, typer.Option(help="also execute the compiler's PTX for the GPU, on every edge case")] = False,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,18 +39,24 @@ def verify_command(
     job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
     with check.Checker(workers=1) as checker:
         ((_, verdict),) = checker.check_many([job])
+    verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
     promises = broken(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
     if as_json:
-        ok = verdict.ok and not promises
-        emit_json({**about(chosen), "ok": ok, **asdict(verdict), "broken": promises})
+        second = {"ptx": asdict(verdicts[-1])} if ptx else {}
+        emit_json({**about(chosen), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
     else:
         describe(chosen)
-        _print_verdict(verdict, promises)
-    if not verdict.ok or promises:
-        raise NoValidConfigError(verdict.reason or promises[0])
+        for each in verdicts:
+            _print_verdict(each)
+        for promise in promises:
+            typer.echo(f"  BROKEN {promise}")
+        typer.echo("WRONG" if wrong else "ok")
+    if wrong:
+        raise NoValidConfigError(wrong[0])
 
 
-def _print_verdict(verdict: Verdict, promises: Sequence[str]) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     for done in verdict.checks:
         typer.echo(f"  ran {done}")
     names = ("output", "RMSE ratio", "limit", "largest error", "limit ")
@@ -56,9 +64,6 @@ def _print_verdict(verdict: Verdict, promises: Sequence[str]) -> None:
         (e.name, f"{e.rmse_ratio:.3g}", f"{e.limit:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}")
         for e in verdict.errors
     ]
-    table("errors against float64, the worst over all cases", names, rows, right=names[1:])
+    table(f"errors against float64 ({verdict.where}), the worst over all cases", names, rows, right=names[1:])
     for finding in verdict.findings:
         typer.echo(f"  FOUND {finding}")
-    for each in promises:
-        typer.echo(f"  BROKEN {each}")
-    typer.echo("ok" if verdict.ok and not promises else "WRONG")

@@ -1,0 +1,247 @@
+"""The machine for PTX, one instruction or rule at a time, against values computed by hand or in Python's integers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tuner.ptx import FaultError, Global, Shape, launch, parse
+
+HEAD = """
+.extern .shared .align 16 .b8 smem[];
+.visible .entry kernel(.param .u64 in, .param .u64 out) {
+  .reg .pred %p<9>; .reg .b16 %h<9>; .reg .f32 %f<9>; .reg .f64 %fd<9>; .reg .b32 %r<29>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [in];
+  ld.param.u64 %rd2, [out];
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd3, %r1, 4;
+  add.s64 %rd1, %rd1, %rd3;
+  add.s64 %rd2, %rd2, %rd3;
+  ld.global.u32 %r2, [%rd1];
+  mov.u32 %r9, 0;
+"""
+TAIL = "\n  st.global.u32 [%rd2], %r9;\n  ret;\n}"
+WORDS = np.array([0, 1, 2, 7, 31, 32, 40, 255, 0x80000000, 0xFFFFFFFF, 0x7FFFFFFF, 0x12345678], np.uint32)
+
+
+def executed(body: str, words: np.ndarray, smem_bytes: int = 256) -> np.ndarray:
+    """out[thread] = %r9 of `body`, which finds in[thread] in %r2, the thread in %r1 and &in[thread] in %rd1."""
+    memory = Global({"in": words.nbytes, "out": words.nbytes}, frozenset({"out"}))
+    memory.view("in", words.dtype, words.shape)[...] = words
+    shape = Shape((1, 1, 1), len(words), smem_bytes)
+    launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, [memory.address("in"), memory.address("out")])
+    return memory.view("out", words.dtype, words.shape).copy()
+
+
+def signed(x: int) -> int:
+    return x - (1 << 32) if x >> 31 else x
+
+
+def truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def looked_up(a: int, b: int, c: int, table: int) -> int:
+    return sum((table >> (4 * (a >> i & 1) + 2 * (b >> i & 1) + (c >> i & 1)) & 1) << i for i in range(32))
+
+
+INTEGERS: dict[str, Callable[[int], int]] = {
+    "add.s32 %r9, %r2, -3;": lambda x: x - 3,
+    "mul.hi.s32 %r9, %r2, 780903145;": lambda x: signed(x) * 780903145 >> 32,
+    "mul.hi.u32 %r9, %r2, -2;": lambda x: x * 0xFFFFFFFE >> 32,
+    "mad.lo.s32 %r9, %r2, -4, %r1;": lambda x: x * -4,  # plus the thread
+    "div.s32 %r9, %r2, -7;": lambda x: truncated(signed(x), -7),
+    "rem.s32 %r9, %r2, 7;": lambda x: signed(x) - 7 * truncated(signed(x), 7),
+    "div.u32 %r9, %r2, 7;": lambda x: x // 7,
+    "shl.b32 %r9, 3, %r2;": lambda x: 3 << x if x < 32 else 0,
+    "shr.s32 %r9, %r2, 40;": lambda x: -(x >> 31),
+    "shr.u32 %r9, -1, %r2;": lambda x: 0xFFFFFFFF >> x if x < 32 else 0,
+    "shf.l.wrap.b32 %r9, %r2, 5, 36;": lambda x: 5 << 4 | x >> 28,
+    "shf.r.clamp.b32 %r9, 9, %r2, 32;": lambda x: x,
+    "bfi.b32 %r9, %r2, -1, 3, 5;": lambda x: (0xFFFFFFFF & ~0xF8) | (x & 31) << 3,
+    "bfe.u32 %r9, %r2, 4, 8;": lambda x: x >> 4 & 255,
+    "bfe.s32 %r9, %r2, 28, 9;": lambda x: signed(x) >> 28,
+    "brev.b32 %r9, %r2;": lambda x: int(f"{x:032b}"[::-1], 2),
+    "popc.b32 %r9, %r2;": lambda x: x.bit_count(),
+    "clz.b32 %r9, %r2;": lambda x: 32 - x.bit_length(),
+    "bfind.shiftamt.u32 %r9, %r2;": lambda x: 32 - x.bit_length() if x else -1,
+    "bfind.s32 %r9, %r2;": lambda x: (~x & 0xFFFFFFFF if x >> 31 else x).bit_length() - 1,
+    "prmt.b32 %r9, %r2, 0x0a0b0c0d, 0x7b51;": lambda x: (
+        0x0A << 24 | (-(x >> 31) & 255) << 16 | 0x0C << 8 | x >> 8 & 255
+    ),
+    "lop3.b32 %r9, %r2, 0x0ff0, 0x3333, 0xe2;": lambda x: looked_up(x, 0x0FF0, 0x3333, 0xE2),
+    "min.s32 %r9, %r2, 5;": lambda x: min(signed(x), 5),
+    "max.u32 %r9, %r2, 5;": lambda x: max(x, 5),
+    "setp.lt.s32 %p1, %r2, 0; selp.b32 %r9, 7, 8, %p1;": lambda x: 7 if x >> 31 else 8,
+    "setp.hi.and.u32 %p1|%p2, %r2, 31, 1; @%p2 mov.u32 %r9, 5;": lambda x: 0 if x > 31 else 5,
+    "cvt.u16.u32 %h1, %r2; cvt.s32.s16 %r9, %h1;": lambda x: (x & 0xFFFF) - (x << 1 & 0x10000),
+    "cvt.s64.s32 %rd4, %r2; shr.u64 %rd4, %rd4, 20; cvt.u32.u64 %r9, %rd4;": lambda x: signed(x) >> 20,
+    "cvt.sat.u8.u32 %r9, %r2;": lambda x: min(x, 255),
+    "mov.b64 %rd4, {%r1, %r2}; mov.b64 {%r3, %r9}, %rd4;": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("body", INTEGERS)
+def test_an_instruction_on_integers_is_what_python_computes(body: str) -> None:
+    added = np.arange(len(WORDS)) if body.startswith("mad") else 0
+    exact = [INTEGERS[body](int(x)) & 0xFFFFFFFF for x in WORDS]
+    np.testing.assert_array_equal(executed(body, WORDS), np.array(exact, np.uint32) + np.uint32(1) * added)
+
+
+FLOATS = {
+    # half-way between two floats but for 2^-70, which double precision cannot hold beside 1
+    "fma.rn.f32 %f2, 0f33800001, 0f3F7FFFFE, 0f3F800001;": 1 + 2.0**-23,
+    "fma.rn.f32 %f2, 0f33800000, 0f3F800000, 0f3F800001;": 1 + 2.0**-22,
+    "mul.f32 %f2, 0f00800000, 0f3F000000;": 2.0**-127,
+    "mul.ftz.f32 %f2, 0f00800000, 0f3F000000;": 0.0,
+    "max.f32 %f2, 0f7FC00000, 0fBF800000;": -1.0,
+    "div.rn.f32 %f2, 0f3F800000, 0f40400000;": float(np.float32(1) / np.float32(3)),
+    "cvt.rpi.f32.f32 %f2, 0f3FA00000;": 2.0,
+    "cvt.rn.f32.s32 %f2, -16777217;": -16777216.0,
+    "cvt.rzi.s32.f32 %r3, 0fC0200000; cvt.rn.f32.s32 %f2, %r3;": -2.0,
+    "cvt.rni.s32.f32 %r3, 0f40200000; cvt.rn.f32.s32 %f2, %r3;": 2.0,
+    "cvt.rzi.s32.f32 %r3, 0f7F800000; cvt.rn.f32.s32 %f2, %r3;": 2.0**31,
+    "mov.f32 %f2, 0f3F800000; setp.ltu.f32 %p1, 0f7FC00000, %f2; @!%p1 mov.f32 %f2, 0f00000000;": 1.0,
+    "cvt.rn.bf16x2.f32 %r3, 0f40000000, 0f3F808000; shl.b32 %r3, %r3, 16; mov.b32 %f2, %r3;": 1.0,
+    "cvt.rn.bf16x2.f32 %r3, 0f40000000, 0f3F808000; and.b32 %r3, %r3, -65536; mov.b32 %f2, %r3;": 2.0,
+    "cvt.rna.tf32.f32 %r3, 0f3F801000; mov.b32 %f2, %r3;": 1 + 2.0**-10,
+    "ex2.approx.ftz.f32 %f2, 0fC0000000;": 0.25,
+    "mov.f64 %fd1, 0d3FF0000000000001; cvt.rn.f32.f64 %f2, %fd1;": 1.0,
+}
+
+
+@pytest.mark.parametrize("body", FLOATS)
+def test_an_instruction_on_floats_rounds_as_it_says(body: str) -> None:
+    found = executed(f"{body} mov.b32 %r9, %f2;", WORDS)
+    np.testing.assert_array_equal(found.view(np.float32), np.float32(FLOATS[body]))
+
+
+def test_lanes_that_took_two_ways_meet_again_before_a_shuffle() -> None:
+    body = """
+      and.b32 %r3, %r1, 1;
+      setp.eq.s32 %p1, %r3, 0;
+      @%p1 bra EVEN;
+      mul.lo.s32 %r2, %r2, 10;
+      bra JOINED;
+    EVEN:
+      add.s32 %r2, %r2, 100;
+    JOINED:
+      shfl.sync.bfly.b32 %r9|%p2, %r2, 1, 31, -1;
+    """
+    x = np.arange(32, dtype=np.uint32)
+    mine = np.where(x % 2, 10 * x, x + 100)
+    np.testing.assert_array_equal(executed(body, x), mine[x ^ 1])
+
+
+def test_lanes_wait_at_a_shuffle_for_those_that_come_later() -> None:
+    """The second half stands at a higher instruction of the same text when the first arrives: it waits in a loop."""
+    body = """
+      mov.u32 %r3, %r1;
+    AGAIN:
+      setp.lt.u32 %p1, %r3, 16;
+      @%p1 bra MEET;
+      sub.u32 %r3, %r3, 16;
+      bra AGAIN;
+    MEET:
+      shfl.sync.idx.b32 %r9, %r2, 31, 31, -1;
+    """
+    x = np.arange(32, dtype=np.uint32) + 5
+    np.testing.assert_array_equal(executed(body, x), np.full(32, 36))
+
+
+def test_names_of_an_inner_scope_hide_those_outside() -> None:
+    body = """
+      mov.u32 %r9, 1;
+      { .reg .b32 %r9; mov.u32 %r9, 7; bra DONE; DONE: }
+      { .reg .b32 t; mov.u32 t, %r9; bra DONE; add.u32 t, t, 50; DONE: add.u32 %r9, t, 1; }
+    """
+    assert (executed(body, WORDS) == 2).all()
+
+
+def test_warps_exchange_through_shared_memory_at_a_barrier() -> None:
+    body = """
+      mov.u32 %r4, smem;
+      shl.b32 %r3, %r1, 2;
+      add.u32 %r5, %r4, %r3;
+      st.shared.u32 [%r5], %r2;
+      bar.sync 0;
+      xor.b32 %r3, %r3, 252;
+      add.u32 %r5, %r4, %r3;
+      ld.shared.u32 %r9, [%r5];
+    """
+    x = np.arange(64, dtype=np.uint32)
+    np.testing.assert_array_equal(executed(body, x), x[::-1])
+
+
+COPY = """
+  mov.u32 %r4, smem;
+  shl.b32 %r3, %r1, 2;
+  add.u32 %r5, %r4, %r3;
+  cp.async.ca.shared.global [%r5], [%rd1], 4, 4;
+  cp.async.commit_group;
+  {wait}
+  ld.shared.u32 %r9, [%r5];
+"""
+
+
+def test_a_copy_lands_when_its_group_is_waited_for() -> None:
+    np.testing.assert_array_equal(executed(COPY.replace("{wait}", "cp.async.wait_group 0;"), WORDS), WORDS)
+
+
+@pytest.mark.parametrize("wait", ["", "cp.async.wait_group 1;"])
+def test_a_copy_that_nobody_waits_for_is_not_there(wait: str) -> None:
+    assert (executed(COPY.replace("{wait}", wait), WORDS) == 0xFFFFFFFF).all()
+
+
+def test_a_phase_ends_when_all_have_arrived_and_all_bytes_have_landed() -> None:
+    body = """
+      mov.u32 %r4, smem;
+      setp.ne.u32 %p1, %r1, 0;
+      @%p1 bra WAITING;
+      mbarrier.init.shared::cta.b64 [%r4], 1;
+      fence.mbarrier_init.release.cluster;
+      mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 48;
+      add.u32 %r5, %r4, 16;
+      cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%rd1], 48, [%r4];
+    WAITING:
+      bar.sync 0;
+      shl.b32 %r3, %r1, 2;
+      add.u32 %r5, %r4, %r3;
+      ld.shared.u32 %r6, [%r5+16];
+    AGAIN:
+      mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0;
+      @!%p2 bra AGAIN;
+      ld.shared.u32 %r9, [%r5+16];
+      setp.ne.u32 %p3, %r6, -1;
+      @%p3 mov.u32 %r9, 0;
+    """
+    np.testing.assert_array_equal(executed(body, WORDS), WORDS)
+
+
+FAULTS = {
+    "ld.global.u32 %r9, [%rd1+4096];": "reads 4 bytes at offset",
+    "st.global.u32 [%rd1], %r9;": "writes 4 bytes at offset 0 of in .* which kernels may not write",
+    "ld.global.v2.u32 {%r9, %r3}, [%rd1];": "reads 8 bytes at offset 44 of in .48., beyond its end",
+    "sub.s64 %rd1, %rd1, %rd3; ld.global.v2.u32 {%r9, %r3}, [%rd1+4];": "no multiple of 8",
+    "ld.shared.u32 %r9, [smem+256];": "4 bytes at offset 256 of shared memory",
+    "setp.eq.u32 %p1, %r1, 0; @%p1 bra L; bar.sync 0; L: bar.warp.sync 1;": "deadlock: 11 lanes wait",
+    "bar.sync 1, 64;": "deadlock: 12 lanes wait, thread 0 of block 0 at a block's barrier",
+    "L: nanosleep.u32 1; bra L;": "livelock",
+    "mbarrier.arrive.shared::cta.b64 _, [smem];": "no mbarrier at offset 0",
+    "wmma.load.a.sync.aligned.m16n16k16.row.f16 {%r3}, [%rd1], 16;": "unsupported: wmma.load",
+}
+
+
+@pytest.mark.parametrize("body", FAULTS)
+def test_what_ptx_forbids_is_named_with_its_line(body: str) -> None:
+    with pytest.raises(FaultError, match=rf"{FAULTS[body]}.*"):
+        executed(body, WORDS)
+
+
+def test_a_fault_names_the_line_of_the_text() -> None:
+    with pytest.raises(FaultError, match=r"\(line 14 of kernel: ld\.global\.u32"):
+        executed("\n  ld.global.u32 %r9, [%rd1+4096];", WORDS)
+
+
+def test_an_unknown_instruction_that_nobody_reaches_does_no_harm() -> None:
+    assert (executed("bra OVER; txq.width.b32 %r9, [%rd1]; OVER:", WORDS) == 0).all()

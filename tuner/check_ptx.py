@@ -1,0 +1,67 @@
+"""Run one config's PTX over its operator's edge cases, and judge it against float64 as the emulator's run is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tuner import nvrtc, ptx
+from tuner.arch import Arch
+from tuner.cache import Cache
+from tuner.check import Job, cases, drawn, keep_worst, loaded
+from tuner.operator import canonical
+from tuner.ptx import Entry
+from tuner.render import render
+from tuner.result import Failed, OutputError, Verdict
+from tuner.toolkit import Options
+from tuner.verify import trespass
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """One edge case: how many instructions warps executed, and the errors; or the finding that ended it."""
+
+    case: str
+    instructions: int
+    finding: str
+    errors: tuple[OutputError, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.finding and bool(self.errors) and all(error.ok for error in self.errors)
+
+
+def check_ptx(job: Job, arch: Arch, most: int | None = None) -> Verdict:
+    """The verdict on what the compiler makes of a config for `arch`, on the first `most` edge cases (all, when None).
+
+    The first finding ends it. Raises MachineError without NVRTC.
+    """
+    where = f"PTX for {arch.name}"
+    entries = compiled(job, arch)
+    if isinstance(entries, Failed):
+        return Verdict((), (entries.reason,), where=where)
+    worst: dict[str, OutputError] = {}
+    findings: list[str] = []
+    done: list[str] = []
+    for each in executed(job, entries, most):
+        done.append(f"{each.case}: {each.instructions} instructions of warps")
+        keep_worst(worst, each.errors)
+        findings += filter(None, (each.finding,))
+    return Verdict(tuple(worst.values()), tuple(findings), tuple(done), where)
+
+
+def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
+    """The parsed PTX of a config's kernels, by name."""
+    text = nvrtc.ptx(render(*loaded(job)), Options(arch.name), Cache.of("ptx"))
+    return text if isinstance(text, Failed) else ptx.parse(text)
+
+
+def executed(job: Job, entries: dict[str, Entry], most: int | None = None) -> Iterator[Executed]:
+    """Each edge case in turn, up to the first finding."""
+    operator, implementation, problem, config = loaded(job)
+    for case in cases(operator, problem)[:most]:
+        arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
+        outputs, run = ptx.run(operator, implementation, entries, case.problem, config, arrays)
+        finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
+        errors = () if finding else expected.errors(outputs)
+        yield Executed(f"{case.name(operator)} {case.kind}", run.instructions, finding, errors)
+        if finding:
+            return

@@ -1,0 +1,8 @@
+"""A machine that executes the compiler's PTX on the CPU, written from the PTX ISA and apart from the emulator."""
+
+from tuner.ptx.launch import Shape, launch
+from tuner.ptx.memory import FaultError, Global
+from tuner.ptx.parse import Entry, parse
+from tuner.ptx.run import Run, run
+
+__all__ = ["Entry", "FaultError", "Global", "Run", "Shape", "launch", "parse", "run"]

@@ -1,0 +1,180 @@
+"""Loads, stores and atomics, by state space; addresses between them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tuner.ptx.machine import Decoder, Step
+from tuner.ptx.memory import RANK, SHARED_BASE, SHARED_WINDOW, FaultError
+from tuner.ptx.parse import BYTES, Address, Instruction
+from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.ptx.wave import Wave
+
+Locate = Callable[[Array, Any, int, bool], tuple[Mapping[int, Array], Array]]  # → (memory by width, offsets)
+
+
+def space_of(instruction: Instruction) -> str:
+    """global, shared, param or, where the opcode names none, generic."""
+    spaces = ("global", "shared::cluster", "shared::cta", "shared", "param", "local", "const")
+    found = next((each for each in spaces if each in instruction.opcode), "generic")
+    return found.partition("::")[0]
+
+
+def addresses(wave: Wave, address: Address, space: str) -> Callable[[Any], Array]:
+    """The address of each lane of an index; arithmetic wraps at the width of the register."""
+    kind = "u32" if space == "shared" else "u64"
+    base = wave.registers.read(address.base, kind)
+    step = np.array(address.offset).astype(DTYPES["s" + kind[1:]]).view(base.dtype)
+    if base.ndim == 0:
+        fixed = np.full(wave.lanes, base + step)
+        return lambda lanes: fixed[lanes]
+    return lambda lanes: base[lanes] + step
+
+
+def locator(wave: Wave, space: str) -> Locate:
+    def in_global(at: Array, _: Any, nbytes: int, write: bool) -> tuple[Mapping[int, Array], Array]:
+        return wave.memory.views, wave.memory.locate(at, nbytes, write)
+
+    def in_shared(at: Array, lanes: Any, nbytes: int, _: bool) -> tuple[Mapping[int, Array], Array]:
+        return wave.shared.views, wave.shared.locate(at, lanes, nbytes)
+
+    def generic(at: Array, lanes: Any, nbytes: int, write: bool) -> tuple[Mapping[int, Array], Array]:
+        shared = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + (1 << 32))
+        if shared.all():
+            return in_shared(at - np.uint64(SHARED_WINDOW), lanes, nbytes, write)
+        if shared.any():
+            raise FaultError("unsupported: one access of a warp to shared and to global memory")
+        return in_global(at, lanes, nbytes, write)
+
+    known: dict[str, Locate] = {"global": in_global, "shared": in_shared, "generic": generic}
+    if space not in known:
+        raise UnsupportedError(f"accesses to .{space}")
+    return known[space]
+
+
+def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
+    space, kind, targets = space_of(instruction), instruction.type, instruction.words(0)
+    if space == "param":
+        return _load_parameter(wave, instruction)
+    size, locate = BYTES[kind], locator(wave, space)
+    to = [wave.registers.write(each, kind) for each in targets]
+    at = addresses(wave, instruction.address(1), space)
+    dtype, width = DTYPES[kind], size * len(targets)
+
+    def loaded(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        memory, offsets = locate(at(lanes), lanes, width, False)
+        places, cells = offsets // size, memory[size]
+        for i, each in enumerate(to):
+            each[lanes] = cells[places + i].view(dtype)
+
+    return loaded
+
+
+def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
+    kind, address = instruction.type, instruction.address(1)
+    if address.base not in wave.parameters.data:
+        raise UnsupportedError(f"ld.param of {address.base}")
+    data, dtype = wave.parameters.data[address.base], DTYPES[kind]
+    places = [address.offset + i * dtype.itemsize for i in range(len(instruction.words(0)))]
+    values = [np.frombuffer(data, dtype, 1, place)[0] for place in places]
+    to = [wave.registers.write(each, kind) for each in instruction.words(0)]
+
+    def loaded(mask: Mask) -> None:
+        for target, value in zip(to, values, strict=True):
+            assign(target, value, mask)
+
+    return loaded
+
+
+def _store(wave: Wave, instruction: Instruction, _: int) -> Step:
+    space, kind, sources = space_of(instruction), instruction.type, instruction.words(1)
+    size, locate = BYTES[kind], locator(wave, space)
+    values = [np.broadcast_to(wave.registers.read(each, f"b{8 * size}"), wave.lanes) for each in sources]
+    to = addresses(wave, instruction.address(0), space)
+    width = size * len(sources)
+
+    def stored(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        memory, offsets = locate(to(lanes), lanes, width, True)
+        places, cells = offsets // size, memory[size]
+        for i, each in enumerate(values):
+            cells[places + i] = each[lanes]
+
+    return stored
+
+
+_ATOMS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": lambda _, value: value,
+    "inc": lambda old, value: old.dtype.type(0) if old >= value else old + old.dtype.type(1),
+    "dec": lambda old, value: value if old == 0 or old > value else old - old.dtype.type(1),
+}
+
+
+def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """atom and red: lane after lane."""
+    returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
+    name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
+    if not name or len(instruction.words(-1)) > 1 or kind not in DTYPES:
+        raise UnsupportedError(".".join(instruction.opcode))
+    first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
+    at = addresses(wave, instruction.address(first), space)
+    inputs = [
+        np.broadcast_to(wave.registers.read(instruction.word(i), kind), wave.lanes)
+        for i in range(first + 1, len(instruction.operands))
+    ]
+    to = wave.registers.write(instruction.word(0), kind) if returns else np.zeros(wave.lanes, DTYPES[kind])
+
+    def updated(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        memory, offsets = locate(at(lanes), lanes, size, True)
+        cells = memory[size].view(DTYPES[kind])
+        for lane, place in zip(np.arange(wave.lanes)[lanes], offsets // size, strict=True):
+            old, given = cells[place], [each[lane] for each in inputs]
+            cells[place] = (given[1] if old == given[0] else old) if name == "cas" else _ATOMS[name](old, given[0])
+            to[lane] = old
+
+    return updated
+
+
+def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """cvta: generic addresses of global memory and of parameters are the addresses there; shared ones lie apart."""
+    target = wave.registers.write(instruction.word(0), instruction.type)
+    value = wave.registers.read(instruction.word(1), instruction.type)
+    window = np.uint64(SHARED_WINDOW if instruction.has("shared") else 0)
+    back = instruction.has("to")
+    return lambda mask: assign(target, value - window if back else value + window, mask)
+
+
+def _map_rank(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """mapa: the same shared address in the block of a rank of the cluster."""
+    if not instruction.has("shared::cluster"):
+        raise UnsupportedError(".".join(instruction.opcode))
+    target = wave.registers.write(instruction.word(0), "u32")
+    address, rank = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2))
+
+    def mapped(mask: Mask) -> None:
+        own = address & np.uint32((1 << RANK) - 1)
+        assign(target, own | (rank + np.uint32(1)) << np.uint32(RANK), mask)
+
+    return mapped
+
+
+assert SHARED_BASE + (227 << 10) < 1 << 18, "a descriptor of wgmma has 18 bits of an address"
+
+DECODERS: Mapping[str, Decoder] = {
+    "ld": _load,
+    "ldu": _load,
+    "st": _store,
+    "atom": _atomic,
+    "red": _atomic,
+    "cvta": _address,
+    "mapa": _map_rank,
+}

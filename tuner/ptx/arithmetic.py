@@ -1,0 +1,176 @@
+"""Arithmetic of PTX on integers and floats: what NumPy's functions do, and where PTX differs from them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tuner.ptx.machine import Decoder, Step
+from tuner.ptx.parse import Instruction
+from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.ptx.wave import Wave
+
+_SMALLEST = np.float32(2.0**-126)  # normal
+
+
+def flushed(x: Array) -> Array:
+    """Subnormals of fp32 as zeros of their sign: `.ftz`."""
+    return np.where(np.abs(x) < _SMALLEST, np.copysign(np.float32(0), x), x)
+
+
+def elementwise(function: Callable[..., Any], inputs: int) -> Decoder:
+    """The instruction that applies a NumPy function to `inputs` operands of its own type."""
+
+    def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
+        kind = instruction.type
+        target = wave.registers.write(instruction.word(0), kind)
+        sources = [wave.registers.read(instruction.word(i + 1), kind) for i in range(inputs)]
+        return computed(target, function, sources, instruction.has("ftz"))
+
+    return decode
+
+
+def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
+    """The step that writes `function(*sources)`: in place where that is one of NumPy's own."""
+    if ftz:
+
+        def flushing(mask: Mask) -> None:
+            assign(target, flushed(function(*map(flushed, sources))), mask)
+
+        return flushing
+    if isinstance(function, np.ufunc) and all(each.dtype == target.dtype for each in sources):
+
+        def in_place(mask: Mask) -> None:
+            if mask is None:
+                function(*sources, out=target)
+            else:
+                function(*sources, out=target, where=mask)
+
+        return in_place
+
+    def assigning(mask: Mask) -> None:
+        assign(target, function(*sources), mask)
+
+    return assigning
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """a b + c in fp32, rounded once.
+
+    In double precision the product is exact, and the sum is rounded before it is rounded to fp32. That is the same but
+    where it then lies half-way between two floats, or would be a subnormal: there the last bit of the sum says on
+    which side the exact one is (rounding to odd).
+    """
+    product = a.astype(np.float64) * b
+    total = product + c
+    bits = np.atleast_1d(total).view(np.int64)
+    doubtful = ((bits & 0x1FFFFFFF) == 0x10000000) | (np.abs(np.atleast_1d(total)) < 2.0**-125)
+    if not doubtful.any():
+        return total.astype(np.float32)
+    other = total - product
+    error = (product - (total - other)) + (np.float64(1) * c - other)
+    grow = np.where((error > 0) == (total > 0), 1, -1)
+    odd = np.where((error != 0) & (bits & 1 == 0) & (total != 0) & np.isfinite(total), bits + grow, bits)
+    return odd.view(np.float64).astype(np.float32).reshape(np.shape(total))
+
+
+def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
+    if instruction.type == "f32":
+        return elementwise(fused, 3)(wave, instruction, at)
+    if instruction.type == "f64":  # in extended precision, which has 11 bits more: rounded twice in rare cases
+        extended = elementwise(lambda a, b, c: (a.astype(np.longdouble) * b + c).astype(np.float64), 3)
+        return extended(wave, instruction, at)
+    raise UnsupportedError(f"fma of {instruction.type}")
+
+
+def quotient(a: Array, b: Array) -> Array:
+    """Integer division that truncates; by zero all bits are set."""
+    divisor = np.where(b == 0, b.dtype.type(1), b)
+    found = (a - np.fmod(a, divisor)) // divisor
+    return np.where(b == 0, ~np.zeros_like(found), found)
+
+
+def remainder(a: Array, b: Array) -> Array:
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
+
+
+def _div(wave: Wave, instruction: Instruction, at: int) -> Step:
+    function = np.divide if instruction.type.startswith("f") else quotient
+    return elementwise(function, 2)(wave, instruction, at)
+
+
+def high(a: Array, b: Array) -> Array:
+    """The upper half of a product."""
+    size = 8 * a.itemsize
+    if size < 64:
+        wide = np.dtype(f"{a.dtype.kind}{a.itemsize * 2}")
+        upper: Array = (a.astype(wide) * b.astype(wide) >> size).astype(a.dtype)
+        return upper
+    exact: Array = ((a.astype(object) * b.astype(object)) >> size).astype(a.dtype)
+    return exact
+
+
+def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """mul and mad: of floats, or the low half, the high half or all (`wide`) of a product of integers."""
+    kind, adds = instruction.type, instruction.opcode[0] == "mad"
+    if kind.startswith("f"):
+        return _fma(wave, instruction, at) if adds else elementwise(np.multiply, 2)(wave, instruction, at)
+    registers, wide = wave.registers, instruction.has("wide")
+    result = kind[0] + str(2 * int(kind[1:])) if wide else kind
+    dtype, target = DTYPES[result], registers.write(instruction.word(0), result)
+    a, b = (registers.read(instruction.word(i), kind) for i in (1, 2))
+    c = registers.read(instruction.word(3), result) if adds else None
+    if not wide and not adds:
+        return computed(target, high if instruction.has("hi") else np.multiply, [a, b])
+
+    def multiplied(mask: Mask) -> None:
+        product = high(a, b) if instruction.has("hi") else a.astype(dtype) * b.astype(dtype)
+        assign(target, product if c is None else product + c, mask)
+
+    return multiplied
+
+
+def _tanh(x: Array) -> Array:
+    return np.tanh(x.astype(np.float64)).astype(np.float32)
+
+
+def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of the special function unit, here as exact as fp32 is."""
+
+    def rounded(x: Array) -> Array:
+        return function(x.astype(np.float64)).astype(x.dtype)
+
+    return rounded
+
+
+def _maximum(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """min and max, of two or three operands: of floats a NaN is none, unless `.NaN` is said."""
+    smaller, real = instruction.opcode[0] == "min", instruction.type.startswith("f") and not instruction.has("NaN")
+    function = (np.fmin if smaller else np.fmax) if real else (np.minimum if smaller else np.maximum)
+    if len(instruction.operands) == 4:
+        return elementwise(lambda a, b, c: function(function(a, b), c), 3)(wave, instruction, at)
+    return elementwise(function, 2)(wave, instruction, at)
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "add": elementwise(np.add, 2),
+    "sub": elementwise(np.subtract, 2),
+    "mul": _product,
+    "mad": _product,
+    "fma": _fma,
+    "div": _div,
+    "rem": elementwise(remainder, 2),
+    "neg": elementwise(np.negative, 1),
+    "abs": elementwise(np.abs, 1),
+    "min": _maximum,
+    "max": _maximum,
+    "ex2": elementwise(_unary(np.exp2), 1),
+    "lg2": elementwise(_unary(np.log2), 1),
+    "rcp": elementwise(_unary(np.reciprocal), 1),
+    "sqrt": elementwise(_unary(np.sqrt), 1),
+    "rsqrt": elementwise(_unary(lambda x: 1 / np.sqrt(x)), 1),
+    "sin": elementwise(_unary(np.sin), 1),
+    "cos": elementwise(_unary(np.cos), 1),
+    "tanh": elementwise(_tanh, 1),
+    "copysign": elementwise(lambda a, b: np.copysign(b, a), 2),
+}

@@ -1,0 +1,167 @@
+"""Waiting: barriers of a block and of a cluster, leaving, and giving way to others."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tuner.ptx.exchange import sync_warp
+from tuner.ptx.machine import Decoder, Step
+from tuner.ptx.memory import FaultError
+from tuner.ptx.parse import Instruction
+from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.wave import BARRIER, CLUSTER, LEFT, MEETS, WARP, Wave
+
+_NAMES = 16  # barriers of a block
+
+
+def _arrivals(wave: Wave) -> Array:
+    """[blocks · 16]: threads that have arrived at each barrier, whole warps at a time."""
+    found: Array = wave.extra.setdefault("barriers", np.zeros(wave.blocks * _NAMES, np.int64))
+    return found
+
+
+def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """bar.sync, bar.arrive and barrier.sync: a number, and how many threads take part (default: the block's)."""
+    opcode = tuple(each for each in instruction.opcode if each not in ("cta", "aligned"))
+    if opcode[1] == "warp":
+        return sync_warp(wave, instruction, at)
+    if opcode[1] == "cluster":
+        return _cluster_barrier(wave, instruction, at)
+    if len(opcode) != 2 or opcode[1] not in ("sync", "arrive"):
+        raise UnsupportedError(".".join(instruction.opcode))
+    waits, registers = opcode[1] == "sync", wave.registers
+    number = np.broadcast_to(registers.read(instruction.word(0), "u32"), wave.lanes)
+    everybody = len(instruction.operands) == 1
+    count = np.array(WARP * wave.warps) if everybody else registers.read(instruction.word(1), "u32")
+    needed = np.broadcast_to(count, wave.lanes)
+
+    def arrived(mask: Mask) -> Mask:
+        ready, alone = wave.meet(mask, at, WARP), wave.alone
+        lanes = wave.running(mask) if ready is None else ready
+        if not lanes.any():
+            return lanes
+        keys = wave.block_of * _NAMES + number
+        _check(number[lanes], needed[lanes])
+        arrivals = _arrivals(wave)
+        arrivals += WARP * np.bincount(keys[lanes & (np.arange(wave.lanes) % WARP == 0)], minlength=len(arrivals))
+        if waits:
+            wave.key[lanes] = keys[lanes]
+            wave.park(lanes, at + 1, BARRIER)
+        complete = lanes & (arrivals[keys] >= needed)
+        if not complete.any():
+            return np.zeros(wave.lanes, bool) if waits else lanes
+        done = np.zeros(len(arrivals), bool)
+        done[keys[complete]] = True
+        arrivals[done] = 0
+        waiting = wave.state == BARRIER
+        free = waiting & done[np.where(waiting, wave.key, 0)]
+        wave.release(free)
+        if not waits:
+            return lanes
+        if np.array_equal(free, wave.running(mask)):
+            wave.alone = alone  # nobody else was let go
+            return None
+        return np.zeros(wave.lanes, bool)
+
+    return arrived
+
+
+def _check(number: Array, needed: Array) -> None:
+    if (number >= _NAMES).any():
+        raise FaultError(f"barrier {int(number.max())}: a block has {_NAMES}")
+    if (needed % WARP).any():
+        raise FaultError(f"a barrier of {int(needed[needed % WARP != 0][0])} threads: whole warps take part")
+
+
+def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """barrier.cluster: arrive counts the lanes of a cluster, wait holds them until all have arrived."""
+    arrives = instruction.has("arrive")
+
+    def arrived(mask: Mask) -> Mask:
+        state = cluster_state(wave)
+        lanes = wave.running(mask)
+        if (state.arrived & lanes).any():
+            raise FaultError("barrier.cluster.arrive twice without a wait")
+        state.arrived |= lanes
+        state.complete()
+        return None
+
+    def waited(mask: Mask) -> Mask:
+        state = cluster_state(wave)
+        lanes = wave.running(mask)
+        if (~state.arrived & ~state.passed & lanes).any():
+            raise FaultError("barrier.cluster.wait without an arrive")
+        stay = lanes & ~state.passed
+        state.passed &= ~lanes | stay
+        if not stay.any():
+            return None
+        wave.park(stay, at, CLUSTER)
+        return lanes & ~stay
+
+    return arrived if arrives else waited
+
+
+class ClusterState:
+    """Who has arrived at the cluster's barrier, and who may pass it."""
+
+    def __init__(self, wave: Wave) -> None:
+        self._wave = wave
+        self.arrived, self.passed = np.zeros(wave.lanes, bool), np.zeros(wave.lanes, bool)
+
+    def complete(self) -> None:
+        """Let the clusters go on of which every lane that has not left has arrived."""
+        width = self._wave.lanes_of_block * self._wave.cluster
+        left = self._wave.state == LEFT
+        all_there = np.repeat((self.arrived | left).reshape(-1, width).all(1), width) & ~left
+        self.passed |= all_there
+        self.arrived &= ~all_there
+        self._wave.release((self._wave.state == CLUSTER) & all_there)
+
+
+def cluster_state(wave: Wave) -> ClusterState:
+    if "cluster" not in wave.extra:
+        wave.extra["cluster"] = ClusterState(wave)
+    found: ClusterState = wave.extra["cluster"]
+    return found
+
+
+def _leave(wave: Wave, _: Instruction, __: int) -> Step:
+    def left(mask: Mask) -> Mask:
+        wave.state[wave.index(mask)] = LEFT
+        if "cluster" in wave.extra:
+            cluster_state(wave).complete()
+        wave.release(wave.state == MEETS)  # what meets may have waited for those that left
+        return np.zeros(wave.lanes, bool)
+
+    return left
+
+
+def _sleep(wave: Wave, _: Instruction, at: int) -> Step:
+    """nanosleep: everybody else goes first."""
+
+    def slept(mask: Mask) -> Mask:
+        lanes = wave.running(mask)
+        wave.pc[lanes], wave.slept[lanes] = at + 1, True
+        return np.zeros(wave.lanes, bool)
+
+    return slept
+
+
+def _nothing(_: Wave, __: Instruction, ___: int) -> Step:
+    return lambda _: None
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "bar": _block_barrier,
+    "barrier": _block_barrier,
+    "ret": _leave,
+    "exit": _leave,
+    "nanosleep": _sleep,
+    "fence": _nothing,  # memory of this machine is in order
+    "membar": _nothing,
+    "prefetch": _nothing,
+    "setmaxnreg": _nothing,
+    "griddepcontrol": _nothing,
+    "discard": _nothing,
+    "applypriority": _nothing,
+}

@@ -1,0 +1,223 @@
+"""cp.async.bulk: copies of the copy engine, plain and of a tensor's boxes, that land as late as somebody waits."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tuner.ptx.access import addresses
+from tuner.ptx.machine import Step
+from tuner.ptx.mbarrier import barriers
+from tuner.ptx.memory import FaultError
+from tuner.ptx.parse import Instruction
+from tuner.ptx.tensor import Box, box_of
+from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.wave import Wave
+
+
+@dataclass
+class Groups:
+    """The stores of one thread: those of the open group, and the committed groups, oldest first."""
+
+    open: list[Callable[[], None]] = field(default_factory=list)
+    committed: list[list[Callable[[], None]]] = field(default_factory=list)
+
+    def wait(self, newest: int) -> None:
+        while len(self.committed) > newest:
+            for land in self.committed.pop(0):
+                land()
+
+
+def _groups(wave: Wave, lane: int) -> Groups:
+    found: dict[int, Groups] = wave.extra.setdefault("bulk", {})
+    return found.setdefault(lane, Groups())
+
+
+def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """cp.async.bulk. Raises UnsupportedError for what the machine does not know."""
+    kind = instruction.opcode[3]
+    if kind == "commit_group":
+        return _each(wave, _commit)
+    if kind == "wait_group":
+        newest = int(instruction.word(0))
+        return _each(wave, lambda wave, lane: _groups(wave, lane).wait(newest))
+    if kind == "prefetch":
+        return lambda _: None
+    copy = _tensor if kind == "tensor" else _plain
+    return copy(wave, instruction)
+
+
+def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
+    def acted(mask: Mask) -> None:
+        for lane in np.arange(wave.lanes)[wave.index(mask)]:
+            act(wave, int(lane))
+
+    return acted
+
+
+def _commit(wave: Wave, lane: int) -> None:
+    groups = _groups(wave, lane)
+    groups.committed.append(groups.open)
+    groups.open = []
+
+
+def _one(value: Array, lane: int) -> int:
+    return int(value if value.ndim == 0 else value[lane])
+
+
+def _loads(instruction: Instruction) -> bool:
+    """To shared memory of a cluster, or from that of a block to global memory in a group."""
+    if instruction.has("shared::cluster") and instruction.has("mbarrier::complete_tx::bytes"):
+        return True
+    if instruction.has("global") and instruction.has("shared::cta") and instruction.has("bulk_group"):
+        return False
+    raise UnsupportedError(".".join(instruction.opcode))
+
+
+def _targets(wave: Wave, instruction: Instruction, address: int, barrier: int, blocks: str) -> "Targets":
+    read = wave.registers.read
+    multicast = instruction.has("multicast::cluster")
+    return Targets(
+        wave,
+        addresses(wave, instruction.address(address), "shared"),
+        addresses(wave, instruction.address(barrier), "shared"),
+        read(blocks, "u16") if multicast else None,
+    )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where a load goes: a place and a barrier in a block, or at the same addresses in all blocks of `blocks`."""
+
+    wave: Wave
+    place: Callable[[object], Array]
+    barrier: Callable[[object], Array]
+    blocks: Array | None
+
+    def of(self, lane: int, nbytes: int) -> Iterator[tuple[int, int]]:
+        """(offset of the place, offset of the barrier) in shared memory."""
+        shared, lanes = self.wave.shared, np.array([lane])
+        place, barrier = self.place(lanes), self.barrier(lanes)
+        ends = place + np.uint32(nbytes - 1)
+        if (place & 15).any():
+            raise FaultError("a bulk copy to a shared address that is no multiple of 16")
+        ranks = [0] if self.blocks is None else self._ranks(_one(self.blocks, lane))
+        for rank in ranks:
+            moved = np.uint32(rank << 24)
+            shared.locate(ends | moved, lanes, 1)
+            yield int(shared.locate(place | moved, lanes, 1)[0]), int(shared.locate(barrier | moved, lanes, 8)[0])
+
+    def _ranks(self, bits: int) -> list[int]:
+        if bits >> self.wave.cluster:
+            raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self.wave.cluster}")
+        return [rank + 1 for rank in range(self.wave.cluster) if bits >> rank & 1]
+
+
+def _plain(wave: Wave, instruction: Instruction) -> Step:
+    """[to], [from], bytes and, for a load, [barrier] and the blocks of a multicast."""
+    loads = _loads(instruction)
+    size = wave.registers.read(instruction.word(2), "u32")
+    if not loads:
+        return _plain_store(wave, instruction, size)
+    source = addresses(wave, instruction.address(1), "global")
+    targets = _targets(wave, instruction, 0, 3, instruction.operands[-1] if len(instruction.operands) > 4 else "0")  # type: ignore[arg-type]
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+            nbytes = _one(size, lane)
+            start = _span(wave, source(np.array([lane])), nbytes, False)
+            for place, barrier in targets.of(lane, nbytes):
+                wave.late.append(_load(wave, start, place, nbytes, barrier))
+
+    return issued
+
+
+def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
+    """The offset of a span of global memory, of which both ends lie in one buffer."""
+    if nbytes % 16 or int(address[0]) % 16:
+        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+    wave.memory.locate(address + np.uint64(max(nbytes - 1, 0)), 1, write)
+    return int(wave.memory.locate(address, 1, write)[0])
+
+
+def _load(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Callable[[], None]:
+    def land() -> None:
+        wave.shared.data[place : place + nbytes] = wave.memory.data[start : start + nbytes]
+        barriers(wave).complete(barrier, nbytes)
+
+    return land
+
+
+def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
+    to, source = addresses(wave, instruction.address(0), "global"), addresses(wave, instruction.address(1), "shared")
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+            one, nbytes = np.array([lane]), _one(size, lane)
+            start = _span(wave, to(one), nbytes, True)
+            place = int(wave.shared.locate(source(one), one, 16)[0])
+            _groups(wave, lane).open.append(_store(wave, start, place, nbytes))
+
+    return issued
+
+
+def _store(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None]:
+    def land() -> None:
+        wave.memory.data[start : start + nbytes] = wave.shared.data[place : place + nbytes]
+
+    return land
+
+
+def _tensor(wave: Wave, instruction: Instruction) -> Step:
+    """Loads: [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores: [map, {…}], [from]."""
+    if not instruction.has("tile") or instruction.has("im2col"):
+        raise UnsupportedError(".".join(instruction.opcode))
+    loads = _loads(instruction)
+    mapped = instruction.address(1 if loads else 0)
+    if int(instruction.opcode[4][0]) != len(mapped.coordinates):
+        raise UnsupportedError(f"{instruction.opcode[4]} with {len(mapped.coordinates)} coordinates")
+    pointer = wave.registers.read(mapped.base, "u64")
+    coordinates = [wave.registers.read(each, "s32") for each in mapped.coordinates]
+
+    def box(lane: int) -> Box:
+        at = tuple(_one(each, lane) for each in coordinates)
+        return box_of(wave.parameters.mapped(_one(pointer, lane)), at)
+
+    return _tensor_load(wave, instruction, box) if loads else _tensor_store(wave, instruction, box)
+
+
+def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]) -> Step:
+    targets = _targets(wave, instruction, 0, 2, instruction.operands[-1] if len(instruction.operands) > 3 else "0")  # type: ignore[arg-type]
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+            copied = box(lane)
+            for place, barrier in targets.of(lane, copied.nbytes):
+                wave.late.append(_box_load(wave, copied, place, barrier))
+
+    return issued
+
+
+def _box_load(wave: Wave, box: Box, place: int, barrier: int) -> Callable[[], None]:
+    def land() -> None:
+        box.load(wave.memory, wave.shared, place)
+        barriers(wave).complete(barrier, box.nbytes)
+
+    return land
+
+
+def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box]) -> Step:
+    source = addresses(wave, instruction.address(1), "shared")
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+            copied, one = box(lane), np.array([lane])
+            wave.shared.locate(source(one) + np.uint32(copied.nbytes - 1), one, 1)
+            place = int(wave.shared.locate(source(one), one, 1)[0])
+            _groups(wave, lane).open.append(_box_store(wave, copied, place))
+
+    return issued
+
+
+def _box_store(wave: Wave, box: Box, place: int) -> Callable[[], None]:
+    return lambda: box.store(wave.memory, wave.shared, place)

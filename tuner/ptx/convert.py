@@ -1,0 +1,117 @@
+"""cvt: between integers and floats of every width, with PTX's roundings, saturation and packed halves."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tuner.ptx.arithmetic import flushed
+from tuner.ptx.machine import Decoder, Step
+from tuner.ptx.parse import Instruction
+from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.ptx.wave import Wave
+
+Conversion = Callable[[Array], Array]
+_TO_INTEGRAL: Mapping[str, Conversion] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
+
+
+def bf16_bits(x: Array) -> Array:
+    """The bf16 nearest to each float, ties to even, as its bits; NaN is 0x7fff."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(x), np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+
+def bf16_floats(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f16_bits(x: Array) -> Array:
+    """The same as fp16; NaN is 0x7fff there too."""
+    return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
+
+
+def tf32_bits(x: Array) -> Array:
+    """The tf32 nearest to each float, ties away from zero (`rna`), as the bits of a float."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return np.where(np.isfinite(x), (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits).astype(np.uint32)
+
+
+_NARROW: Mapping[str, Conversion] = {"bf16": bf16_bits, "f16": f16_bits, "tf32": tf32_bits}
+
+
+def _to_integer(x: Array, kind: str) -> Array:
+    """Floats that are integers already, within the range of `kind`; NaN is 0."""
+    limits = np.iinfo(DTYPES[kind])
+    beyond = x >= float(limits.max)
+    inside = np.where(np.isnan(x) | beyond | (x <= float(limits.min)), 0, x).astype(DTYPES[kind])
+    below = np.where(x <= float(limits.min), limits.min, inside)
+    return np.where(beyond, limits.max, below).astype(DTYPES[kind])
+
+
+def _integers(value: Array, kind: str, saturate: bool) -> Array:
+    if not saturate:
+        return value.astype(DTYPES[kind])
+    limits = np.iinfo(DTYPES[kind])
+    low = max(int(limits.min), int(np.iinfo(value.dtype).min))
+    return np.clip(value, low, min(int(limits.max), int(np.iinfo(value.dtype).max))).astype(DTYPES[kind])
+
+
+def _unit(x: Array, saturate: bool) -> Array:
+    """Clamped to [0, 1], NaN to 0, where `saturate` is set."""
+    return np.clip(np.where(np.isnan(x), 0, x), 0, 1) if saturate else x
+
+
+def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
+    """From the operand, bits where it is bf16, to the result, bits where that is a narrow float."""
+    integral = next((f for name, f in _TO_INTEGRAL.items() if name in opcode), None)
+    if source == "bf16":
+        inner = _converter(to, "f32", opcode)
+        return lambda x: inner(bf16_floats(x))
+    if source.startswith("f") and to[0] in "us":
+        return lambda x: _to_integer((integral or np.trunc)(x), to)
+    if to in _NARROW:
+        if not set(opcode) & ({"rna"} if to == "tf32" else {"rn"}) or "relu" in opcode or "satfinite" in opcode:
+            raise UnsupportedError(".".join(opcode))
+        return lambda x: _NARROW[to](x.astype(np.float32))
+    if to.startswith("f"):
+        if {"rz", "rm", "rp"} & set(opcode):
+            raise UnsupportedError(".".join(opcode))
+        return lambda x: _unit((integral(x) if integral else x).astype(DTYPES[to]), "sat" in opcode)
+    return lambda x: _integers(x, to, "sat" in opcode)
+
+
+def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
+    to, source = instruction.opcode[-2:]
+    if to in ("bf16x2", "f16x2"):
+        return _packed(wave, instruction, to.removesuffix("x2"))
+    convert = _converter(to, source, instruction.opcode)
+    target = wave.registers.write(instruction.word(0), {"bf16": "u16", "f16": "u16", "tf32": "u32"}.get(to, to))
+    value = wave.registers.read(instruction.word(1), source)
+    ftz = instruction.has("ftz")
+
+    def converted(mask: Mask) -> None:
+        assign(target, convert(flushed(value) if ftz else value), mask)
+
+    return converted
+
+
+def _packed(wave: Wave, instruction: Instruction, half: str) -> Step:
+    """Two floats to two halves of a register: the first one to the upper half."""
+    if instruction.opcode[1] != "rn" or instruction.type != "f32" or len(instruction.opcode) != 4:
+        raise UnsupportedError(".".join(instruction.opcode))
+    target = wave.registers.write(instruction.word(0), "b32")
+    upper, lower = (wave.registers.read(instruction.word(i), "f32") for i in (1, 2))
+    narrow = _NARROW[half]
+
+    def packed(mask: Mask) -> None:
+        assign(target, narrow(upper).astype(np.uint32) << np.uint32(16) | narrow(lower), mask)
+
+    return packed
+
+
+DECODERS: Mapping[str, Decoder] = {"cvt": _cvt}

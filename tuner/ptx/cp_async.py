@@ -1,0 +1,117 @@
+"""cp.async of single threads: copies from global to shared memory that land when their group is waited for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.ptx.access import addresses
+from tuner.ptx.machine import Step
+from tuner.ptx.memory import FaultError
+from tuner.ptx.parse import Instruction
+from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.wave import Wave
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One instruction's copies: for each lane its group, where from and to, and how many bytes are not zeros."""
+
+    lanes: Array
+    groups: Array
+    source: Array
+    target: Array
+    filled: Array
+    nbytes: int
+
+    def of(self, chosen: Array) -> "Copy":
+        lanes, groups, source = self.lanes[chosen], self.groups[chosen], self.source[chosen]
+        return Copy(lanes, groups, source, self.target[chosen], self.filled[chosen], self.nbytes)
+
+
+class Copies:
+    """The copies in flight of all lanes, in the order of their issue."""
+
+    def __init__(self, wave: Wave) -> None:
+        self._wave = wave
+        self.committed = np.zeros(wave.lanes, np.int64)
+        self.flying: list[Copy] = []
+
+    def wait(self, mask: Mask, newest: int) -> None:
+        """Land what the lanes committed, but for the `newest` groups of each."""
+        waits = self._wave.running(mask)
+        still: list[Copy] = []
+        for copy in self.flying:
+            done = waits[copy.lanes] & (copy.groups < self.committed[copy.lanes] - newest)
+            self._land(copy.of(done))
+            if not done.all():
+                still.append(copy.of(~done))
+        self.flying = still
+
+    def _land(self, copy: Copy) -> None:
+        byte = np.arange(copy.nbytes)
+        there = byte < copy.filled[:, None]
+        found = self._wave.memory.data[np.where(there, copy.source[:, None] + byte, 0)]
+        self._wave.shared.data[copy.target[:, None] + byte] = np.where(there, found, 0)
+
+
+def copies(wave: Wave) -> Copies:
+    if "cp.async" not in wave.extra:
+        wave.extra["cp.async"] = Copies(wave)
+    found: Copies = wave.extra["cp.async"]
+    return found
+
+
+def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """cp.async.{ca,cg}, commit_group, wait_group and wait_all."""
+    kind = instruction.opcode[2]
+    if kind == "commit_group":
+        return lambda mask: _commit(wave, mask)
+    if kind in ("wait_group", "wait_all"):
+        newest = int(instruction.word(0)) if kind == "wait_group" else 0
+
+        def waited(mask: Mask) -> None:
+            if kind == "wait_all":
+                _commit(wave, mask)
+            copies(wave).wait(mask, newest)
+
+        return waited
+    if kind not in ("ca", "cg"):
+        raise UnsupportedError(".".join(instruction.opcode))
+    return _copy(wave, instruction, at)
+
+
+def _commit(wave: Wave, mask: Mask) -> None:
+    copies(wave).committed[wave.index(mask)] += 1
+
+
+def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
+    nbytes = int(instruction.word(2))
+    if nbytes not in ((16,) if instruction.has("cg") else (4, 8, 16)):
+        raise UnsupportedError(instruction.text)
+    target, source = (
+        addresses(wave, instruction.address(0), "shared"),
+        addresses(wave, instruction.address(1), "global"),
+    )
+    given = instruction.word(3) if len(instruction.operands) > 3 else str(nbytes)
+    filled = np.broadcast_to(wave.registers.read(given, "u32"), wave.lanes)
+
+    def issued(mask: Mask) -> None:
+        lanes, sizes = np.arange(wave.lanes)[wave.index(mask)], filled[wave.index(mask)].astype(np.int64)
+        if (sizes > nbytes).any():
+            raise FaultError(f"cp.async of {nbytes} bytes fills {int(sizes.max())}")
+        to = wave.shared.locate(target(lanes), lanes, nbytes)
+        start, state = _sources(wave, source(lanes), sizes, nbytes), copies(wave)
+        state.flying.append(Copy(lanes, state.committed[lanes], start, to, sizes, nbytes))
+
+    return issued
+
+
+def _sources(wave: Wave, given: Array, sizes: Array, nbytes: int) -> Array:
+    """Where each copy reads; one of no bytes reads nothing, wherever it points."""
+    reads = sizes > 0
+    if (given[reads] % np.uint64(nbytes)).any():
+        raise FaultError(f"cp.async of {nbytes} bytes from an address that is no multiple of {nbytes}")
+    found = np.zeros(len(given), np.int64)
+    found[reads] = wave.memory.locate(given[reads], 1)
+    wave.memory.locate(given[reads] + (sizes[reads] - 1).astype(np.uint64), 1)
+    return found

@@ -1,0 +1,129 @@
+"""One launch: an entry over its grid, as many blocks side by side as are quick to compute together."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.errors import InputError
+from tuner.ptx.decode import decode
+from tuner.ptx.machine import Program
+from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
+from tuner.ptx.parse import Entry
+from tuner.ptx.values import Array, Registers
+from tuner.ptx.wave import WARP, Wave
+from tuner.ptx.wgmma import GROUP
+from tuner.tensor_map import MappedTensor
+
+_LANES = 2048  # side by side, where blocks are that small
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a launch: `cluster` blocks along x are one."""
+
+    grid: Grid
+    threads: int | Grid
+    smem_bytes: int
+    cluster: int = 1
+
+    @property
+    def block(self) -> Grid:
+        return (self.threads, 1, 1) if isinstance(self.threads, int) else self.threads
+
+
+Value = int | np.generic | MappedTensor  # an address; a scalar of exactly the parameter's type; a tensor map
+
+
+def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value]) -> int:
+    """Run a kernel on buffers of `memory`: how many instructions warps executed.
+
+    Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
+    """
+    if shape.cluster != entry.cluster:
+        raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
+    parameters = _parameters(entry, values)
+    threads = math.prod(shape.block)
+    together = GROUP if any(each.opcode[0] == "wgmma" for each in entry.code) else WARP
+    lanes = -(-threads // together) * together
+    total = math.prod(shape.grid)
+    blocks = min(total, max(_LANES // lanes // shape.cluster, 1) * shape.cluster)
+    symbols, nbytes = _symbols(entry, shape.smem_bytes)
+
+    def symbol(name: str) -> int:
+        found = parameters.addresses.get(name, symbols.get(name))
+        if found is None:
+            raise InputError(f"{entry.name} refers to {name}, which is no shared symbol and no parameter")
+        return found
+
+    special = _special(shape, blocks, lanes)
+    registers = Registers(entry, blocks * lanes, special, symbol)
+    shared = Shared(nbytes, blocks, shape.cluster, lanes)
+    wave = Wave(blocks, lanes, -(-threads // WARP), shape.cluster, registers, memory, shared, parameters)
+    with np.errstate(all="ignore"):
+        program = Program(entry, wave, decode)
+        for first in range(0, total, blocks):
+            _place(special, shape, first, blocks, lanes)
+            in_grid = first + wave.block_of < total
+            wave.start(in_grid & (np.arange(wave.lanes) % lanes < threads))
+            program.run()
+    return program.total
+
+
+def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
+    if len(values) != len(entry.parameters):
+        raise InputError(f"{entry.name} takes {len(entry.parameters)} arguments, not {len(values)}")
+    data, maps = {}, {}
+    for parameter, value in zip(entry.parameters, values, strict=True):
+        if isinstance(value, MappedTensor):
+            data[parameter.name], maps[parameter.name] = bytes(parameter.nbytes), value
+        else:
+            data[parameter.name] = np.uint64(value).tobytes() if isinstance(value, int) else value.tobytes()
+        if len(data[parameter.name]) != parameter.nbytes:
+            size = len(data[parameter.name])
+            raise InputError(f"{parameter.name} has {parameter.nbytes} bytes, the value {value!r} {size}")
+    return Parameters(data, maps)
+
+
+def _symbols(entry: Entry, dynamic: int) -> tuple[dict[str, int], int]:
+    """Shared address of each symbol, and the bytes of all: what the launch sizes comes last, and overlaps."""
+    end, found = SHARED_BASE, {}
+    for each in sorted(entry.shared, key=lambda each: each.nbytes == 0):
+        end = -(-end // each.align) * each.align
+        found[each.name] = end
+        end += each.nbytes
+    return found, end - SHARED_BASE + dynamic
+
+
+def _special(shape: Shape, blocks: int, lanes: int) -> dict[str, Array]:
+    """Special registers of all lanes; those of the block's place are filled in for each wave."""
+    thread = np.tile(np.arange(lanes, dtype=np.uint32), blocks)
+    block, count = shape.block, blocks * lanes
+    found = {
+        "%tid.x": thread % block[0],
+        "%tid.y": thread // block[0] % block[1],
+        "%tid.z": thread // (block[0] * block[1]),
+        "%laneid": thread % WARP,
+        "%warpid": thread // WARP,
+        "%nwarpid": np.full(count, -(-math.prod(block) // WARP)),
+        "%clock": np.zeros(count),
+        "%clock64": np.zeros(count, np.uint64),
+        "%lanemask_lt": (1 << thread % WARP) - 1,
+    }
+    names = ("x", "y", "z")
+    found |= {f"%ntid.{name}": np.full(count, n) for name, n in zip(names, block, strict=True)}
+    found |= {f"%nctaid.{name}": np.full(count, n) for name, n in zip(names, shape.grid, strict=True)}
+    found |= {f"%ctaid.{name}": np.zeros(count) for name in names}
+    found |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
+    return {name: each if name == "%clock64" else each.astype(np.uint32) for name, each in found.items()}
+
+
+def _place(special: Mapping[str, Array], shape: Shape, first: int, blocks: int, lanes: int) -> None:
+    number = first + np.repeat(np.arange(blocks), lanes)
+    x, y, _ = shape.grid
+    special["%ctaid.x"][...] = number % x
+    special["%ctaid.y"][...] = number // x % y
+    special["%ctaid.z"][...] = number // (x * y)
+    special["%cluster_ctarank"][...] = number % x % shape.cluster

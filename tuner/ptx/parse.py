@@ -1,0 +1,236 @@
+"""PTX text to entries: their parameters, registers, shared symbols and instructions with their operands."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tuner.errors import UsageError
+
+BYTES = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4}
+BYTES |= {"b64": 8, "u64": 8, "s64": 8, "f64": 8, "bf16": 2, "f16x2": 4, "bf16x2": 4, "b128": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`, or `[base, {coordinates}]` of a tensor."""
+
+    base: str
+    offset: int = 0
+    coordinates: tuple[str, ...] = ()
+
+
+Operand = str | tuple[str, ...] | Address  # a word, `{a, b}`, or a place in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """`@guard opcode operands;` with the opcode cut at its dots; a label is the number of an instruction."""
+
+    line: int
+    text: str
+    guard: str
+    opcode: tuple[str, ...]
+    operands: tuple[Operand, ...]
+
+    def has(self, *qualifiers: str) -> bool:
+        return any(each in self.opcode for each in qualifiers)
+
+    @property
+    def type(self) -> str:
+        """The last part of the opcode."""
+        return self.opcode[-1]
+
+    def word(self, at: int) -> str:
+        found = self.operands[at]
+        assert isinstance(found, str), f"operand {at} of {self.text} is a name or a number"
+        return found
+
+    def address(self, at: int) -> Address:
+        found = self.operands[at]
+        assert isinstance(found, Address), f"operand {at} of {self.text} is an address"
+        return found
+
+    def words(self, at: int) -> tuple[str, ...]:
+        """A vector's elements; a single name is a vector of one."""
+        found = self.operands[at]
+        assert not isinstance(found, Address), f"operand {at} of {self.text} is a register or several"
+        return (found,) if isinstance(found, str) else found
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A parameter or a shared symbol; `nbytes` is 0 for what the launch sizes."""
+
+    name: str
+    nbytes: int
+    align: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel. `registers` maps a name, or the prefix of numbered ones, to its type."""
+
+    name: str
+    parameters: tuple[Variable, ...]
+    shared: tuple[Variable, ...]
+    code: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    registers: Mapping[str, str]
+    cluster: int = 1
+
+    def register_type(self, name: str) -> str | None:
+        return self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
+
+
+def parse(text: str) -> dict[str, Entry]:
+    """The entries of a module by name. Raises UsageError for what is no PTX of this kind, such as `.func`."""
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    if function := re.search(r"^\s*(\.visible\s+|\.weak\s+)?\.func\b.*$", text, re.MULTILINE):
+        raise UsageError(f"the PTX calls functions ({function[0].strip()}): declare them __forceinline__")
+    heads = list(re.finditer(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{", text, re.DOTALL))
+    outside = text[: heads[0].start()] if heads else text
+    shared = tuple(_variables(outside, "shared"))
+    return {head[1]: _entry(text, head, shared) for head in heads}
+
+
+def _entry(text: str, head: re.Match[str], shared: tuple[Variable, ...]) -> Entry:
+    body = _Body(text, head.end())
+    cluster = re.search(r"\.reqnctapercluster\s+(\d+)", head[3])
+    own = tuple(_variables(body.text, "shared"))
+    return Entry(
+        name=head[1],
+        parameters=tuple(_variables(head[2].replace(",", ";") + ";", "param")),
+        shared=shared + own,
+        code=tuple(body.code),
+        labels=body.labels,
+        registers=body.registers,
+        cluster=int(cluster[1]) if cluster else 1,
+    )
+
+
+_VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(\[(\d*)\])?\s*[;=]"
+
+
+def _variables(text: str, space: str) -> Iterator[Variable]:
+    for found in re.finditer(_VARIABLE.format(space=space), text):
+        size = BYTES[found[2]]
+        count = int(found[5] or 0) if found[4] else 1
+        yield Variable(found[3], size * count, int(found[1] or size))
+
+
+@dataclass
+class _Body:
+    """The statements from the brace at `start` on: braces open scopes, in which names hide those outside."""
+
+    whole: str
+    start: int
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    registers: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self._scopes: list[int] = [0]
+        self._opened, self._declared = 0, {""}
+        self._jumps: list[tuple[int, tuple[int, ...]]] = []
+        self._line = self.whole.count("\n", 0, self.start) + 1
+        at = self._statements()
+        self.text = self.whole[self.start : at]
+        for place, scopes in self._jumps:
+            self._resolve(place, scopes)
+
+    def _statements(self) -> int:
+        at, counted = self.start, self.start
+        while self._scopes:
+            found = _STATEMENT.match(self.whole, at)
+            if not found:
+                raise UsageError(f"line {self._line}: no end of the kernel")
+            self._line += self.whole.count("\n", counted, found.start("what"))
+            counted = found.start("what")
+            at = found.end()
+            self._take(found)
+        return at
+
+    def _take(self, found: re.Match[str]) -> None:
+        if found["open"]:
+            self._opened += 1
+            self._scopes.append(self._opened)
+        elif found["close"]:
+            self._scopes.pop()
+        elif found["label"]:
+            self.labels[self._scoped(found["label"], self._scopes[-1])] = len(self.code)
+        elif found["statement"].startswith(".reg"):
+            self._declare(found["statement"])
+        elif not found["statement"].startswith("."):
+            self._instruction(" ".join(found["statement"].split()))
+
+    @staticmethod
+    def _scoped(name: str, scope: int) -> str:
+        return f"{name}@{scope}" if scope else name
+
+    def _declare(self, statement: str) -> None:
+        _, kind, names = re.split(r"\s+", statement, maxsplit=2)
+        for name in names.split(","):
+            plain = re.sub(r"<\d+>", "", name.strip())
+            self.registers[self._scoped(plain, self._scopes[-1])] = kind[1:]
+
+    def _instruction(self, text: str) -> None:
+        found = re.match(r"(?:@(!?)([\w$%]+)\s+)?([\w.:]+)\s*(.*)$", text)
+        if not found:
+            raise UsageError(f"line {self._line}: no instruction: {text}")
+        opcode = tuple(found[3].split("."))
+        operands = tuple(self._operand(each) for each in _split(found[4]))
+        guard = (found[1] or "") + self._name(found[2]) if found[2] else ""
+        if opcode[0] == "bra":
+            self._jumps.append((len(self.code), tuple(self._scopes)))
+        self.code.append(Instruction(self._line, text, guard, opcode, operands))
+
+    def _operand(self, text: str) -> Operand:
+        if text.startswith("{"):
+            return tuple(self._name(each) for each in _split(text[1:-1]))
+        if not text.startswith("["):
+            return self._name(text)
+        base, *rest = _split(text[1:-1])
+        found = re.match(r"([\w$%.]+)\s*(?:\+\s*(-?\w+))?$", base)
+        if not found:
+            raise UsageError(f"line {self._line}: no address: {text}")
+        coordinates = tuple(self._name(each) for each in _split(rest[0].strip("{} "))) if rest else ()
+        return Address(self._name(found[1]), int(found[2] or "0", 0), coordinates)
+
+    def _name(self, name: str) -> str:
+        """The name as the innermost scope that declares it knows it."""
+        name = name.strip()
+        if "|" in name:
+            return "|".join(self._name(each) for each in name.split("|"))
+        inverted = "!" if name.startswith("!") else ""
+        for scope in reversed(self._scopes):
+            scoped = self._scoped(name.lstrip("!"), scope)
+            if scope and scoped in self.registers:
+                return inverted + scoped
+        return name
+
+    def _resolve(self, place: int, scopes: tuple[int, ...]) -> None:
+        jump = self.code[place]
+        for scope in reversed(scopes):
+            name = self._scoped(jump.word(-1), scope)
+            if name in self.labels:
+                self.code[place] = Instruction(jump.line, jump.text, jump.guard, jump.opcode, (name,))
+                return
+        raise UsageError(f"line {jump.line}: no label {jump.word(-1)}")
+
+
+_STATEMENT = re.compile(
+    r"\s*(?P<what>(?P<open>\{)|(?P<close>\})|(?P<label>[\w$]+)\s*:(?!:)|(?P<statement>[^;]+);)", re.DOTALL
+)
+
+
+def _split(text: str) -> list[str]:
+    """Operands at the commas outside of brackets."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign in "[{(") - (sign in "]})")
+        if sign == "," and not depth:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()] if text.strip() else []

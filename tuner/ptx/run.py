@@ -1,0 +1,113 @@
+"""A config's plan on the machine: every launch of it, on the PTX that the compiler makes for an arch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.argument import Argument, Parameter, Role
+from tuner.errors import InputError
+from tuner.operator import Implementation, Operator, Plan, parameters, scalars
+from tuner.ptx.launch import Shape, Value, launch
+from tuner.ptx.memory import FaultError, Global
+from tuner.ptx.parse import Entry
+from tuner.ptx.values import Array
+from tuner.tensor_map import MappedTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the launches of a plan did; `fault` is what PTX forbids, or empty."""
+
+    instructions: int  # of warps
+    fault: str = ""
+
+
+def run(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    entries: Mapping[str, Entry],
+    problem: Any,
+    config: Any,
+    arrays: Mapping[str, Any],
+) -> tuple[dict[str, Array], Run]:
+    """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
+
+    `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
+    are NaN.
+    """
+    plan = implementation.plan(problem, config)
+    device = _Device.of(operator, problem, plan, arrays)
+    given = scalars(operator, problem, arrays)
+    executed, fault = 0, ""
+    for each in plan.launches:
+        values = device.values(parameters(operator, problem, plan, each), given)
+        shape = Shape(each.grid, each.threads, each.smem_bytes, each.cluster)
+        try:
+            executed += launch(entries[each.entry], shape, device.memory, values)
+        except FaultError as error:
+            fault = str(error)
+            break
+    outputs = {argument.name: device.views[argument.name].copy() for argument in operator.written}
+    return outputs, Run(executed, fault)
+
+
+@dataclass(frozen=True)
+class _Device:
+    """Memory with all tensors and workspaces of a plan, and a view of each: what is given has been copied."""
+
+    memory: Global
+    views: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any]) -> "_Device":
+        tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
+        given = {each.name: _source(each, problem, arrays) for each in tensors if each.given}
+        free = {each.name: (each.dtype_of(problem).numpy, each.shape(problem)) for each in tensors if not each.given}
+        free |= {space.name: (space.dtype.numpy, space.shape) for space in plan.workspaces}
+        sizes = {name: _span(array) for name, array in given.items()}
+        sizes |= {name: np.dtype(d).itemsize * int(np.prod(shape, dtype=np.int64)) for name, (d, shape) in free.items()}
+        writable = {each.name for each in tensors if each.written} | {space.name for space in plan.workspaces}
+        memory = Global(sizes, frozenset(writable))
+        views = {name: memory.view(name, dtype, shape) for name, (dtype, shape) in free.items()}
+        for name, array in given.items():
+            views[name] = memory.view(name, array.dtype, array.shape, array.strides)
+            views[name][...] = array
+        return cls(memory, views)
+
+    def values(self, wanted: tuple[Parameter, ...], scalars: Mapping[str, float]) -> list[Value]:
+        """The arguments of one launch, in order."""
+        return [self._value(each, scalars) for each in wanted]
+
+    def _value(self, parameter: Parameter, scalars: Mapping[str, float]) -> Value:
+        name = parameter.argument
+        if parameter.pointer:
+            return self.memory.address(name)
+        if parameter.tensor_map is None and parameter.axis is None:
+            scalar: np.generic = parameter.dtype.numpy.type(scalars[name])
+            return scalar
+        array = self.views[name]
+        steps = tuple(stride // array.itemsize for stride in array.strides)
+        if parameter.axis is not None:
+            return np.int64(steps[parameter.axis])
+        assert parameter.tensor_map is not None
+        address = self.memory.address(name)
+        return MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)
+
+
+def _source(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> Array:
+    """The array as it is copied: with its own strides where the kernel takes them."""
+    array, shape = np.asarray(arrays[argument.name]), argument.shape(problem)
+    if array.shape != shape:
+        raise InputError(f"{argument.name} is {list(array.shape)}, the problem says {list(shape)}")
+    rows = argument.strided and array.ndim and array.strides[-1] == array.itemsize
+    keeps = (rows or argument.strided == "all") and min(array.strides) >= 0
+    return array if keeps else np.ascontiguousarray(array)
+
+
+def _span(array: Array) -> int:
+    """Bytes from the first element to the end of the last."""
+    if not array.size:
+        return 0
+    return int(array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)))

@@ -1,0 +1,68 @@
+"""Boxes of a tensor as TMA copies them: which element goes where in shared memory, and what lies outside."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.ptx.memory import FaultError, Global, Shared
+from tuner.ptx.values import Array
+from tuner.tensor_map import MappedTensor
+
+_CHUNK = 16  # bytes that a swizzle moves
+
+
+def swizzled(offsets: Array, span: int) -> Array:
+    """Byte offsets in shared memory, of which the pattern permutes the 16-byte chunks of `span` bytes.
+
+    Bits 4 and up of an address are XORed with bits 7 and up: one for 32 bytes, two for 64, three for 128 (PTX ISA,
+    "Tensor swizzling modes").
+    """
+    return offsets if span == 0 else offsets ^ (offsets >> 7 & span // _CHUNK - 1) << 4
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a tensor at coordinates, outermost first: `inside` says which of its elements the tensor has."""
+
+    tensor: MappedTensor
+    addresses: Array  # of the elements inside
+    inside: Array  # [elements], in the order of the box
+    nbytes: int  # of the whole box, which an mbarrier counts
+
+    def _places(self, shared: Shared, place: int) -> Array:
+        """Offsets in shared memory of all elements, in the order of the box."""
+        size = self.tensor.dtype.itemsize
+        block = place - place % shared.stride
+        if place % 128:
+            raise FaultError(f"TMA at shared address {place - block}: it has to be a multiple of 128")
+        linear = place - block + size * np.arange(self.inside.size, dtype=np.int64)
+        return block + swizzled(linear, self.tensor.swizzle)
+
+    def load(self, memory: Global, shared: Shared, place: int) -> None:
+        """Global to shared; zeros for what lies outside."""
+        size = self.tensor.dtype.itemsize
+        found = np.zeros(self.inside.size, f"u{size}")
+        found[self.inside] = memory.views[size][memory.locate(self.addresses, size) // size]
+        shared.views[size][self._places(shared, place) // size] = found
+
+    def store(self, memory: Global, shared: Shared, place: int) -> None:
+        """Shared to global; what lies outside is not written."""
+        size = self.tensor.dtype.itemsize
+        found = shared.views[size][self._places(shared, place) // size]
+        memory.views[size][memory.locate(self.addresses, size, write=True) // size] = found[self.inside]
+
+
+def box_of(tensor: MappedTensor, innermost_first: tuple[int, ...]) -> Box:
+    """The box at these coordinates, which may lie outside of the tensor in part, or whole."""
+    at = innermost_first[::-1]
+    if len(at) != len(tensor.shape):
+        raise FaultError(f"{len(at)} coordinates of {tensor.name}, which has {len(tensor.shape)} dims")
+    offsets, inside = np.zeros(tensor.box, np.int64), np.ones(tensor.box, bool)
+    for axis, (begin, count) in enumerate(zip(at, tensor.box, strict=True)):
+        index = begin + np.arange(count, dtype=np.int64)
+        shape = [-1 if each == axis else 1 for each in range(len(at))]
+        offsets = offsets + (index * tensor.strides[axis]).reshape(shape)
+        inside = inside & ((index >= 0) & (index < tensor.shape[axis])).reshape(shape)
+    kept = inside.reshape(-1)
+    addresses = (tensor.address + offsets.reshape(-1)[kept]).astype(np.uint64)
+    return Box(tensor, addresses, kept, kept.size * tensor.dtype.itemsize)

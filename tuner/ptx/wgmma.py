@@ -1,0 +1,197 @@
+"""wgmma: products of a warpgroup, whose operands are read and results written when somebody waits for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from tuner.ptx.exchange import together
+from tuner.ptx.machine import Decoder, Step
+from tuner.ptx.matrix import FLOATS, a_fragment, halves
+from tuner.ptx.memory import SHARED_BASE, FaultError
+from tuner.ptx.parse import Instruction
+from tuner.ptx.tensor import swizzled
+from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.wave import Wave
+
+GROUP = 128  # lanes
+_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes of a swizzle, by the mode in bits 62 and 63
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A matrix in shared memory: PTX ISA, "Matrix descriptor"; all in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    span: int
+
+    @classmethod
+    def of(cls, bits: int) -> "Descriptor":
+        """Raises FaultError for a base offset, which no kernel here asks for."""
+        if bits >> 49 & 7:
+            raise FaultError(f"unsupported: a matrix descriptor with base offset {bits >> 49 & 7}")
+        start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+        return cls(start, leading, stride, _SPANS[bits >> 62])
+
+    def addresses(self, count: int, depth: int, transposed: bool) -> Array:
+        """[count, depth]: shared addresses of 16-bit elements; `depth` is the dim that a product sums over."""
+        place = mn_major(count, depth, self) if transposed else k_major(count, depth, self)
+        return swizzled(self.start + place, self.span)
+
+
+def k_major(count: int, depth: int, matrix: Descriptor) -> Array:
+    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 8 columns are `leading` apart."""
+    row, column = np.arange(count)[:, None], np.arange(depth)[None, :]
+    pitch, chunk = (matrix.span, 16) if matrix.span else (16, matrix.leading)
+    return row % 8 * pitch + row // 8 * matrix.stride + column // 8 * chunk + column % 8 * 2
+
+
+def mn_major(count: int, depth: int, matrix: Descriptor) -> Array:
+    """Offsets [count, depth] where `count` is contiguous, over 8 elements or the span of a swizzle.
+
+    Swizzled, `leading` lies between spans and `stride` between groups of 8 rows of the depth; else the other way.
+    """
+    span = matrix.span or 16
+    inner, outer = np.arange(count)[:, None], np.arange(depth)[None, :]
+    across, along = (matrix.leading, matrix.stride) if matrix.span else (matrix.stride, matrix.leading)
+    return inner % (span // 2) * 2 + inner // (span // 2) * across + outer % 8 * span + outer // 8 * along
+
+
+@dataclass(frozen=True)
+class Product:
+    """One instruction of one warpgroup, not executed yet."""
+
+    lanes: slice
+    a: Descriptor | tuple[Array, ...]
+    b: Descriptor
+    transposed: tuple[bool, bool]
+    accumulates: bool
+    kind: str
+    targets: list[Array]
+
+    def execute(self, wave: Wave) -> None:
+        """D (+)= A B in fp32."""
+        n = 2 * len(self.targets)
+        a, b = self._a(wave), self._tile(wave, self.b, n, self.transposed[1])
+        found = _accumulators(a @ b.T)
+        for target, value in zip(self.targets, found, strict=True):
+            target[self.lanes] = target[self.lanes] + value if self.accumulates else value
+
+    def _a(self, wave: Wave) -> Array:
+        if isinstance(self.a, Descriptor):
+            return self._tile(wave, self.a, 64, self.transposed[0])
+        bits = halves(list(self.a), self.lanes)  # [4 warps, lanes, 8]
+        tiles = a_fragment(16, False).tile(FLOATS[self.kind](bits))
+        return tiles.reshape(64, 16)
+
+    def _tile(self, wave: Wave, matrix: Descriptor, count: int, transposed: bool) -> Array:
+        """[count, 16]"""
+        places = matrix.addresses(count, 16, transposed)
+        lanes = np.full(places.size, self.lanes.start)
+        offsets = wave.shared.locate(places.reshape(-1), lanes, 2)
+        return FLOATS[self.kind](wave.shared.views[2][offsets // 2]).reshape(count, 16)
+
+
+@cache
+def _layout(registers: int) -> tuple[Array, Array]:
+    """[registers, 128]: row and column of a thread's accumulators."""
+    thread, i = np.arange(GROUP)[None, :], np.arange(registers)[:, None]
+    row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
+    return row, i // 4 * 8 + thread % 4 * 2 + i % 2
+
+
+def _accumulators(tile: Array) -> Array:
+    """[64, n] → [n / 2, 128]: the registers of a warpgroup."""
+    row, column = _layout(tile.shape[1] // 2)
+    found: Array = tile[row, column]
+    return found
+
+
+@dataclass
+class Queue:
+    """What a warpgroup has issued: of the open group, and the committed groups, oldest first."""
+
+    open: list[Product] = field(default_factory=list)
+    committed: list[list[Product]] = field(default_factory=list)
+
+
+def _queue(wave: Wave, group: int) -> Queue:
+    found: dict[int, Queue] = wave.extra.setdefault("wgmma", {})
+    return found.setdefault(group, Queue())
+
+
+def _groups(wave: Wave, mask: Mask) -> list[int]:
+    lanes = wave.running(mask)
+    found: list[int] = np.flatnonzero(lanes[::GROUP]).tolist()
+    return found
+
+
+def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """D, A or its descriptor, B's descriptor, whether to accumulate, two signs, then which operands are MN-major."""
+    shape, *kinds = instruction.opcode[4:]
+    if not shape.endswith("k16") or len(kinds) != 3 or kinds[0] != "f32" or kinds[1] not in ("bf16", "f16"):
+        raise UnsupportedError(".".join(instruction.opcode))
+    if instruction.word(4) != "1" or instruction.word(5) != "1":
+        raise UnsupportedError("wgmma with a negated operand")
+    registers, in_registers = wave.registers, not isinstance(instruction.operands[1], str)
+    targets = [registers.write(each, "f32") for each in instruction.words(0)]
+    if 2 * len(targets) != int(shape[len("m64n") : shape.index("k")]):
+        raise UnsupportedError(f"{shape} with {len(targets)} accumulators")
+    flags = tuple(int(instruction.word(i)) == 1 for i in range(6, len(instruction.operands)))
+    transposed = (False, flags[0]) if in_registers else (flags[0], flags[1])
+    a_words = tuple(registers.read(each, "b32") for each in instruction.words(1)) if in_registers else ()
+    a_bits = registers.read(instruction.word(1), "u64") if not in_registers else np.array(0)
+    b_bits, scale = registers.read(instruction.word(2), "u64"), instruction.word(3)
+
+    def issued(mask: Mask) -> None:
+        accumulates = registers.condition(scale)
+        for group in _groups(wave, mask):
+            first = GROUP * group
+            lanes = slice(first, first + GROUP)
+            for bits in (b_bits,) if in_registers else (a_bits, b_bits):
+                if (bits[lanes] != bits[first]).any():
+                    raise FaultError("the descriptors of a warpgroup's lanes differ")
+            a = a_words or Descriptor.of(int(a_bits[first]))
+            b = Descriptor.of(int(b_bits[first]))
+            product = Product(lanes, a, b, transposed, bool(accumulates[first]), kinds[1], targets)
+            _queue(wave, group).open.append(product)
+
+    return together(wave, at, GROUP, issued)
+
+
+def _commit(wave: Wave, mask: Mask) -> None:
+    for group in _groups(wave, mask):
+        queue = _queue(wave, group)
+        queue.committed.append(queue.open)
+        queue.open = []
+
+
+def _wait(wave: Wave, mask: Mask, newest: int) -> None:
+    for group in _groups(wave, mask):
+        queue = _queue(wave, group)
+        while len(queue.committed) > newest:
+            for product in queue.committed.pop(0):
+                product.execute(wave)
+
+
+def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """wgmma.*: whole warpgroups. Raises UnsupportedError for what the machine does not know."""
+    name = instruction.opcode[1]
+    if name == "mma_async":
+        return _multiply(wave, instruction, at)
+    if name == "fence":
+        return together(wave, at, GROUP, lambda _: None)
+    if name == "commit_group":
+        return together(wave, at, GROUP, lambda mask: _commit(wave, mask))
+    if name == "wait_group":
+        newest = int(instruction.word(0))
+        return together(wave, at, GROUP, lambda mask: _wait(wave, mask, newest))
+    raise UnsupportedError(".".join(instruction.opcode))
+
+
+assert SHARED_BASE % 1024 == 0, "the patterns of swizzles begin where shared memory does"
+
+DECODERS: Mapping[str, Decoder] = {"wgmma": decode}
