@@ -31,8 +31,8 @@ def entries(file: str, arch: str, replace: Replacements = ()) -> dict[str, ptx.E
 class PtxKernel:
     """Has the `launch` of `emulator.Kernel`; raises FaultError where that has findings."""
 
-    def __init__(self, file: str, arch: str, replace: Replacements = ()) -> None:
-        self._entries = entries(file, arch, replace)
+    def __init__(self, file: str, arch: str, replace: Replacements = (), order: ptx.Order = "together") -> None:
+        self._entries, self._order = entries(file, arch, replace), order
 
     def launch(
         self,
@@ -51,7 +51,7 @@ class PtxKernel:
             memory.view(name, np.uint8, (each.nbytes,))[...] = each.view(np.uint8, (each.nbytes,))
         values = [_value(each, buffers, memory) for each in arguments]
         shape = ptx.Shape(grid, threads, smem_bytes, cluster)
-        executed = ptx.launch(self._entries[entry], shape, memory, values)
+        executed = ptx.launch(self._entries[entry], shape, memory, values, order=self._order)
         for name, each in buffers.items():
             each.view(np.uint8, (each.nbytes,))[...] = memory.view(name, np.uint8, (each.nbytes,))
         return executed

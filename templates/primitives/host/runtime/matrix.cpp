@@ -10,6 +10,7 @@
 #include "report.h"
 #include "scheduler.h"
 #include "shadow.h"
+#include "tensor_core.h"
 
 #define __host__
 #define __device__
@@ -121,7 +122,7 @@ template <class Fragment>
 constexpr auto kFragment = fragment_positions<Fragment>();
 
 template <class Fragment, Element ELEMENT>
-void gather(float* tile, int lane, uint32_t const* r) {
+void gather(double* tile, int lane, uint32_t const* r) {
   constexpr int kInRegister = ELEMENT == Element::tf32 ? 1 : 2;
   auto const& position = kFragment<Fragment>[lane];
   for (int i = 0; i < Fragment::kElements / kInRegister; i++) {
@@ -134,25 +135,28 @@ void gather(float* tile, int lane, uint32_t const* r) {
   }
 }
 
-// d += a b, products summed in fp32 before the accumulator is added.
+// d += a b, as tensor cores add: see `add_products`.
 template <class Shape, Element ELEMENT>
 void run_mma(Rendezvous& meeting) {
-  static_assert(Shape::kN == 8, "a row of the tile is one vector");
-  alignas(32) float a[Shape::kM * Shape::kK], b[Shape::kK * Shape::kN], product[Shape::kM * Shape::kN];
+  static_assert(Shape::kN == 8, "a row of the tile is two vectors");
+  constexpr int kBlock = ELEMENT == Element::tf32 ? 4 : 8;
+  alignas(32) double a[Shape::kM * Shape::kK], b[Shape::kK * Shape::kN];
+  alignas(32) float c[Shape::kM * Shape::kN];
   for (int lane = 0; lane < kWarpSize; lane++) {
     auto const& call = argument<MmaArguments>(meeting, lane);
     gather<typename Shape::A, ELEMENT>(a, lane, call.a);
     gather<typename Shape::B, ELEMENT>(b, lane, call.b);
+    for (int e = 0; e < Shape::C::kElements; e++) c[kFragment<typename Shape::C>[lane][e]] = call.d[e];
   }
-  for (int i = 0; i < Shape::kM; i++) {
-    __m256 sum = _mm256_setzero_ps();
-    for (int k = 0; k < Shape::kK; k++)
-      sum = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * Shape::kK + k), _mm256_load_ps(b + k * 8), sum);
-    _mm256_store_ps(product + i * 8, sum);
+  {
+    TowardsZero const mode;
+    for (int i = 0; i < Shape::kM; i++)
+      for (int k = 0; k < Shape::kK; k += kBlock)
+        add_products<kBlock>(c + 8 * i, a + i * Shape::kK + k, 1, b + k * 8, 8);
   }
   for (int lane = 0; lane < kWarpSize; lane++) {
     float* const d = argument<MmaArguments>(meeting, lane).d;
-    for (int e = 0; e < Shape::C::kElements; e++) d[e] += product[kFragment<typename Shape::C>[lane][e]];
+    for (int e = 0; e < Shape::C::kElements; e++) d[e] = c[kFragment<typename Shape::C>[lane][e]];
   }
 }
 

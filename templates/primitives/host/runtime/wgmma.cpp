@@ -11,6 +11,7 @@
 #include "report.h"
 #include "shadow.h"
 #include "swizzle.cuh"
+#include "tensor_core.h"
 
 namespace emulator {
 
@@ -63,14 +64,14 @@ void each_core_row(uint64_t descriptor, int major, int first, int count, F visit
   }
 }
 
-// Rows [first, first + count) of an operand as floats: tile[k * pitch + mn].
-void load_operand(float* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element,
+// Rows [first, first + count) of an operand: tile[k * pitch + mn].
+void load_operand(double* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element,
                   Site site) {
   each_core_row(descriptor, major, first, count, [=](uint32_t address, int mn, int k) {
     uint16_t row[kCore];
     std::memcpy(row, shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", site), sizeof row);
     for (int i = 0; i < kCore; i++) {
-      float& target = major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
+      double& target = major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
       target = widen(row[i], element);
     }
   });
@@ -91,7 +92,7 @@ void each_shared_row(WgmmaProduct const& product, Warp const& warp, F visit) {
 
 // ---- the product
 
-void load_a(float (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
+void load_a(double (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
   WgmmaOperands const& o = product.lanes[0];
   if (!o.a_registers) {
     load_operand(a[0], kRows, o.a, o.a_major, first_row(warp), kRows, o.element, product.site);
@@ -104,24 +105,25 @@ void load_a(float (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp
     }
 }
 
-void multiply(float* result, float const (&a)[kK][kRows], float const* b, int n) {
+void multiply(float* c, double const (&a)[kK][kRows], double const* b, int n) {
+  TowardsZero const mode;
   for (int i = 0; i < kRows; i++)
-    for (int j = 0; j < n; j += 8) {
-      __m256 sum = _mm256_setzero_ps();
-      for (int k = 0; k < kK; k++)
-        sum = _mm256_fmadd_ps(_mm256_broadcast_ss(&a[k][i]), _mm256_load_ps(b + k * n + j), sum);
-      _mm256_store_ps(result + i * n + j, sum);
-    }
+    for (int k = 0; k < kK; k += 8)
+      for (int j = 0; j < n; j += 8) add_products<8>(c + i * n + j, &a[k][i], kRows, b + k * n + j, n);
 }
 
-void add_to_accumulators(WgmmaProduct const& product, float const* result, int n) {
+void load_accumulators(float* c, WgmmaProduct const& product, int n) {
   for (int lane = 0; lane < kWarpSize; lane++) {
     WgmmaOperands const& o = product.lanes[lane];
-    for (int e = 0; e < n / 2; e++) {
-      float const value = result[M64K16::C::row(lane, e) * n + M64K16::C::col(lane, e)];
-      o.d[e] = o.accumulate ? o.d[e] + value : value;
-    }
+    for (int e = 0; e < n / 2; e++)
+      c[M64K16::C::row(lane, e) * n + M64K16::C::col(lane, e)] = o.accumulate ? o.d[e] : 0;
   }
+}
+
+void store_accumulators(WgmmaProduct const& product, float const* c, int n) {
+  for (int lane = 0; lane < kWarpSize; lane++)
+    for (int e = 0; e < n / 2; e++)
+      product.lanes[lane].d[e] = c[M64K16::C::row(lane, e) * n + M64K16::C::col(lane, e)];
 }
 
 void restore_accumulators(WgmmaProduct& product) {
@@ -146,14 +148,16 @@ void check_a_registers(WgmmaProduct const& product) {
 }
 
 void perform(WgmmaProduct& product, Warp const& warp) {
-  alignas(32) static float b[kK * 256], result[kRows * 256];
-  float a[kK][kRows];
+  alignas(32) static double b[kK * 256];
+  alignas(32) static float c[kRows * 256];
+  double a[kK][kRows];
   WgmmaOperands const& o = product.lanes[0];
   restore_accumulators(product);
   load_a(a, product, warp);
   load_operand(b, o.n, o.b, o.b_major, 0, o.n, o.element, product.site);
-  multiply(result, a, b, o.n);
-  add_to_accumulators(product, result, o.n);
+  load_accumulators(c, product, o.n);
+  multiply(c, a, b, o.n);
+  store_accumulators(product, c, o.n);
   product.done = true;
 }
 
