@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.ptx import FaultError, Global, Shape, launch, parse
+from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 
 HEAD = """
 .extern .shared .align 16 .b8 smem[];
@@ -24,12 +24,13 @@ TAIL = "\n  st.global.u32 [%rd2], %r9;\n  ret;\n}"
 WORDS = np.array([0, 1, 2, 7, 31, 32, 40, 255, 0x80000000, 0xFFFFFFFF, 0x7FFFFFFF, 0x12345678], np.uint32)
 
 
-def executed(body: str, words: np.ndarray, smem_bytes: int = 256) -> np.ndarray:
+def executed(body: str, words: np.ndarray, order: Order = "together") -> np.ndarray:
     """out[thread] = %r9 of `body`, which finds in[thread] in %r2, the thread in %r1 and &in[thread] in %rd1."""
     memory = Global({"in": words.nbytes, "out": words.nbytes}, frozenset({"out"}))
     memory.view("in", words.dtype, words.shape)[...] = words
-    shape = Shape((1, 1, 1), len(words), smem_bytes)
-    launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, [memory.address("in"), memory.address("out")])
+    shape = Shape((1, 1, 1), len(words), 256)
+    arguments = [memory.address("in"), memory.address("out")]
+    launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, arguments, order=order)
     return memory.view("out", words.dtype, words.shape).copy()
 
 
@@ -158,19 +159,40 @@ def test_names_of_an_inner_scope_hide_those_outside() -> None:
     assert (executed(body, WORDS) == 2).all()
 
 
-def test_warps_exchange_through_shared_memory_at_a_barrier() -> None:
-    body = """
-      mov.u32 %r4, smem;
-      shl.b32 %r3, %r1, 2;
-      add.u32 %r5, %r4, %r3;
-      st.shared.u32 [%r5], %r2;
-      bar.sync 0;
-      xor.b32 %r3, %r3, 252;
-      add.u32 %r5, %r4, %r3;
-      ld.shared.u32 %r9, [%r5];
-    """
+EXCHANGE = """
+  mov.u32 %r4, smem;
+  shl.b32 %r3, %r1, 2;
+  add.u32 %r5, %r4, %r3;
+  st.shared.u32 [%r5], %r2;
+  {barrier}
+  xor.b32 %r3, %r3, 252;
+  add.u32 %r5, %r4, %r3;
+  ld.shared.u32 %r9, [%r5];
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_warps_exchange_through_shared_memory_at_a_barrier(order: Order) -> None:
     x = np.arange(64, dtype=np.uint32)
-    np.testing.assert_array_equal(executed(body, x), x[::-1])
+    found = executed(EXCHANGE.replace("{barrier}", "bar.sync 0;"), x, order)
+    np.testing.assert_array_equal(found, x[::-1])
+
+
+def test_a_missing_barrier_shows_where_warps_run_one_by_one() -> None:
+    x = np.arange(64, dtype=np.uint32)
+    found = executed(EXCHANGE.replace("{barrier}", ""), x, "last")
+    np.testing.assert_array_equal(found[32:], np.full(32, 0xFFFFFFFF))
+
+
+def test_a_lanes_local_memory_is_its_own() -> None:
+    body = """
+      .local .align 8 .b8 depot[16];
+      mov.u64 %rd4, depot;
+      cvta.local.u64 %rd5, %rd4;
+      st.local.u32 [%rd4+8], %r2;
+      ld.u32 %r9, [%rd5+8];
+    """
+    np.testing.assert_array_equal(executed(body, WORDS), WORDS)
 
 
 COPY = """
@@ -235,6 +257,15 @@ FAULTS = {
 @pytest.mark.parametrize("body", FAULTS)
 def test_what_ptx_forbids_is_named_with_its_line(body: str) -> None:
     with pytest.raises(FaultError, match=rf"{FAULTS[body]}.*"):
+        executed(body, WORDS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["add.sat.s32 %r9, %r2, 1;", "add.rz.f32 %f1, %f2, %f3;", "add.f16x2 %r9, %r2, %r2;", "cvt.rz.bf16.f32 %h1, %f1;"],
+)
+def test_a_qualifier_that_would_change_the_result_is_refused(body: str) -> None:
+    with pytest.raises(FaultError, match="unsupported"):
         executed(body, WORDS)
 
 

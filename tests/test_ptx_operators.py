@@ -39,9 +39,16 @@ def job_of(name: str, arch: str) -> Job:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_ptx_of_a_default_computes_what_its_operator_says(name: str) -> None:
     arch, most = FAMILIES[name]
-    verdict = check_ptx(job_of(name, arch), ARCHES[arch], most)
+    verdict = check_ptx(job_of(name, arch), ARCHES[arch], most, ["together"])
     assert verdict.ok, verdict.reason
     assert len(verdict.checks) == most
+
+
+@pytest.mark.parametrize("name", ["flash_attention/mma_sync", "linear_attention/lookback"])
+def test_the_order_in_which_warps_run_changes_nothing(name: str) -> None:
+    verdict = check_ptx(job_of(name, "sm_80"), ARCHES["sm_80"], 1)
+    assert verdict.ok, verdict.reason
+    assert [each.partition(":")[0].split()[-1] for each in verdict.checks] == list(ptx.ORDERS)
 
 
 # Wrong in the assembly that only a GPU runs: the emulator, which compiles its twins, calls each of them right.

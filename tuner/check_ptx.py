@@ -1,14 +1,14 @@
 """Run one config's PTX over its operator's edge cases, and judge it against float64 as the emulator's run is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tuner import nvrtc, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import Job, cases, drawn, keep_worst, loaded
+from tuner.check import Case, Job, cases, drawn, keep_worst, loaded
 from tuner.operator import canonical
-from tuner.ptx import Entry
+from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
 from tuner.result import Failed, OutputError, Verdict
 from tuner.toolkit import Options
@@ -29,10 +29,14 @@ class Executed:
         return not self.finding and bool(self.errors) and all(error.ok for error in self.errors)
 
 
-def check_ptx(job: Job, arch: Arch, most: int | None = None) -> Verdict:
+_QUICK = 20_000  # instructions: where warps run one by one, they take a second
+
+
+def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Order] = ORDERS) -> Verdict:
     """The verdict on what the compiler makes of a config for `arch`, on the first `most` edge cases (all, when None).
 
-    The first finding ends it. Raises MachineError without NVRTC.
+    Cases of few instructions run in every one of `orders`, others in the first. The first finding ends it. Raises
+    MachineError without NVRTC.
     """
     where = f"PTX for {arch.name}"
     entries = compiled(job, arch)
@@ -41,7 +45,7 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None) -> Verdict:
     worst: dict[str, OutputError] = {}
     findings: list[str] = []
     done: list[str] = []
-    for each in executed(job, entries, most):
+    for each in executed(job, entries, most, orders):
         done.append(f"{each.case}: {each.instructions} instructions of warps")
         keep_worst(worst, each.errors)
         findings += filter(None, (each.finding,))
@@ -54,14 +58,29 @@ def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     return text if isinstance(text, Failed) else ptx.parse(text)
 
 
-def executed(job: Job, entries: dict[str, Entry], most: int | None = None) -> Iterator[Executed]:
+def executed(
+    job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
+) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
-    operator, implementation, problem, config = loaded(job)
+    operator, _, problem, _ = loaded(job)
     for case in cases(operator, problem)[:most]:
-        arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
-        outputs, run = ptx.run(operator, implementation, entries, case.problem, config, arrays)
-        finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
-        errors = () if finding else expected.errors(outputs)
-        yield Executed(f"{case.name(operator)} {case.kind}", run.instructions, finding, errors)
-        if finding:
-            return
+        for order in orders:
+            found = _executed(job, entries, case, order)
+            yield found
+            if found.finding:
+                return
+            if found.instructions > _QUICK:
+                break
+
+
+def _executed(job: Job, entries: dict[str, Entry], case: Case, order: Order) -> Executed:
+    operator, implementation, _, config = loaded(job)
+    arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
+    outputs, run = ptx.run(operator, implementation, entries, case.problem, config, arrays, order=order)
+    finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
+    return Executed(
+        f"{case.name(operator)} {case.kind} {order}",
+        run.instructions,
+        finding,
+        () if finding else expected.errors(outputs),
+    )

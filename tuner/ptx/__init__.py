@@ -4,5 +4,6 @@ from tuner.ptx.launch import Shape, launch
 from tuner.ptx.memory import FaultError, Global
 from tuner.ptx.parse import Entry, parse
 from tuner.ptx.run import Run, run
+from tuner.ptx.wave import ORDERS, Order
 
-__all__ = ["Entry", "FaultError", "Global", "Run", "Shape", "launch", "parse", "run"]
+__all__ = ["ORDERS", "Entry", "FaultError", "Global", "Order", "Run", "Shape", "launch", "parse", "run"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.memory import RANK, SHARED_BASE, SHARED_WINDOW, FaultError
+from tuner.ptx.memory import LOCAL_WINDOW, RANK, SHARED_BASE, SHARED_WINDOW, FaultError
 from tuner.ptx.parse import BYTES, Address, Instruction
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
@@ -39,15 +39,19 @@ def locator(wave: Wave, space: str) -> Locate:
     def in_shared(at: Array, lanes: Any, nbytes: int, _: bool) -> tuple[Mapping[int, Array], Array]:
         return wave.shared.views, wave.shared.locate(at, lanes, nbytes)
 
+    def in_local(at: Array, lanes: Any, nbytes: int, _: bool) -> tuple[Mapping[int, Array], Array]:
+        return wave.local.views, wave.local.locate(at, lanes, nbytes)
+
     def generic(at: Array, lanes: Any, nbytes: int, write: bool) -> tuple[Mapping[int, Array], Array]:
-        shared = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + (1 << 32))
-        if shared.all():
-            return in_shared(at - np.uint64(SHARED_WINDOW), lanes, nbytes, write)
-        if shared.any():
-            raise FaultError("unsupported: one access of a warp to shared and to global memory")
+        for window, within in ((SHARED_WINDOW, in_shared), (LOCAL_WINDOW, in_local)):
+            there = (at >= window) & (at < window + (1 << 32))
+            if there.all():
+                return within(at - np.uint64(window), lanes, nbytes, write)
+            if there.any():
+                raise FaultError("unsupported: one access of a warp to memories of two kinds")
         return in_global(at, lanes, nbytes, write)
 
-    known: dict[str, Locate] = {"global": in_global, "shared": in_shared, "generic": generic}
+    known: dict[str, Locate] = {"global": in_global, "shared": in_shared, "local": in_local, "generic": generic}
     if space not in known:
         raise UnsupportedError(f"accesses to .{space}")
     return known[space]
@@ -122,7 +126,7 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
     """atom and red: lane after lane."""
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
     name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
-    if not name or len(instruction.words(-1)) > 1 or kind not in DTYPES:
+    if not name or len(instruction.words(-1)) > 1 or kind == "f16":
         raise UnsupportedError(".".join(instruction.opcode))
     first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
     at = addresses(wave, instruction.address(first), space)
@@ -145,10 +149,10 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cvta: generic addresses of global memory and of parameters are the addresses there; shared ones lie apart."""
+    """cvta: generic addresses of global memory and of parameters are the addresses there; others lie in a window."""
     target = wave.registers.write(instruction.word(0), instruction.type)
     value = wave.registers.read(instruction.word(1), instruction.type)
-    window = np.uint64(SHARED_WINDOW if instruction.has("shared") else 0)
+    window = np.uint64({"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space_of(instruction), 0))
     back = instruction.has("to")
     return lambda mask: assign(target, value - window if back else value + window, mask)
 

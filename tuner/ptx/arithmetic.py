@@ -23,11 +23,21 @@ def elementwise(function: Callable[..., Any], inputs: int) -> Decoder:
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind = instruction.type
+        known(instruction)
         target = wave.registers.write(instruction.word(0), kind)
         sources = [wave.registers.read(instruction.word(i + 1), kind) for i in range(inputs)]
         return computed(target, function, sources, instruction.has("ftz"))
 
     return decode
+
+
+_KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as prmt spells its type
+
+
+def known(instruction: Instruction) -> None:
+    """Raises UnsupportedError for a qualifier that would change what is computed: another rounding, `.sat`, `.cc`."""
+    if strange := set(instruction.opcode[1:-1]) - _KNOWN:
+        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
 
 
 def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
@@ -113,6 +123,7 @@ def high(a: Array, b: Array) -> Array:
 def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
     """mul and mad: of floats, or the low half, the high half or all (`wide`) of a product of integers."""
     kind, adds = instruction.type, instruction.opcode[0] == "mad"
+    known(instruction)
     if kind.startswith("f"):
         return _fma(wave, instruction, at) if adds else elementwise(np.multiply, 2)(wave, instruction, at)
     registers, wide = wave.registers, instruction.has("wide")

@@ -147,6 +147,13 @@ def _sleep(wave: Wave, _: Instruction, at: int) -> Step:
     return slept
 
 
+def _trap(_: Wave, __: Instruction, ___: int) -> Step:
+    def trapped(_: Mask) -> Mask:
+        raise FaultError("the kernel stopped itself")
+
+    return trapped
+
+
 def _nothing(_: Wave, __: Instruction, ___: int) -> Step:
     return lambda _: None
 
@@ -156,6 +163,7 @@ DECODERS: Mapping[str, Decoder] = {
     "barrier": _block_barrier,
     "ret": _leave,
     "exit": _leave,
+    "trap": _trap,
     "nanosleep": _sleep,
     "fence": _nothing,  # memory of this machine is in order
     "membar": _nothing,

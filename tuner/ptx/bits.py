@@ -87,6 +87,8 @@ def relation(name: str, real: bool) -> Callable[[Array, Array], Array]:
 def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
     """setp: a comparison, and maybe a predicate that it is combined with; `p|q` also takes the complement."""
     kind, registers = instruction.type, wave.registers
+    if strange := set(instruction.opcode[2:-1]) - {"ftz", *_COMBINED}:
+        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
     compare = relation(instruction.opcode[1], kind.startswith("f"))
     names = instruction.word(0).split("|")
     targets = [registers.array(name) for name in names]

@@ -89,9 +89,11 @@ def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
     to, source = instruction.opcode[-2:]
     if to in ("bf16x2", "f16x2"):
         return _packed(wave, instruction, to.removesuffix("x2"))
+    if strange := set(instruction.opcode[1:-2]) - {"rn", "rna", "rz", "rm", "rp", "ftz", "sat", *_TO_INTEGRAL}:
+        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
     convert = _converter(to, source, instruction.opcode)
     target = wave.registers.write(instruction.word(0), {"bf16": "u16", "f16": "u16", "tf32": "u32"}.get(to, to))
-    value = wave.registers.read(instruction.word(1), source)
+    value = wave.registers.read(instruction.word(1), "u16" if source == "bf16" else source)
     ftz = instruction.has("ftz")
 
     def converted(mask: Mask) -> None:

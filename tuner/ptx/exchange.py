@@ -53,8 +53,9 @@ def _shuffle(wave: Wave, instruction: Instruction, at: int) -> Step:
         else:
             source = lane + by if mode == "down" else lane ^ by
             inside = source <= last
-        found = np.broadcast_to(a, wave.lanes)[warp + np.where(inside, source, lane)]
-        assign(target, found, mask)
+        place = warp + np.where(inside, source, lane)
+        there = True if mask is None else mask[place]  # what a lane holds that takes no part is undefined
+        assign(target, np.where(there, np.broadcast_to(a, wave.lanes)[place], np.uint32(0xFFFFFFFF)), mask)
         assign(valid, inside, mask)
 
     return together(wave, at, WARP, shuffled, _members(wave, instruction.word(4)))

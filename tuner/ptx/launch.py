@@ -10,9 +10,9 @@ from tuner.errors import InputError
 from tuner.ptx.decode import decode
 from tuner.ptx.machine import Program
 from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
-from tuner.ptx.parse import Entry
-from tuner.ptx.values import Array, Registers
-from tuner.ptx.wave import WARP, Wave
+from tuner.ptx.parse import Entry, Variable
+from tuner.ptx.values import Array, Registers, UnsupportedError
+from tuner.ptx.wave import WARP, Order, Wave
 from tuner.ptx.wgmma import GROUP
 from tuner.tensor_map import MappedTensor
 
@@ -37,7 +37,7 @@ class Shape:
 Value = int | np.generic | MappedTensor  # an address; a scalar of exactly the parameter's type; a tensor map
 
 
-def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value]) -> int:
+def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value], *, order: Order = "together") -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
     Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
@@ -50,18 +50,21 @@ def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value]) 
     lanes = -(-threads // together) * together
     total = math.prod(shape.grid)
     blocks = min(total, max(_LANES // lanes // shape.cluster, 1) * shape.cluster)
-    symbols, nbytes = _symbols(entry, shape.smem_bytes)
+    symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
+    own, own_bytes = _symbols(entry.local, 0)
 
     def symbol(name: str) -> int:
-        found = parameters.addresses.get(name, symbols.get(name))
+        found = (parameters.addresses | symbols | own).get(name)
         if found is None:
-            raise InputError(f"{entry.name} refers to {name}, which is no shared symbol and no parameter")
+            raise UnsupportedError(f"{name}, which is no parameter and no symbol of shared or local memory")
         return found
 
     special = _special(shape, blocks, lanes)
     registers = Registers(entry, blocks * lanes, special, symbol)
     shared = Shared(nbytes, blocks, shape.cluster, lanes)
-    wave = Wave(blocks, lanes, -(-threads // WARP), shape.cluster, registers, memory, shared, parameters)
+    local = Shared(own_bytes, blocks * lanes if entry.local else 1, 1, 1)
+    warps = -(-threads // WARP)
+    wave = Wave(blocks, lanes, warps, shape.cluster, registers, memory, shared, local, parameters, order=order)
     with np.errstate(all="ignore"):
         program = Program(entry, wave, decode)
         for first in range(0, total, blocks):
@@ -87,10 +90,10 @@ def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
     return Parameters(data, maps)
 
 
-def _symbols(entry: Entry, dynamic: int) -> tuple[dict[str, int], int]:
-    """Shared address of each symbol, and the bytes of all: what the launch sizes comes last, and overlaps."""
+def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, int], int]:
+    """Address of each symbol, and the bytes of all: what the launch sizes comes last, and overlaps."""
     end, found = SHARED_BASE, {}
-    for each in sorted(entry.shared, key=lambda each: each.nbytes == 0):
+    for each in sorted(variables, key=lambda each: each.nbytes == 0):
         end = -(-end // each.align) * each.align
         found[each.name] = end
         end += each.nbytes

@@ -12,6 +12,7 @@ from tuner.tensor_map import MappedTensor
 GLOBAL = 0x7F00_0000_0000  # where buffers begin, as generic addresses
 SHARED_WINDOW = 0x7E00_0000_0000  # generic address of shared address 0
 PARAMETERS = 0x7D00_0000_0000
+LOCAL_WINDOW = 0x7C00_0000_0000
 SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
 RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
 _GUARD, _ALIGNMENT = 512, 256  # bytes
@@ -85,10 +86,13 @@ class Global:
 
 
 class Shared:
-    """The shared memory of blocks that run side by side: address → offset depends on the lane's block."""
+    """The shared memory of blocks that run side by side: address → offset depends on the lane's block.
+
+    Where a block is one lane, it is the lane's `.local` memory.
+    """
 
     def __init__(self, nbytes: int, blocks: int, cluster: int, lanes_of_block: int) -> None:
-        self.nbytes = nbytes
+        self.nbytes, self._name = nbytes, "shared" if lanes_of_block > 1 else "local"
         self.stride = -(-max(nbytes, 16) // 1024) * 1024 + 1024
         self.data = np.empty(self.stride * blocks, np.uint8)
         self.views = _views(self.data)
@@ -116,9 +120,9 @@ class Shared:
         inside = (own >= SHARED_BASE) & (own + nbytes <= SHARED_BASE + self.nbytes)
         if not inside.all():
             at = int(np.broadcast_to(own, inside.shape)[~inside][0]) - SHARED_BASE
-            raise FaultError(f"{nbytes} bytes at offset {at} of shared memory ({self.nbytes} bytes)")
+            raise FaultError(f"{nbytes} bytes at offset {at} of {self._name} memory ({self.nbytes} bytes)")
         if (own & (nbytes - 1)).any():
-            raise FaultError(f"{nbytes} bytes at a shared address that is no multiple of {nbytes}")
+            raise FaultError(f"{nbytes} bytes at a {self._name} address that is no multiple of {nbytes}")
         found: Array = bases + own
         return found
 

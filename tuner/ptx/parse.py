@@ -59,7 +59,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A parameter or a shared symbol; `nbytes` is 0 for what the launch sizes."""
+    """A parameter, or a symbol of shared or local memory; `nbytes` is 0 for what the launch sizes."""
 
     name: str
     nbytes: int
@@ -73,6 +73,7 @@ class Entry:
     name: str
     parameters: tuple[Variable, ...]
     shared: tuple[Variable, ...]
+    local: tuple[Variable, ...]
     code: tuple[Instruction, ...]
     labels: Mapping[str, int]
     registers: Mapping[str, str]
@@ -102,6 +103,7 @@ def _entry(text: str, head: re.Match[str], shared: tuple[Variable, ...]) -> Entr
         name=head[1],
         parameters=tuple(_variables(head[2].replace(",", ";") + ";", "param")),
         shared=shared + own,
+        local=tuple(_variables(body.text, "local")),
         code=tuple(body.code),
         labels=body.labels,
         registers=body.registers,

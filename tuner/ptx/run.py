@@ -13,6 +13,7 @@ from tuner.ptx.launch import Shape, Value, launch
 from tuner.ptx.memory import FaultError, Global
 from tuner.ptx.parse import Entry
 from tuner.ptx.values import Array
+from tuner.ptx.wave import Order
 from tuner.tensor_map import MappedTensor
 
 
@@ -31,6 +32,8 @@ def run(
     problem: Any,
     config: Any,
     arrays: Mapping[str, Any],
+    *,
+    order: Order = "together",
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
@@ -45,7 +48,7 @@ def run(
         values = device.values(parameters(operator, problem, plan, each), given)
         shape = Shape(each.grid, each.threads, each.smem_bytes, each.cluster)
         try:
-            executed += launch(entries[each.entry], shape, device.memory, values)
+            executed += launch(entries[each.entry], shape, device.memory, values, order=order)
         except FaultError as error:
             fault = str(error)
             break

@@ -1,6 +1,7 @@
 """Boxes of a tensor as TMA copies them: which element goes where in shared memory, and what lies outside."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,8 +53,20 @@ class Box:
         memory.views[size][memory.locate(self.addresses, size, write=True) // size] = found[self.inside]
 
 
+@lru_cache
+def _check(tensor: MappedTensor) -> None:
+    """What cuTensorMapEncodeTiled refuses."""
+    inner = tensor.box[-1] * tensor.dtype.itemsize
+    apart = (tensor.address, *tensor.strides[:-1])
+    if any(each % 16 or each < 0 for each in apart) or tensor.strides[-1] != tensor.dtype.itemsize:
+        raise FaultError(f"no tensor map of {tensor.name}: address or strides {tensor.strides} are no multiples of 16")
+    if inner % 16 or (tensor.swizzle and inner > tensor.swizzle) or not all(1 <= n <= 256 for n in tensor.box):
+        raise FaultError(f"no tensor map of {tensor.name} with box {tensor.box} and a swizzle of {tensor.swizzle}")
+
+
 def box_of(tensor: MappedTensor, innermost_first: tuple[int, ...]) -> Box:
     """The box at these coordinates, which may lie outside of the tensor in part, or whole."""
+    _check(tensor)
     at = innermost_first[::-1]
     if len(at) != len(tensor.shape):
         raise FaultError(f"{len(at)} coordinates of {tensor.name}, which has {len(tensor.shape)} dims")

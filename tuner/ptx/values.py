@@ -12,15 +12,23 @@ from tuner.ptx.parse import BYTES, Entry
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_] | None  # lanes that execute; None is all
 
-_KINDS = {"b": "u", "u": "u", "s": "i", "f": "f"}
-DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(f"{_KINDS[name[0]]}{size}") for name, size in BYTES.items() if name[1:].isdigit() and size <= 8
-}
-DTYPES |= {"pred": np.dtype(bool), "bf16": np.dtype("u2"), "f16x2": np.dtype("u4"), "bf16x2": np.dtype("u4")}
-
 
 class UnsupportedError(Exception):
     """An instruction that the machine does not know."""
+
+
+class _Types(dict[str, np.dtype[Any]]):
+    """What NumPy computes with, by PTX's name: what is missing here is missing there."""
+
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        raise UnsupportedError(f"values of type .{name}")
+
+
+_KINDS = {"b": "u", "u": "u", "s": "i", "f": "f"}
+DTYPES = _Types(
+    {name: np.dtype(f"{_KINDS[name[0]]}{size}") for name, size in BYTES.items() if name[1:].isdigit() and size <= 8}
+)
+DTYPES["pred"] = np.dtype(bool)
 
 
 class Registers:

@@ -3,12 +3,17 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from tuner.ptx.memory import FaultError, Global, Parameters, Shared
 from tuner.ptx.values import Array, Mask, Registers
+
+# Who executes next. All warps that stand at the lowest instruction; or one warp until it waits: the first that can run,
+# or the last, and then the newest copy lands first. What no barrier orders comes in another order each time.
+Order = Literal["together", "first", "last"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 RUNS, LEFT, MEETS, BARRIER, PHASE, CLUSTER = range(6)  # a lane's state; what it waits for
 _WHY = {
@@ -32,6 +37,7 @@ class Wave:
     registers: Registers
     memory: Global
     shared: Shared
+    local: Shared
     parameters: Parameters
     pc: Array = field(init=False)
     state: Array = field(init=False)
@@ -39,7 +45,8 @@ class Wave:
     key: Array = field(init=False)  # of what a lane waits for
     late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that nobody can wait for but by a phase
     extra: dict[str, Any] = field(default_factory=dict)  # what one family of instructions remembers, by its name
-    alone: bool = False  # nobody else can run
+    order: Order = "together"
+    alone: bool = False  # nobody else is to run
 
     def __post_init__(self) -> None:
         self.lanes = self.blocks * self.lanes_of_block
@@ -47,6 +54,7 @@ class Wave:
         self.state = np.zeros(self.lanes, np.int8)
         self.slept = np.zeros(self.lanes, bool)
         self.key = np.zeros(self.lanes, np.int64)
+        self.warp_of = np.arange(self.lanes) // WARP
         self.block_of = np.arange(self.lanes) // self.lanes_of_block
         self._whole: tuple[Mask, int] = None, 0  # the lanes that were last found complete, in groups of how many
         self._wakes = 0
@@ -58,15 +66,23 @@ class Wave:
         self.late.clear()
         self.extra.clear()
         self.shared.clear()
+        self.local.clear()
 
     def next(self) -> tuple[int, Mask] | None:
-        """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left."""
+        """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left.
+
+        Where warps run one by one, that of the first or last warp that can run.
+        """
         while True:
             awake = (self.state == RUNS) & ~self.slept
             if awake.any():
+                one_by_one = self.order != "together"
+                if one_by_one:
+                    awake &= self.warp_of == self.warp_of[awake][0 if self.order == "first" else -1]
                 lowest = int(np.where(awake, self.pc, np.iinfo(np.int64).max).min())
                 mask = awake & (self.pc == lowest)
-                self.alone = int(mask.sum()) == int((self.state == RUNS).sum())
+                others = awake if one_by_one else self.state == RUNS
+                self.alone = int(mask.sum()) == int(others.sum())
                 return lowest, None if mask.all() else mask
             if not self._progress():
                 return None
@@ -74,7 +90,7 @@ class Wave:
     def _progress(self) -> bool:
         """Nobody runs: copies land, one at a time, then those wake that gave way to others."""
         if self.late:
-            self.late.popleft()()
+            (self.late.pop if self.order == "last" else self.late.popleft)()()
         elif self.slept.any():
             self.slept[...] = False
             self._wakes += 1

@@ -1,0 +1,75 @@
+"""Execute the PTX of every implementation's default on the CPU, and judge it against float64.
+
+    python benchmarks/ptx.py [--arch sm_80 sm_90a] [--operator kda …] [--cases 4] [--configs 3]
+
+Prints a table in Markdown. `--configs` adds as many configs of each space, drawn at random; `--cases 0` runs every edge
+case, which takes minutes for some naive kernels. Nothing is timed but the machine itself.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tuner import operators
+from tuner.arch import ARCHES, Arch
+from tuner.check import Job
+from tuner.check_ptx import compiled, executed
+from tuner.operator import Implementation, Operator, to_fields
+from tuner.result import Failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", nargs="+", default=["sm_80", "sm_90a"], choices=ARCHES)
+    parser.add_argument("--operator", nargs="+", default=list(operators.names()))
+    parser.add_argument("--cases", type=int, default=4, help="edge cases of each; 0: all")
+    parser.add_argument("--configs", type=int, default=0, help="random configs of each, besides the default")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    print("| operator | implementation | arch | configs | cases | instructions of warps | seconds | result |")
+    print("|---|---|---|---|---|---|---|---|")
+    rng = random.Random(given.seed)
+    for arch in given.arch:
+        for name in given.operator:
+            for implementation in operators.implementations(name):
+                jobs = list(jobs_of(operators.load(name), implementation, ARCHES[arch], given.configs, rng))
+                if jobs:
+                    print(row(jobs, ARCHES[arch], given.cases or None), flush=True)
+
+
+def jobs_of(
+    operator: Operator, implementation: Implementation, arch: Arch, configs: int, rng: random.Random
+) -> Iterator[Job]:
+    """The default config, then random ones; none where the implementation refuses the problem."""
+    problem = implementation.example or operator.problem()
+    if implementation.refusal(problem, arch):
+        return
+    default = implementation.default(problem, arch)
+    job = Job(operator.name, implementation.name, to_fields(problem), to_fields(default))
+    yield job
+    space = implementation.space(problem, arch)
+    for _ in range(configs):
+        yield replace(job, config=to_fields(space[rng.randrange(len(space))]))
+
+
+def row(jobs: list[Job], arch: Arch, most: int | None) -> str:
+    started, instructions, cases, wrong = time.perf_counter(), 0, 0, ""
+    for job in jobs:
+        entries = compiled(job, arch)
+        if isinstance(entries, Failed):
+            wrong = wrong or f"{job.config}: {entries.reason}"
+            continue
+        for case in executed(job, entries, most):
+            instructions, cases = instructions + case.instructions, cases + 1
+            if not case.ok:
+                reasons = case.finding or "; ".join(error.reason for error in case.errors if not error.ok)
+                wrong = wrong or f"WRONG {job.config} on {case.case}: {reasons}"
+    seconds = time.perf_counter() - started
+    name = f"| {jobs[0].operator} | {jobs[0].implementation} | {arch.name} | {len(jobs)} | {cases} "
+    return f"{name}| {instructions:,} | {seconds:.1f} | {wrong or 'right'} |"
+
+
+if __name__ == "__main__":
+    main()
