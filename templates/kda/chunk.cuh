@@ -32,7 +32,8 @@ __device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) 
 // Four neighbours of a row, as they lie in memory.
 template <class T>
 struct Quad {
-  uint2 bits;
+  using Bits = uint2;
+  Bits bits;
   __device__ __forceinline__ void unpack(float (&x)[4]) const {
     x[0] = unpack_lo<T>(bits.x), x[1] = unpack_hi<T>(bits.x);
     x[2] = unpack_lo<T>(bits.y), x[3] = unpack_hi<T>(bits.y);
@@ -40,7 +41,8 @@ struct Quad {
 };
 template <>
 struct Quad<float> {
-  float4 all;
+  using Bits = float4;
+  Bits all;
   __device__ __forceinline__ void unpack(float (&x)[4]) const {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
   }
@@ -48,6 +50,12 @@ struct Quad<float> {
 template <class T>
 __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
   return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
+}
+// The same for what nobody reads again: in the caches it gives way to all else.
+template <class T>
+__device__ __forceinline__ Quad<T> load_quad_once(T const* p, bool there) {
+  using Bits = typename Quad<T>::Bits;
+  return there ? Quad<T>{__ldcs(reinterpret_cast<Bits const*>(p))} : Quad<T>{};
 }
 
 // The rows of a chunk in global memory, of which the first `tokens` exist.

@@ -1,5 +1,7 @@
 """What fused does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from typing import Any
+
 from tuner.arch import GPU
 from tuner.operator import Work
 
@@ -43,6 +45,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     return (launch,)
 
 
-def prepared_in_turn(K: int, config: Config, operands: Operands) -> float:
+def prepared_in_turn(K: int, config: Any, operands: Operands) -> float:
     """What a step waits for beside its own products where groups of producers make chunks more slowly."""
     return prep_step(config) / config.producers - step_mma(K, config, operands)

@@ -3,17 +3,17 @@
 #include "cp_async.cuh"
 #include "thread.cuh"
 
-// A block takes 2 kColumns columns of the state of one head through all segments; thread t owns channel t % K of half
-// of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose loads never
-// wait for the state.
-template <int K, int V, int kColumns, int kStages>
+// A block takes kParts times kColumns columns of the state of one head through all segments; thread t owns channel t % K
+// of a part of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose
+// loads never wait for the state.
+template <int K, int V, int kColumns, int kStages, int kParts = 2>
 struct Merge {
-  static constexpr int kThreads = 2 * K;
+  static constexpr int kThreads = kParts * K;
   static constexpr int kRows = 16;                           // of a map, a tile
   static constexpr int kTiles = K / kRows;                   // a map
   static constexpr int kTileBytes = 4 * kRows * K;
   static constexpr int kVectors = kColumns / 4;
-  static constexpr int kStateBytes = 4 * K * 2 * kColumns;   // [2, kVectors, K, 4]
+  static constexpr int kStateBytes = 4 * K * kParts * kColumns;  // [kParts, kVectors, K, 4]
   static constexpr int kStates = kStages * kTileBytes;       // where two states begin: the one read, the one written
   static constexpr int kBytes = kStates + 2 * kStateBytes;
   static_assert(kColumns % 4 == 0, "rows of the state are read 16 bytes at a time");
@@ -24,7 +24,7 @@ struct Merge {
   int segments;         // that have a map
 
   static __device__ __forceinline__ int channel() { return threadIdx.x % K; }
-  static __device__ __forceinline__ int half() { return threadIdx.x / K; }
+  static __device__ __forceinline__ int part() { return threadIdx.x / K; }
 
   // Starts copying tile `tile` of all maps, which lie behind each other.
   __device__ __forceinline__ void issue(int tile) const {
@@ -35,13 +35,13 @@ struct Merge {
     cp_async_commit();
   }
 
-  // Half of a state's columns in shared memory: a row of [kVectors, K].
+  // A part of a state's columns in shared memory: a row of [kVectors, K].
   __device__ __forceinline__ float4* s_state(int segment) const {
-    return reinterpret_cast<float4*>(smem + kStates + segment % 2 * kStateBytes) + half() * kVectors * K;
+    return reinterpret_cast<float4*>(smem + kStates + segment % 2 * kStateBytes) + part() * kVectors * K;
   }
   // This thread's part of a state in global memory.
   __device__ __forceinline__ float4* g_state(int segment) const {
-    return reinterpret_cast<float4*>(g_states + (int64_t(segment) * K + channel()) * V + half() * kColumns);
+    return reinterpret_cast<float4*>(g_states + (int64_t(segment) * K + channel()) * V + part() * kColumns);
   }
   using Row = float4[kVectors];
   __device__ __forceinline__ void fetch(Row& r, int segment) const {
@@ -72,8 +72,10 @@ struct Merge {
     }
   }
 
-  __device__ __forceinline__ void run() const {
-    Row r;
+  // `r`, and s_state(segments) once the block has met: what follows the last segment. kStored: what follows each, in
+  // place of its B.
+  template <bool kStored>
+  __device__ __forceinline__ void run(Row& r) const {
     fetch(r, 0);
     share(0, r);
     for (int tile = 0; tile < kStages - 1; ++tile) issue(tile);
@@ -89,7 +91,11 @@ struct Merge {
         multiply(r, segment, tile);
       }
       share(segment + 1, r);
-      store(segment + 1, r);
+      if constexpr (kStored) store(segment + 1, r);
     }
+  }
+  __device__ __forceinline__ void run() const {
+    Row r;
+    run<true>(r);
   }
 };

@@ -5,10 +5,10 @@
 // Exponents are in base 2 and count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them
 // below 116. Without kOuts only the state is wanted: queries are not read, and the image has none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
-          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true>
-struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts> {
+          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false>
+struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
-  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts>;
+  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce>;
   using Tiles::floats, Tiles::image, Tiles::kElement, Tiles::kInImage, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps;
   using Tiles::lane, Tiles::smem, Tiles::thread, Tiles::warp;
   using Rows::chunk, Rows::first, Rows::group, Rows::k_scale, Rows::kOutputs, Rows::kQuads, Rows::kTokens;

@@ -5,7 +5,9 @@
 #include "kda/triangle.cuh"
 
 // A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Queries are read for kOuts.
-template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, class Operands, bool kOuts>
+// kOnce: no other block reads the rows, and others come back for what they would displace in L2.
+template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, class Operands, bool kOuts,
+          bool kOnce>
 struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
   using Chunk = ::Chunk<T, Gate, Beta>;
@@ -48,14 +50,22 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       bool const there = kWhole || first() + i < from.tokens;
-      if constexpr (kOutputs) r.q[i] = load_quad(q, there);
-      r.k[i] = load_quad(k, there);
-      r.g[i] = load_quad(g, there);
+      if constexpr (kOutputs) r.q[i] = load_row(q, there);
+      r.k[i] = load_row(k, there);
+      r.g[i] = load_row(g, there);
       q += from.q_stride;
       k += from.k_stride;
       g += from.g_stride;
     }
     if (thread < C && (kWhole || int(thread) < from.tokens)) r.beta = from.beta[thread * from.beta_stride];
+  }
+
+  template <class Element>
+  static __device__ __forceinline__ Quad<Element> load_row(Element const* p, bool there) {
+    if constexpr (kOnce)
+      return load_quad_once(p, there);
+    else
+      return load_quad(p, there);
   }
 
   // The factors of the rows of q and k: scale, and the inverse lengths. Where the threads of a row are neighbours in a

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
-from tuner.dtype import DType
+from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
 from tuner.operator import extent, static
 
@@ -13,14 +12,6 @@ DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 INDEX_DTYPES = (DType.INT64, DType.INT32)
 MAX_BLOCKS = 65535  # of a grid's second and third dims: heads and sequences
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk more
-
-
-class Precision(Enum):
-    """Of the operands of matrix products, whose sums are fp32."""
-
-    DTYPE = "dtype"  # as the tensors have it: bf16 for 16-bit ones, fp32 for fp32 ones
-    TF32 = "tf32"
-    FP32 = "fp32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ template <class T, int C, class Prep, class Step, int kCarriers, int kStages, in
 struct Relay {
   using Chunk = typename Prep::Chunk;
   using State = typename Step::State;
+  using Tokens = typename Step::Tokens;
   static constexpr int kCarryThreads = kCarriers * 32;
   static constexpr int kPrepThreads = Prep::kThreads;
   static constexpr int kThreads = kCarryThreads + kProducers * kPrepThreads;
@@ -38,7 +39,7 @@ struct Relay {
   __device__ __forceinline__ void produce(Chunk const& run, T const* g_v, int64_t v_stride, float scale,
                                           Gate const& gate) const {
     uint32_t const producer = threadIdx.x - kCarryThreads, group = producer / kPrepThreads;
-    int const nt = chunks(), barrier = 1 + 2 * kStages + group;
+    int const barrier = 1 + 2 * kStages + group;
     auto const sync = [barrier] {
       if constexpr (kOneWarp)
         __syncwarp();
@@ -51,10 +52,11 @@ struct Relay {
     prep.load(r, next);
     T const* g_values = g_v + group * C * v_stride;
     int stage = group;
+    bool filled = false;  // every stage of this group, at least once
 #pragma unroll 1
-    for (int chunk = group; chunk < nt; chunk += kProducers) {
+    while (next.tokens > 0) {
       forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
-      if (chunk >= kStages) named_barrier_sync(empty(stage), kHandover);
+      if (filled) named_barrier_sync(empty(stage), kHandover);
       prep.image = smem + stage * Step::kStageBytes;
       prep.chunk = next;
       if (Prep::kOutputs || g_v)
@@ -65,23 +67,32 @@ struct Relay {
       prep.prepare(r, &next, sync);
       cp_async_wait<0>();
       named_barrier_arrive(full(stage), kHandover);
-      stage = stage + kProducers < kStages ? stage + kProducers : int(group);
+      stage += kProducers;
+      if (stage >= kStages) stage = group, filled = true;
     }
   }
 
   // Takes a warp's columns, from `first` of the block's on, through all chunks. `values`: whether they have some in v.
   // `g_o`: the run's first token at the warp's first column.
   __device__ __forceinline__ void carry(State& r_s, int first, bool values, T* g_o, int64_t o_stride) const {
+    carry_to(r_s, first, values, [&](Tokens const& r_o, int left) {
+      Step::store(g_o, o_stride, r_o, left, lane());
+      g_o += C * o_stride;
+    });
+  }
+  // The same, with `store(r_o, left)` for the outputs of each chunk, of which `left` tokens exist.
+  template <class Store>
+  __device__ __forceinline__ void carry_to(State& r_s, int first, bool values, Store store) const {
     int const nt = chunks();
     int stage = 0;
 #pragma unroll 1
     for (int chunk = 0; chunk < nt; ++chunk) {
-      typename Step::Tokens r_x, r_o;
+      Tokens r_x, r_o;
       typename Step::Operand r_a;
       unsigned char const* s_stage = smem + stage * Step::kStageBytes;
       named_barrier_sync(full(stage), kHandover);
       typename Step::Ahead ahead;
-      if (Prep::kOutputs || values) {
+      if (values) {
         Step::load_ahead(ahead, s_stage, shared_address(s_stage), first, lane());
         Step::unpack_values(r_x, ahead);
       } else {
@@ -92,10 +103,19 @@ struct Relay {
       Step::update(r_s, r_a, s_stage, shared_address(s_stage), lane());
       if constexpr (Prep::kOutputs) Step::within(r_o, r_a, s_stage, lane());
       if (chunk + kStages < nt) named_barrier_arrive(empty(stage), kHandover);
-      if constexpr (Prep::kOutputs) {
-        Step::store(g_o, o_stride, r_o, tokens - chunk * C, lane());
-        g_o += C * o_stride;
-      }
+      if constexpr (Prep::kOutputs) store(r_o, tokens - chunk * C);
+      stage = stage == kStages - 1 ? 0 : stage + 1;
+    }
+  }
+
+  // What a warp does that carries nothing, beside others that do.
+  __device__ __forceinline__ void look_on() const {
+    int const nt = chunks();
+    int stage = 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < nt; ++chunk) {
+      named_barrier_sync(full(stage), kHandover);
+      if (chunk + kStages < nt) named_barrier_arrive(empty(stage), kHandover);
       stage = stage == kStages - 1 ? 0 : stage + 1;
     }
   }

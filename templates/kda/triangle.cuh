@@ -51,39 +51,46 @@ struct Triangle {
     return row * C + (column ^ 4 * turn);
   }
 
-  // M and, with kOutputs, P, a block of 16 × 16 of one of them a warp. `diagonal`: whether the blocks on the diagonal
-  // are wanted.
+  // M and, with kOutputs, P, a block of 16 × 16 of one of them a warp; a single warp reads k^ once for both.
+  // `diagonal`: whether the blocks on the diagonal are wanted.
   template <bool kOutputs>
   __device__ __forceinline__ void scores(bool diagonal) const {
-    constexpr int kEach = kOutputs ? 2 : 1, kTasks = kEach * Image::kBlocks;
+    constexpr int kEach = kOutputs ? 2 : 1, kBoth = kWarps == 1 ? kEach : 1, kTasks = kEach / kBoth * Image::kBlocks;
 #pragma unroll
     for (int pass = 0; pass < ceil_div(kTasks, kWarps); ++pass) {
       int const task = warp() + pass * kWarps;
       if (task >= kTasks) break;
-      int const block = task / kEach, i = block > 0, j = block > 1;
+      int const block = task / (kEach / kBoth), i = block > 0, j = block > 1;
+      bool const queries_alone = task % (kEach / kBoth);
       if (i == j && !diagonal) continue;
-      float r[2][4];
-      multiply_keys(r, shared_address(task % kEach ? queries() : keys()), i, j);
-      if (task % kEach)
-        store_scores(r, i, j);
+      float r[kBoth][2][4];
+      multiply_keys(r, queries_alone, i, j);
+      if (queries_alone)
+        store_scores(r[0], i, j);
       else
-        store_triangle(r, i, j);
+        store_triangle(r[0], i, j);
+      if constexpr (kBoth == 2) store_scores(r[1], i, j);
     }
   }
-  // Two sums, of every other step, so that products wait half as long for each other.
-  __device__ __forceinline__ void multiply_keys(float (&r)[2][4], uint32_t s_rows, int i, int j) const {
-    uint32_t const a = s_rows + rows(i) + rows_by_lane<Rows>(lane());
+  // Rows of keys, of queries alone, or of both, times k^. Two sums, of every other step, so that products wait half as
+  // long for each other.
+  template <int kBoth>
+  __device__ __forceinline__ void multiply_keys(float (&r)[kBoth][2][4], bool queries_alone, int i, int j) const {
+    uint32_t const at = rows(i) + rows_by_lane<Rows>(lane());
+    uint32_t const a[2] = {shared_address(queries_alone ? queries() : keys()) + at, shared_address(queries()) + at};
     uint32_t const s_keys = shared_address(i == j ? inverse_keys() + rows(i) : smem + kSubRest);
     uint32_t const b = s_keys + Operands::template columns_by_lane<Rows>(lane());
-    float r_sums[2][1][2][4] = {};
+    float r_sums[2][kBoth][2][4] = {};
 #pragma unroll
     for (int step = 0; step < K / Operands::kStep; ++step) {
-      typename Operands::A r_a[1];
-      Operands::load(r_a[0], Rows::advance(a, 2 * step));
+      typename Operands::A r_a[kBoth];
+#pragma unroll
+      for (int m = 0; m < kBoth; ++m) Operands::load(r_a[m], Rows::advance(a[m], 2 * step));
       multiply_rows<Rows, Operands>(r_sums[step % 2], r_a, Rows::advance(b, 2 * step));
     }
 #pragma unroll
-    for (int e = 0; e < 8; ++e) r[e / 4][e % 4] = r_sums[0][0][e / 4][e % 4] + r_sums[1][0][e / 4][e % 4];
+    for (int e = 0; e < 8 * kBoth; ++e)
+      r[e / 8][e / 4 % 2][e % 4] = r_sums[0][e / 8][e / 4 % 2][e % 4] + r_sums[1][e / 8][e / 4 % 2][e % 4];
   }
   // A block of P: zeros above the diagonal.
   __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.dtype import DType
+from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
 from tuner.operator import extent, static
 
-from ..kda.problem import DIMS, DTYPES, INDEX_DTYPES, MAX_BLOCKS, MAX_SEQ, Precision
+from ..kda.problem import DIMS, DTYPES, INDEX_DTYPES, MAX_BLOCKS, MAX_SEQ
 from ..kda.problem import Problem as Forward
 
 
