@@ -17,9 +17,9 @@ ROUND_TRIPS = 6  # of a block, one after the other: its ticket, its tile, a rele
 # An element's instructions, conversions and the key floor among the ALU's.
 _WEIGHT_FMA, _WEIGHT_MUFU, _WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
 _STATE_FMA, _STATE_ALU = 3, 1  # n, σ v, s
-_FORWARD_FMA, _FORWARD_MUFU, _FORWARD_ALU = 5, 1, 3  # n, 1 / n, gain, error, m, dq
-_BACK_FMA, _BACK_ALU = 8, 2  # q do, the gradients of s and n and, with β, of those before
-_OUT_FMA, _OUT_ALU = 5, 4  # dx, dk, dv
+_FORWARD_FMA, _FORWARD_MUFU, _FORWARD_ALU = 9, 1, 4  # n, 1 / n, error, how far it moves m, q do / n, dq
+_BACK_FMA = 4  # the gradients of s and n with a token and before it
+_OUT_FMA, _OUT_ALU = 4, 5  # dx, dk, dv
 
 
 def row_tiles(problem: Problem, config: Config) -> int:
@@ -97,16 +97,16 @@ def _scan(problem: Problem, config: Config) -> Work:
 
 def _gradients(problem: Problem, config: Config) -> Work:
     ctas, lanes, in_shared = blocks(problem, config), problem.elements / WARP, bool(staged(problem, config))
-    weights, betas = 1 if config.keep_weights else TENSORS, problem.decay != "scalar"
-    read_back = 2 + 3 + 2 + weights + config.keep_weights  # v, do, q, and k: also where only its floor is asked for
+    weights, betas = 1 if config.keep_weights else 3, problem.decay != "scalar"
+    read_back = 2 + 1 + 1 + max(weights, 2)  # v, do, q, and k: also where only its floor is asked for
     addresses = (TENSORS + 3) * 4 / config.width
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
         mma=0,
         fma=lanes * (weights * _WEIGHT_FMA + _STATE_FMA + _FORWARD_FMA + 2 * _BACK_FMA + _OUT_FMA + betas),
-        mufu=lanes * (weights * _WEIGHT_MUFU + _FORWARD_MUFU + betas),
-        alu=lanes * (weights * _WEIGHT_ALU + _STATE_ALU + _FORWARD_ALU + 2 * _BACK_ALU + _OUT_ALU + addresses),
+        mufu=lanes * (weights * _WEIGHT_MUFU + _FORWARD_MUFU),
+        alu=lanes * (weights * _WEIGHT_ALU + _STATE_ALU + _FORWARD_ALU + _OUT_ALU + addresses),
         smem_wavefronts=ctas * _group_wavefronts(config, 2)
         + in_shared * tensor_bytes(problem, TENSORS + read_back) / 128,
         l2_bytes=tensor_bytes(problem, 7)

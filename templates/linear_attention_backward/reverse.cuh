@@ -30,35 +30,31 @@ __device__ __forceinline__ State<1> find(Carry const& carry, float m) {
   return {{float(carry.s)}, {float(carry.n + carry.s * m)}};
 }
 
-// What one token gets, and what it passes to the one before it.
-template <int FLOOR, int V>
+// One token: the gradients of s and n with it, and of its weight; those of the state behind it become those before it.
+template <int V>
 struct Step {
-  float dk[V], dv[V], dn[V];  // dn: of n after this token
+  float s[V], n[V], weight[V];
 
-  template <class Vec>
-  __device__ __forceinline__ Step(Gradient<V>& state, float const (&beta)[V], float const (&weight)[V],
-                                  float const (&error)[V], float const (&inverse)[V], Vec const& q, Vec const& k,
-                                  Vec const& d_o) {
+  template <class Trace>
+  __device__ __forceinline__ Step(Gradient<V>& state, Trace const& trace, int i, float const (&beta)[V]) {
 #pragma unroll
     for (int c = 0; c < V; ++c) {
-      float const s = fmaf(to_float(q.at[c]) * to_float(d_o.at[c]), inverse[c], state.s[c]), moved = s * error[c];
-      float const d_weight = fmaf(moved, fmaf(-weight[c], inverse[c], 1), state.n[c]);
-      dk[c] = to_float(k.at[c]) < -FLOOR ? 0 : fmaf(-weight[c], weight[c], weight[c]) * d_weight;
-      dv[c] = weight[c] * s;
-      dn[c] = fmaf(-weight[c] * inverse[c], moved, state.n[c]);
-      state.s[c] = beta[c] * s;
-      state.n[c] = beta[c] * dn[c];
+      s[c] = state.s[c] + trace.given[i][c];
+      n[c] = fmaf(-s[c], trace.moved[i][c], state.n[c]);
+      weight[c] = fmaf(s[c], trace.left[i][c], state.n[c]);
+      state.s[c] = beta[c] * s[c];
+      state.n[c] = beta[c] * n[c];
     }
   }
 };
 
 // A thread's part of the way back. FLOOR: of the keys; LAST: the problem has gradients of final states.
-template <class Tile, int FLOOR, class Weights, bool kVarlen, bool LAST>
+template <class Tile, class Trace, int FLOOR, class Weights, bool kVarlen, bool LAST>
 struct Reverse {
   static constexpr int V = Tile::V;
   using T = typename Tile::T;
   using Vec = typename Tile::Vec;
-  Trace<Tile> const& trace;
+  Trace const& trace;
   Weights& weights;
   Tensors<Tile>& x;
   float const (&beta)[V];
@@ -71,43 +67,40 @@ struct Reverse {
   // them, so that nothing does. `m`: the mean behind them.
   __device__ __forceinline__ Summary<V> summarize(float const (&m)[V]) const {
     Summary<V> found = {{}, false};
-    walk(found, m, [](int, Step<FLOOR, V> const&) {}, [](Span const&, Gradient<V> const&) {});
+    walk(found, m, [](int, Step<V> const&) {}, [](Span const&, Gradient<V> const&) {});
     return found;
   }
 
   // Writes dk, dv and the gradients of initial states, and adds to that of β. `after`: the gradients behind the thread's
   // tokens; `n`: before them.
-  template <bool BETA>
   __device__ __forceinline__ void apply(Gradient<V> const& after, float const (&m)[V], float const (&n)[V],
                                         Column<T> const& dk, Column<T> const& dv, float (&d_beta)[V]) const {
     Summary<V> found = {after, false};
-    float later[V] = {};  // dn of the token behind, which is β's gradient for each of n before it
+    float later[V] = {};  // the gradient of n with the token behind: β's is the sum of its products with n before it
     walk(
         found, m,
-        [&](int i, Step<FLOOR, V> const& step) {
-          store_once(dk.token(at.first + i), to_vector(step.dk));
-          store_once(dv.token(at.first + i), to_vector(step.dv));
-          if constexpr (BETA) {
+        [&](int i, Step<V> const& step) {
+          if constexpr (!Weights::kKept) weights.compute(i, x.k);
+          store_once(dk.token(at.first + i), key_gradient(weights.of(i), step.weight, x.k.get(i)));
+          store_once(dv.token(at.first + i), value_gradient(weights.of(i), step.s));
+          if constexpr (Trace::kBeta) {
+            add(d_beta, trace.n[i], later);
 #pragma unroll
-            for (int c = 0; c < V; ++c) {
-              d_beta[c] = fmaf(rcp_approx(trace.inverse[i][c]), later[c], d_beta[c]);
-              later[c] = step.dn[c];
-            }
+            for (int c = 0; c < V; ++c) later[c] = step.n[c];
           }
         },
         [&](Span const& span, Gradient<V> gradient) {
           State<V> first;
           initial.begin(first, span.index, at.channel);
+          add(d_beta, first.n, later);
 #pragma unroll
           for (int c = 0; c < V; ++c) {
-            d_beta[c] = fmaf(first.n[c], later[c], d_beta[c]);
             later[c] = 0;
             gradient.n[c] = fmaf(-gradient.s[c], mean(first.s[c], first.n[c]), gradient.n[c]);
           }
           if (gradients.final) gradients.end(gradient, span.index, at.channel);
         });
-#pragma unroll
-    for (int c = 0; c < V; ++c) d_beta[c] = fmaf(n[c], later[c], d_beta[c]);
+    add(d_beta, n, later);
   }
 
  private:
@@ -123,14 +116,12 @@ struct Reverse {
         found.cut = true;
         if (LAST && end == at.end) follow_mean(found.sum, m);
       }
-      if constexpr (kVarlen || !Weights::kKept) forget_all(x.q, x.k, x.v, x.d_o);
+      if constexpr (kVarlen || !Weights::kKept) forget_all(x.k, x.v);
 #pragma unroll
       for (int i = Tile::L - 1; i >= 0; --i) {
         if (i < begin || i >= end) continue;
-        if constexpr (!Weights::kKept) weights.compute(i, x.k);
         if (kVarlen && LAST && ends && i == end - 1 && end != at.end) follow_mean_of(found.sum, i);
-        token(i, Step<FLOOR, V>(found.sum, beta, weights.of(i), trace.error[i], trace.inverse[i], x.q.get(i),
-                                x.k.get(i), x.d_o.get(i)));
+        token(i, Step<V>(found.sum, trace, i, beta));
       }
       if (at.first + begin == span.begin) {
         first(span, found.sum);
@@ -140,19 +131,32 @@ struct Reverse {
     }
   }
 
-  // That after token i, which is its value less what is left of its error.
+  // The mean after token i is what is left from its value.
   __device__ __forceinline__ void follow_mean_of(Gradient<V>& gradient, int i) const {
     float m[V];
     auto const v = x.v.get(i);
 #pragma unroll
-    for (int c = 0; c < V; ++c)
-      m[c] = fmaf(-trace.error[i][c], fmaf(-weights.of(i)[c], trace.inverse[i][c], 1), to_float(v.at[c]));
+    for (int c = 0; c < V; ++c) m[c] = to_float(v.at[c]) - trace.left[i][c];
     follow_mean(gradient, m);
   }
-  __device__ __forceinline__ static Vec to_vector(float const (&r)[V]) {
-    Vec vector;
+  __device__ __forceinline__ static Vec key_gradient(float const (&weight)[V], float const (&d_weight)[V],
+                                                     Vec const& k) {
+    Vec dk;
 #pragma unroll
-    for (int c = 0; c < V; ++c) vector.at[c] = from_float<T>(r[c]);
-    return vector;
+    for (int c = 0; c < V; ++c) {
+      float const slope = fmaf(-weight[c], weight[c], weight[c]);
+      dk.at[c] = from_float<T>(to_float(k.at[c]) < -FLOOR ? 0 : slope * d_weight[c]);
+    }
+    return dk;
+  }
+  __device__ __forceinline__ static Vec value_gradient(float const (&weight)[V], float const (&s)[V]) {
+    Vec dv;
+#pragma unroll
+    for (int c = 0; c < V; ++c) dv.at[c] = from_float<T>(weight[c] * s[c]);
+    return dv;
+  }
+  __device__ __forceinline__ static void add(float (&d_beta)[V], float const (&n)[V], float const (&later)[V]) {
+#pragma unroll
+    for (int c = 0; c < V; ++c) d_beta[c] = fmaf(n[c], later[c], d_beta[c]);
   }
 };

@@ -3,6 +3,7 @@
 `c` is a config, or columns of many.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from .problem import Problem
 
 Config = Budgeted
 TENSORS = 4  # k, v, do, q
+CP_ASYNC = 4  # bytes: the least that it copies
+THREADS = 128  # of a block, by default
 TICKET = 16  # bytes of shared memory for the block's ticket
 MAX_ELEMENTS = 64  # a thread: its loops over them are unrolled, three times
 
@@ -37,7 +40,7 @@ def _sums(c: Any) -> Any:
 def staged(problem: Problem, c: Any) -> Any:
     """Whether tensors arrive in shared memory: where they fit the budget and are wide enough for cp.async."""
     fits = TENSORS * tile_bytes(problem.forward(), c) + _sums(c) <= c.smem_budget
-    return fits & (problem.dtype.itemsize * c.width >= 4)
+    return fits & (problem.dtype.itemsize * c.width >= CP_ASYNC)
 
 
 def smem_bytes(problem: Problem, c: Any) -> Any:
@@ -94,12 +97,15 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Vectors of 8 bytes, or less, and as many tokens as make 16 elements a thread, 8 with sequences to keep apart; a
-    tile of 128 threads, with the smallest budget that has room for its tensors, or for sums."""
+    """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 with sequences to keep apart,
+    and 8 where the tensors stay in registers. The smallest budget that has room for a tile, or for sums; σ(k) is
+    computed in each sweep; three blocks an SM where shared memory has room and no gradient of β takes the registers."""
     width = next(each for each in reversed(widths(problem.forward())) if each * problem.dtype.itemsize <= LOAD // 2)
-    tokens = max((8 if problem.varlen else 16) // width, 1)
+    elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if problem.varlen else 32
     BK = 64 if problem.channels >= 512 or problem.seq_len < LONG else 32
-    BT = tokens * 128 * width // BK
-    configs = [Config(BT, BK, 128, width, 1, not problem.varlen, budget) for budget in smem_budgets(arch)]
+    BT = elements * THREADS // BK
+    configs = [Config(BT, BK, THREADS, width, 1, False, budget) for budget in smem_budgets(arch)]
     fitting = [c for c in configs if smem_bytes(problem, c) <= c.smem_budget]
-    return next((c for c in fitting if staged(problem, c)), fitting[0])
+    found = next((c for c in fitting if staged(problem, c)), fitting[0])
+    room = 3 * (smem_bytes(problem, found) + arch.smem_reserved) <= arch.smem_per_sm
+    return replace(found, min_ctas=3) if room and problem.decay == "scalar" else found

@@ -1,14 +1,16 @@
-// The way forward through a thread's tokens, kept for the way back: how far each value was from the mean m = s / n of
-// those before it, and 1 / n.
+// The way forward through a thread's tokens, and what the way back needs of it.
 #pragma once
 #include "linear_attention/tile.cuh"
 
 // The mean of a state; that of nothing is 0.
 __device__ __forceinline__ float mean(float s, float n) { return n == 0 ? 0 : s * rcp_approx(n); }
 
-template <class Tile>
+// Of each token: q d_o / n, what o gives to the gradient of s; how far the value moved the mean, and how far the mean is
+// from it then; n, where BETA asks for it.
+template <class Tile, bool BETA>
 struct Trace {
-  float error[Tile::L][Tile::V], inverse[Tile::L][Tile::V];
+  static constexpr bool kBeta = BETA;
+  float given[Tile::L][Tile::V], moved[Tile::L][Tile::V], left[Tile::L][Tile::V], n[BETA ? Tile::L : 1][Tile::V];
 };
 
 // The state as the mean and the sum n of the weights.
@@ -25,6 +27,26 @@ struct Mean {
   }
 };
 
+// One token; returns its dq.
+template <class T, class Trace, int V, class Vec>
+__device__ __forceinline__ Vec advance(Trace& trace, int i, Mean<V>& state, float const (&beta)[V],
+                                       float const (&weight)[V], Vec const& q, Vec const& v, Vec const& d_o) {
+  Vec dq;
+#pragma unroll
+  for (int c = 0; c < V; ++c) {
+    state.n[c] = fmaf(beta[c], state.n[c], weight[c]);
+    float const inverse = rcp_approx(state.n[c]), upstream = to_float(d_o.at[c]);
+    float const error = to_float(v.at[c]) - state.m[c], moved = weight[c] * inverse * error;
+    state.m[c] += moved;
+    trace.given[i][c] = to_float(q.at[c]) * upstream * inverse;
+    trace.moved[i][c] = moved;
+    trace.left[i][c] = error - moved;
+    if constexpr (Trace::kBeta) trace.n[i][c] = state.n[c];
+    dq.at[c] = from_float<T>(upstream * state.m[c]);
+  }
+  return dq;
+}
+
 // The tensors of a thread's tokens, in registers or in shared memory.
 template <class Tile>
 struct Tensors {
@@ -36,8 +58,8 @@ struct Tensors {
 };
 
 // From the state before a thread's tokens to the one behind them, which it returns; dq on the way.
-template <class Tile, class Weights, bool kVarlen>
-__device__ __forceinline__ Mean<Tile::V> retrace(Trace<Tile>& trace, Column<typename Tile::T> const& dq,
+template <class Tile, class Trace, class Weights, bool kVarlen>
+__device__ __forceinline__ Mean<Tile::V> retrace(Trace& trace, Column<typename Tile::T> const& dq,
                                                  State<Tile::V> const& before, Weights& weights, Tensors<Tile>& x,
                                                  float const (&beta)[Tile::V], Place const& at,
                                                  Sequences<kVarlen> const& sequences, States const& states) {
@@ -51,25 +73,13 @@ __device__ __forceinline__ Mean<Tile::V> retrace(Trace<Tile>& trace, Column<type
       states.begin(first, span.index, at.channel);
       state = Mean<Tile::V>(first);
     }
-    if constexpr (kVarlen || !Weights::kKept) forget_all(x.k, x.v, x.d_o);
+    if constexpr (kVarlen || !Weights::kKept) forget_all(x.q, x.k, x.v, x.d_o);
     auto* to = dq.token(at.first);
 #pragma unroll
     for (int i = 0; i < Tile::L; ++i, to += dq.stride) {
       if (i < begin || i >= end) continue;
       if constexpr (!Weights::kKept) weights.compute(i, x.k);
-      auto const v = x.v.get(i), d_o = x.d_o.get(i);
-      typename Tile::Vec out;
-#pragma unroll
-      for (int c = 0; c < Tile::V; ++c) {
-        float const weight = weights.of(i)[c], error = to_float(v.at[c]) - state.m[c];
-        state.n[c] = fmaf(beta[c], state.n[c], weight);
-        float const inverse = rcp_approx(state.n[c]);
-        state.m[c] = fmaf(weight * inverse, error, state.m[c]);
-        trace.error[i][c] = error;
-        trace.inverse[i][c] = inverse;
-        out.at[c] = from_float<typename Tile::T>(to_float(d_o.at[c]) * state.m[c]);
-      }
-      store_once(to, out);
+      store_once(to, advance<typename Tile::T>(trace, i, state, beta, weights.of(i), x.q.get(i), x.v.get(i), x.d_o.get(i)));
     }
     if (!kVarlen || end == at.end) return state;
   }
