@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_wgmma_descriptors import k_major, mn_major, written
+from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -141,6 +142,21 @@ def test_views_of_another_layout_need_no_copy() -> None:
     views = {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in names}
     strided, _ = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays | views, Mode())
     assert all(np.array_equal(dense[name], strided[name]) for name in ("dq", "dk", "dv"))
+
+
+@pytest.mark.parametrize("question", [each for each in QUESTIONS if each.name == "D72-P64-N16"])
+def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
+    problem, last = question.problem, question.head_dim - 1
+    for arrays in (uniform(problem), *(ask(problem, last) for ask in ASKED)):
+        found, _ = emulator.run(OPERATOR, WGMMA, problem, question.config, arrays, Mode())
+        assert wrong_columns(problem, arrays, found) == {}
+    for ask in ASKED:
+        assert wrong_columns(problem, ask(problem, 0), found), "another question has another answer"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
+def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question: Question) -> None:
+    assert WGMMA.space(question.problem, HOPPER).refusal(question.config) is None
 
 
 TILES = {f"tile<{D}, {width}>": (D, width) for D in (16, 40, 72, 96, 128) for width in (16, 32, 64) if width < 2 * D}

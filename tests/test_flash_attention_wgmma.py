@@ -50,7 +50,7 @@ NARROW = "a wgmma of N > 192 takes more than the 128 registers with which one or
 OVER_BOTH = replace(BASE, overlap=2, ping_pong=False)
 # Every tunable away from BASE at least once, and every kind of panels.
 CASES = {
-    16: replace(BASE, overlap=0, ping_pong=False, heavy_first=False, cluster=2),
+    16: replace(BASE, overlap=0, ping_pong=False, heavy_first=False),
     40: replace(OVER_BOTH, BN=48, value_columns=32, cluster=2),
     64: replace(BASE, BN=64, warpgroups=3, value_columns=64, polynomial=8),
     72: replace(BASE, value_columns=0, lazy_rescale=True),
@@ -83,7 +83,7 @@ def test_a_head_dim_narrower_than_a_tile_is_refused_by_value() -> None:
 def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     problem = Problem(head_dim=D, causal=True)
     space = WGMMA.space(problem, HOPPER)
-    assert 30 < len(space) < 40_000
+    assert 30 < len(space) < 20_000
     assert space.refusal(WGMMA.default(problem, HOPPER)) is None
 
 
@@ -95,7 +95,14 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (256, replace(BASE, BN=64, value_columns=64, stages=3), "the tiles fit the shared memory of an SM"),
         (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong takes two warpgroups or more"),
         (64, replace(OVER_BOTH, ping_pong=True, value_columns=64), "ping-pong orders the products of overlap 1"),
-        (64, replace(BASE, value_columns=64, cluster=2, blocks=132), "a ticket reaches one of them only"),
+        (
+            64,
+            replace(BASE, cluster=2, overlap=0, ping_pong=False),
+            "what overlaps nothing is there to be compared with",
+        ),
+        (64, replace(BASE, cluster=2, warpgroups=1, ping_pong=False), "one block of two warpgroups shares as much"),
+        (64, replace(BASE, cluster=2, heavy_first=False), "take the heaviest causal row tiles first"),
+        (32, replace(BASE, cluster=2), "blocks load for each other only where L2 would be busy for half of the time"),
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:
@@ -142,10 +149,71 @@ def test_blocks_of_a_cluster_share_what_they_load(D: int, heads: int, seq_q: int
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
+@pytest.mark.parametrize("config", [BASE, replace(OVER_BOTH, lazy_rescale=True)], ids=["over_values", "over_both"])
+def test_capped_scores_come_out_right(config: Config) -> None:
+    problem = Problem(40, DType.FP16, True, use_softcap=True, batch=1, heads=2, seq_q=130, seq_k=200)
+    arrays, outputs, happened = run(problem, config, CHECKED[0])
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
+PACKED = Problem(72, causal=True, use_cu_seqlens=True, batch=1, heads=2, kv_heads=1, seq_q=300, seq_k=350, boundaries=4)
+BOUNDS = {"cu_seqlens_q": (0, 70, 230, 300), "cu_seqlens_k": (0, 37, 200, 350)}
+PACKED_CASES = {
+    "over_values": replace(BASE, BN=48, warpgroups=3),
+    "over_both": replace(OVER_BOTH, BN=96, value_columns=64, lazy_rescale=True, packed_heads=2),
+}
+
+
+def with_neighbour(value: float) -> Any:
+    """Packed sequences of which the one in the middle holds nothing but `value`."""
+    arrays = OPERATOR.inputs(PACKED, np.random.default_rng(0), "normal")
+    arrays |= {name: np.array(bounds, np.int32) for name, bounds in BOUNDS.items()}
+    arrays["q"][:, 70:230] = arrays["k"][:, 37:200] = arrays["v"][:, 37:200] = value
+    return arrays
+
+
+@pytest.mark.parametrize("name", PACKED_CASES)
+def test_a_packed_sequence_is_untouched_by_nan_in_the_next(name: str) -> None:
+    config, beside_zeros = PACKED_CASES[name], with_neighbour(0)
+    outputs, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, beside_zeros, Mode())
+    assert all(error.ok for error in errors(OPERATOR, PACKED, beside_zeros, outputs))
+    beside_nan, happened = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
+    assert not happened.findings
+    assert changed(outputs, beside_nan) == set()
+
+
+def changed(outputs: Any, others: Any) -> set[str]:
+    """Outputs of the first and the last packed sequence of which not all bits are the same."""
+    own, axes = np.r_[0:70, 230:300], {"o": 1, "lse": 2}
+    pairs = {name: [each[name].take(own, axes[name]) for each in (outputs, others)] for name in axes}
+    return {name for name, (one, other) in pairs.items() if one.tobytes() != other.tobytes()}
+
+
+def test_packed_sequences_of_any_lengths_come_out_right_with_capped_scores() -> None:
+    problem = Problem(40, causal=True, use_cu_seqlens=True, use_softcap=True, batch=1)
+    verdict = check(Job("flash_attention", "wgmma", to_fields(problem), to_fields(BASE), CHECKED[:1]))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (replace(BASE, blocks=132), "packed sequences: a block a row tile"),
+        (replace(BASE, cluster=2), "packed sequences: each block loads for itself"),
+        (replace(BASE, value_columns=0), "packed sequences take panels of V of one width"),
+    ],
+)
+def test_packed_sequences_are_refused_what_they_cannot_have(config: Config, reason: str) -> None:
+    assert any(reason in each for each in WGMMA.space(PACKED, HOPPER).refusals(config))
+
+
 PERSISTENT = {
     "over_values": replace(BASE, warpgroups=3, blocks=3),
     "over_both": replace(OVER_BOTH, stages=3, blocks=3),
-    "in_order": replace(BASE, overlap=0, ping_pong=False, warpgroups=1, blocks=2, packed_heads=2),
+    "by_two": replace(BASE, ping_pong=False, warpgroups=1, blocks=2, packed_heads=2),
+    "in_pairs": replace(BASE, BN=48, blocks=4, cluster=2),
+    "in_pairs_over_both": replace(OVER_BOTH, BN=96, stages=4, blocks=2, cluster=2, packed_heads=2),
 }
 
 
@@ -215,6 +283,11 @@ def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question
     assert WGMMA.space(question.problem, ARCHES["sm_90a"]).refusal(question.config) is None
 
 
+WALKING = replace(BASE, blocks=1)  # two row tiles one after the other
+PAIRED = replace(BASE, cluster=2)  # and side by side
+PAIRS_WALKING = replace(PAIRED, blocks=2)
+
+
 @dataclass(frozen=True)
 class Bug:
     """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
@@ -224,7 +297,7 @@ class Bug:
     old: str
     new: str
     seen: str
-    cluster: int = 1
+    config: Config = WALKING
 
 
 CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
@@ -243,6 +316,9 @@ TELL = "if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty
 LEAVE = "  if (Choice::kCluster > 1) cluster_sync();"
 SKIP = "  __device__ __forceinline__ void skip() {\n    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);\n"
 POSTED = "    mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);\n"
+UNREAD = "    mbarrier_wait(barriers.read(), n % 2 ^ 1);\n"
+SAY_READ = "    mbarrier_arrive_cluster(map_shared_rank(barriers.read(), 0));\n"
+TOLD = "    mbarrier_wait(barriers.told(), n % 2);\n"
 EMPTIED = "  if (Tile::kPersistent && thread == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));\n"
 BUGS = (
     Bug("scores_read_too_early", OVERLAP, "wait_scores<1>(r_s)", "wait_scores<2>(r_s)", "wgmma"),
@@ -278,27 +354,37 @@ BUGS = (
     ),
     Bug("nobody_gives_the_place_of_q_back", OUTPUT, EMPTIED, "", "deadlock"),
     Bug("nobody_clears_the_ticket", KERNEL, "*ticket = 0;", ";", "uninitialized_read"),
-    Bug("tickets_skip_a_row_tile", POSTS, "schedule.blocks + ", "schedule.blocks + 1 + ", "o"),
+    Bug("tickets_skip_a_row_tile", POSTS, "schedule.takers + ", "schedule.takers + 1 + ", "o"),
     Bug("a_post_is_read_before_it_is_there", POSTS, POSTED, "", "uninitialized_read"),
     Bug("the_next_post_over_the_one_that_is_read", POSTS, "s_work[post]", "s_work[0]", "race"),
     Bug("sums_of_the_row_tile_before", KERNEL, "rows.softmax = {};", "", "lse"),
-    Bug("the_other_block_is_not_told", CONSUMER, TELL, "if (lane == 0) mbarrier_arrive(empty);", "deadlock", 2),
-    Bug("a_share_for_its_own_block_only", PANELS, "(1 << kCluster) - 1", "1 << cluster_rank()", "deadlock", 2),
-    Bug("both_load_the_same_share", PANELS, "= cluster_rank() *", "= 0 *", "o", 2),
+    Bug("the_other_block_is_not_told", CONSUMER, TELL, "if (lane == 0) mbarrier_arrive(empty);", "deadlock", PAIRED),
+    Bug("a_share_for_its_own_block_only", PANELS, "(1 << kCluster) - 1", "1 << cluster_rank()", "deadlock", PAIRED),
+    Bug("both_load_the_same_share", PANELS, "= cluster_rank() *", "= 0 *", "o", PAIRED),
     Bug(
         "the_other_block_may_have_no_barriers_yet",
         KERNEL,
         "    cluster_sync();\n}",
         "    __syncthreads();\n}",
         "mbarrier",
-        2,
+        PAIRED,
     ),
-    Bug("a_block_leaves_before_the_other_has_told_it", KERNEL, LEAVE, "", "cluster_exit", 2),
-    Bug("blocks_load_for_their_own_rows_only", SCHEDULE, "s_work.loaded = max(", "0 * max(", "deadlock", 2),
+    Bug("a_block_leaves_before_the_other_has_told_it", KERNEL, LEAVE, "", "cluster_exit", PAIRED),
+    Bug("blocks_load_for_their_own_rows_only", SCHEDULE, "s_work.loaded = max(", "0 * max(", "deadlock", PAIRED),
     Bug(
-        "a_skipped_tile_is_not_awaited", CONSUMER, SKIP, "  __device__ __forceinline__ void skip() {\n", "in_flight", 2
+        "a_skipped_tile_is_not_awaited",
+        CONSUMER,
+        SKIP,
+        "  __device__ __forceinline__ void skip() {\n",
+        "in_flight",
+        PAIRED,
     ),
-    Bug("a_skipped_tile_is_attended", KERNEL, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", 2),
+    Bug("a_skipped_tile_is_attended", KERNEL, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", PAIRED),
+    Bug("each_block_draws_for_itself", POSTS, "|| (kTold && cluster_rank() != 0)", "", "o", PAIRS_WALKING),
+    Bug("only_the_first_block_is_told", POSTS, "rank < Tile::kCluster", "rank < 1", "deadlock", PAIRS_WALKING),
+    Bug("told_over_what_was_not_read", POSTS, UNREAD, "", "race", PAIRS_WALKING),
+    Bug("nobody_says_that_it_was_read", POSTS, SAY_READ, "", "deadlock", PAIRS_WALKING),
+    Bug("a_number_is_read_before_it_is_there", POSTS, TOLD, "", "race", PAIRS_WALKING),
     Bug("strides_of_v_swapped", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 16 * columns, 2 * columns * kRows,", "o"),
     Bug("no_stride_between_panels_of_v", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 0, 16 * columns,", "o"),
     Bug("o_is_not_rescaled", CONSUMER, "rescale<Tile::kLazyRescale>(r_o, softmax.factor);", "", "o"),
@@ -308,22 +394,47 @@ BUGS = (
 )
 
 
+def broken(bug: Bug, folder: Path) -> Any:
+    """The operator with the bug, in a copy of its folder."""
+    operator = replace(OPERATOR, folder=folder / "flash_attention")
+    shutil.copytree(OPERATOR.folder, operator.folder)
+    text = (operator.folder / bug.file).read_text()
+    assert bug.old in text
+    (operator.folder / bug.file).write_text(text.replace(bug.old, bug.new))
+    return operator
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
-    broken = replace(OPERATOR, folder=tmp_path / "flash_attention")
-    shutil.copytree(OPERATOR.folder, broken.folder)
-    text = (broken.folder / bug.file).read_text()
-    assert bug.old in text
-    (broken.folder / bug.file).write_text(text.replace(bug.old, bug.new))
     wrong_number = bug.seen in ("o", "lse")
     causal = bug.name != "a_key_beyond_the_last"  # the diagonal hides it
-    seq_q = 130 if bug.cluster == 1 else 200  # clusters: row tiles of unequal lengths
-    problem = Problem(head_dim=72, causal=causal, batch=1, heads=1, seq_q=seq_q, seq_k=200)
-    # Two row tiles one after the other, or side by side.
-    config = replace(BASE, blocks=1) if bug.cluster == 1 else replace(BASE, cluster=bug.cluster)
-    arrays, outputs, happened = run(problem, config, Mode() if wrong_number else CHECKED[0], operator=broken)
+    seq_q = 130 if bug.config.cluster == 1 else 200  # clusters: row tiles of unequal lengths
+    heads = 4 if bug.config is PAIRS_WALKING else 1
+    problem = Problem(head_dim=72, causal=causal, batch=1, heads=heads, seq_q=seq_q, seq_k=200)
+    arrays, outputs, happened = run(
+        problem, bug.config, Mode() if wrong_number else CHECKED[0], operator=broken(bug, tmp_path)
+    )
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})
+
+
+PACKED_FILE, FENCED = "wgmma_packed.cuh", "  fence_proxy_async();\n"
+PACKED_BUGS = (
+    Bug("values_of_the_next_sequence", KERNEL, "clear_neighbours(rows, smem, work);", ";", "o"),
+    Bug("zeros_that_others_do_not_wait_for", PACKED_FILE, "  named_barrier_sync(1, Tile::kConsumers);\n", "", "race"),
+    Bug("zeros_that_wgmma_may_not_see", PACKED_FILE, FENCED, "", "proxy_fence"),
+    Bug("zeros_before_the_values", PACKED_FILE, "  rows.await_values();\n", "", "in_flight"),
+    Bug("the_next_sequence_is_stored_over", OUTPUT, "> work.sequence.queries) {", "> seq_q) {", "o"),
+    Bug("keys_from_the_first_row_on", TILE, "work.sequence.first_key + key", "key", "lse"),
+)
+
+
+@pytest.mark.parametrize("bug", PACKED_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_what_packed_sequences_need_is_seen(bug: Bug, tmp_path: Path) -> None:
+    operator, config = broken(bug, tmp_path), PACKED_CASES["over_values"]
+    right, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(0), Mode())
+    outputs, happened = emulator.run(operator, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
+    assert bug.seen in changed(right, outputs) | {finding.kind for finding in happened.findings}
 
 
 LSE_BYTES = 4 * 2 * 130
@@ -341,6 +452,16 @@ def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool, packed_
     assert work.l2_bytes - LSE_BYTES == counted.bulk_bytes
 
 
+def test_packed_sequences_of_equal_lengths_do_the_declared_work() -> None:
+    problem = replace(PACKED, seq_q=384, seq_k=300, max_seqlen_q=128)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
+    arrays |= {"cu_seqlens_q": np.arange(0, 512, 128, np.int32), "cu_seqlens_k": np.arange(0, 400, 100, np.int32)}
+    _, happened = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays, Mode())
+    (work,) = WGMMA.work(problem, BASE, gpu("H200"))
+    assert (work.ctas, work.wgmma) == (len(happened.block_counters), happened.counters.wgmma_m16n8k16)
+    assert work.l2_bytes - 4 * 2 * 384 == happened.counters.bulk_bytes
+
+
 @pytest.mark.parametrize(("packed_heads", "seq_k", "cluster"), [(1, 200, 1), (2, 99, 2)])
 def test_blocks_take_row_tiles_in_the_declared_order(packed_heads: int, seq_k: int, cluster: int) -> None:
     problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=seq_k)
@@ -354,12 +475,13 @@ def products_of_blocks(happened: Any) -> Any:
     return happened.block_counters[:, [each.name for each in fields(happened.counters)].index("wgmma_m16n8k16")]
 
 
-def test_a_persistent_grid_computes_every_row_tile_once() -> None:
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_a_persistent_grid_computes_every_row_tile_once(cluster: int) -> None:
     problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=200)
-    config = replace(CASES[40], blocks=7, cluster=1)
+    config = replace(CASES[40], blocks=8, cluster=cluster)
     _, _, happened = run(problem, config, Mode())
     (_, work), (alone,) = (WGMMA.work(problem, each, gpu("H200")) for each in (config, replace(config, blocks=0)))
-    assert (work.ctas, work.wgmma) == (7, happened.counters.wgmma_m16n8k16)
+    assert (work.ctas, work.wgmma) == (8, happened.counters.wgmma_m16n8k16)
     assert work.wgmma == alone.wgmma
 
 

@@ -14,7 +14,7 @@ from tuner.lint import Lint, lint
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import render
 from tuner.source import Source
-from tuner.toolkit import Options
+from tuner.toolkit import Options, Toolkit
 
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")
@@ -89,6 +89,13 @@ def test_scores_beyond_the_register_rule_spill_and_serialize() -> None:
     assert any("bytes of registers are spilled" in each for each in found.failures)
     assert any("C7512" in each for each in found.failures)
     assert not found.ok
+
+
+@pytest.mark.parametrize(("version", "told"), [("12.3", True), ("12.4", False), ("13.4", False)])
+def test_who_has_an_old_compiler_that_serializes_is_told_which_does_not(version: str, told: bool) -> None:
+    log = f"ptxas info : (C7516) Potential Performance Loss: wgmma.mma_async instructions are serialized in '{ENTRY}'"
+    (reason,) = lint(replace(attention(), log=log, toolkit=Toolkit("nvrtc", version)), ENTRY).failures
+    assert ("CUDA 12.4 and later compile clean: install one of them" in reason) == told
 
 
 def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:

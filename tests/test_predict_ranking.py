@@ -16,6 +16,7 @@ from tuner.check import Checker
 from tuner.evaluate import Candidate, Predictor
 from tuner.nvrtc import Compiler
 from tuner.operator import Work
+from tuner.operators.flash_attention.split_keys_config import SPLITS
 from tuner.predict import formula, uncompiled
 
 Tile = tuple[int, int, int]  # BM, BN, warps
@@ -85,6 +86,22 @@ def test_the_splits_that_published_heuristics_take_are_near_the_best(
     nearest = min(costs, key=lambda n: abs(log2(n / taken)))
     assert costs[nearest] < 1.3 * min(costs.values())
     assert costs[1] > min(nearest / 4, 3) * costs[nearest]
+
+
+@pytest.mark.parametrize("name", ["A100", "RTX 4070", "RTX 4090", "H100", "H200", "B200"])
+@pytest.mark.parametrize(("batch", "kv_heads", "keys"), DECODING)
+def test_the_splits_of_a_default_are_near_the_best(name: str, batch: int, kv_heads: int, keys: int) -> None:
+    target, kernel = gpu(name), operators.implementation("flash_attention", "split_keys")
+    problem = operators.load("flash_attention").problem(
+        batch=batch, heads=8 * kv_heads, kv_heads=kv_heads, seq_q=1, seq_k=keys, causal=True
+    )
+    default = kernel.default(problem, target.arch)
+    configs = {n: replace(default, splits=n) for n in SPLITS}
+    costs = {
+        n: uncompiled(kernel.plan(problem, config), kernel.work(problem, config, target), target).cost
+        for n, config in configs.items()
+    }
+    assert costs[default.splits] < 1.2 * min(costs.values())
 
 
 def default_cost(name: str, target: GPU, **fields: int) -> float:

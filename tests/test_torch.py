@@ -27,8 +27,9 @@ def qkv(heads: int = 2, kv_heads: int = 2) -> tuple[Any, Any, Any]:
 
 
 def test_the_schema_is_the_operators_signature() -> None:
-    tensors = "Tensor q, Tensor k, Tensor v"
-    options = 'bool causal=False, float? softmax_scale=None, str layout="bthd"'
+    tensors = "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None"
+    options = "bool causal=False, float? softmax_scale=None, float softcap=0.0, int? max_seqlen_q=None"
+    options += ', str layout="bthd"'
     assert schema(load("flash_attention")) == f"flash_attention({tensors}, *, {options}) -> (Tensor, Tensor)"
 
 
@@ -138,6 +139,15 @@ def test_a_number_is_taken_where_an_operator_takes_a_number_or_an_array(beta: fl
 
 
 def test_tensors_that_require_grad_are_refused_where_there_is_no_backward() -> None:
-    q, k, v = (torch.randn(1, 7, 2, 16).bfloat16() for _ in range(3))
+    dout, q, k, v, o = (torch.randn(1, 7, 2, 16).bfloat16() for _ in range(5))
     with pytest.raises(InputError, match="q requires grad, and there is no backward"):
-        torch.ops.tuner.streaming_attention(q.requires_grad_(), k, v, window=4)
+        torch.ops.tuner.flash_attention_backward(dout, q.requires_grad_(), k, v, o, torch.zeros(1, 2, 7))
+
+
+@pytest.mark.parametrize("option", [{"softcap": 5.0}, {"cu_seqlens_q": True, "cu_seqlens_k": True}])
+def test_a_gradient_that_flash_attention_does_not_have_is_refused_in_the_forward_pass(option: dict[str, Any]) -> None:
+    q = torch.randn(1, 4, 1, 16, dtype=torch.float16, requires_grad=True)
+    bounds = torch.tensor([0, 4], dtype=torch.int32)
+    given = {name: bounds if value is True else value for name, value in option.items()}
+    with pytest.raises(InputError, match=f"no gradient with {next(iter(option))}"):
+        torch.ops.tuner.flash_attention(q, q, q, **given)

@@ -19,7 +19,10 @@ Array = np.ndarray[Any, Any]
 APART = 2**31 + 64  # elements from a head, the innermost of a tensor's outer dims, to the next
 NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
 SIZES = {"head_dim": 32, "batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 35}
-PROBLEMS = dict.fromkeys(("flash_attention", "flash_attention_backward", "streaming_attention"), SIZES)
+PROBLEMS = {
+    **dict.fromkeys(("flash_attention", "flash_attention_backward", "streaming_attention"), SIZES),
+    "streaming_attention_backward": {**SIZES, "window": 9, "sinks": 4},
+}
 ARCH = ARCHES["sm_90a"]
 
 
@@ -39,7 +42,7 @@ def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:
             shape, dtype = argument.shape(problem), argument.dtype_of(problem).numpy
-            spread = argument.strided and 0 not in shape
+            spread = argument.strided and 0 not in shape and len(shape) > 1
             found[argument.name] = vast(shape, dtype) if spread else np.zeros(shape, dtype)
             if argument.given:
                 found[argument.name][...] = given[argument.name]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner import operators
 from tuner.dtype import DType
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config
@@ -49,8 +50,8 @@ class Question:
 
     @property
     def warpgroups(self) -> int:
-        """Two share what does not fit an SM twice."""
-        return 2 if self.head_dim > 128 else 1
+        """Two share what does not fit an SM twice, and what blocks load for each other."""
+        return 2 if self.head_dim > 128 or self.cluster == 2 else 1
 
     @property
     def config(self) -> Config:
@@ -73,17 +74,22 @@ def integers(problem: Problem, name: str, rng: np.random.Generator) -> np.ndarra
 
 def equal_weights(problem: Problem) -> dict[str, Any]:
     """Q = 0: O is the mean of V, so that a wrong column of O is a wrong column of V's panels or of O's store."""
-    rng = np.random.default_rng(1)
-    arrays = {name: integers(problem, name, rng) for name in "qkv"}
-    return arrays | {"q": np.zeros_like(arrays["q"]), "softmax_scale": 1.0}
+    arrays = _given(problem, 1)
+    return arrays | {"q": np.zeros_like(arrays["q"])}
 
 
 def one_column(problem: Problem, column: int) -> dict[str, Any]:
     """Q is one column of ones: lse depends on that column of K alone."""
-    rng = np.random.default_rng(column)
-    q = np.zeros_like(integers(problem, "q", rng))
-    q[..., column] = 1
-    return {"q": q, "k": integers(problem, "k", rng), "v": integers(problem, "v", rng), "softmax_scale": 1.0}
+    arrays = _given(problem, column)
+    arrays["q"][:] = 0
+    arrays["q"][..., column] = 1
+    return arrays
+
+
+def _given(problem: Problem, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    drawn = {name: integers(problem, name, rng) for name in "qkv"}
+    return {**operators.load("flash_attention").inputs(problem, rng, "normal"), **drawn, "softmax_scale": 1.0}
 
 
 def wrong_columns(arrays: Mapping[str, Any], o: np.ndarray) -> list[int]:

@@ -1,4 +1,4 @@
-"""Element types: one name in Python, on the command line, in SQL and in the reports, and its C++ spelling."""
+"""Element types and precisions: one name in Python, on the command line, in SQL and in the reports."""
 
 from enum import Enum
 from typing import Any
@@ -41,6 +41,14 @@ class DType(Enum):
         """The element type of a NumPy dtype (or anything that names one); None when it is not ours."""
         name = np.dtype(dtype).name
         return _BY_NUMPY_NAME.get(name)
+
+
+class Precision(Enum):
+    """Of the operands of matrix products, whose sums are fp32."""
+
+    DTYPE = "dtype"  # as the tensors have it, or what the operator says stands for it
+    TF32 = "tf32"
+    FP32 = "fp32"
 
 
 _BY_NUMPY_NAME = {

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner.cubin import Cubin
 from tuner.result import Lint
 from tuner.sass import Instruction, decode, holds
+from tuner.toolkit import Toolkit
 
 Edges = Mapping[int, Sequence[int]]  # by index of an instruction: what may follow it
 
 _SERIALIZED = re.compile(r"\(?(C75\d\d)\)?[^\n]*")  # ptxas's warnings about wgmma
+_MENDED = {"C7516": (12, 4)}  # the first CUDA that compiled clean what the one before serialized with that warning
 _UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the instruction
 _BRX = 0x149  # an indirect branch
 _EX2 = 2  # MUFU's function
@@ -58,8 +60,15 @@ def _spills(cubin: Cubin, entry: str) -> Iterable[str]:
 def _serialized(cubin: Cubin, entry: str) -> Iterable[str]:
     for found in _SERIALIZED.finditer(cubin.log):
         if entry in found[0] or "function" not in found[0]:
-            yield f"ptxas warns {found[0].strip()}"
+            yield f"ptxas warns {found[0].strip()}{_remedy(found[1], cubin.toolkit)}"
             return
+
+
+def _remedy(warning: str, toolkit: Toolkit) -> str:
+    mended = _MENDED.get(warning, ())
+    if tuple(map(int, toolkit.version.split("."))) >= mended:
+        return ""
+    return f"; {toolkit} serializes what CUDA {'.'.join(map(str, mended))} and later compile clean: install one of them"
 
 
 def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:

@@ -1,6 +1,7 @@
 // All work between Q in global memory and O in registers: what attention kernels on mma.sync have in common.
 #pragma once
 #include "flash_attention/ring.cuh"
+#include "flash_attention/softcap.cuh"
 #include "flash_attention/softmax.cuh"
 #include "flash_attention/span.cuh"
 #include "flash_attention/tile.cuh"
@@ -37,15 +38,15 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
 }
 
 // r_o = the sum of P V over the tiles of keys that the ring brings, with maxima and sums in `state`; in the end the
-// threads that share the ring may use its memory. `scale` is in base 2. QueryRows loads Q as BlockRows does. Mask tells
+// threads that share the ring may use its memory. `scale`: scale_of it. QueryRows loads Q as BlockRows does. Mask tells
 // what a warp attends of a tile:
 //   kNarrow     how many keys a narrow span has; 0 where there is none
 //   span(key)   the Span of the tile that begins at `key`
 //   hide(r_s, key, begin, column)   makes -inf of scores of keys that a row does not attend; r_s begins with the key
 //                                   `begin` of the tile at `key`, the lane's scores `column` later
-template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Ring, class Mask>
+template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Scale, class Ring, class Mask>
 __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                       unsigned char* smem, QueryRows const& rows, float scale, Ring& ring,
+                                       unsigned char* smem, QueryRows const& rows, Scale const& scale, Ring& ring,
                                        Mask const& mask, Place const& at) {
   using T = typename Tile::T;
   using Layout = typename Tile::Layout;
@@ -71,11 +72,12 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
       int const mine = first + at.part * kMine;
       float r_s[kM][kMine / 8][4], peak[kM][2];
       scores<T, Layout, kQueryInRegisters>(r_s, r_q, query, s_k + mine * Layout::kRowBytes, lane);
+      float const factor = cap(r_s, scale);
       mask.hide(r_s, key, mine, at.lane % 4 * 2);
       row_max(peak, r_s);
       reduce_parts<Tile, false>(peak, smem, at);
-      raise_max<kLazyRescale>(state, r_o, peak, scale);
-      exponentiate<T>(r_p, state, r_s, scale);
+      raise_max<kLazyRescale>(state, r_o, peak, factor);
+      exponentiate<T>(r_p, state, r_s, factor);
       share_p<Tile, kMine>(smem, r_p, at);
     });
     uint32_t const s_v = ring.acquire(true);

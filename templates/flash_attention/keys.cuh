@@ -18,14 +18,14 @@ struct Walk {
 };
 
 // Scores of keys that a query does not attend become -inf. `visible(i)`: how many keys the query of the lane's row 8 i
-// attends; the tile's keys begin at `key`.
-template <int kM, int kN, class Visible>
+// attends; the tile's keys begin at `key`, and the second of each pair of columns is kApart keys later than the first.
+template <int kApart = 1, int kM, int kN, class Visible>
 __device__ __forceinline__ void mask(float (&r_s)[kM][kN][4], int key, Visible const& visible) {
 #pragma unroll
   for (int i = 0; i < 2 * kM; ++i) {
     int const hidden = visible(i) - key;
 #pragma unroll
     for (int e = 0; e < 2 * kN; ++e)
-      if (e / 2 * 8 + e % 2 >= hidden) r_s[i / 2][e / 2][i % 2 * 2 + e % 2] = -kInfinity;
+      if (e / 2 * 8 + e % 2 * kApart >= hidden) r_s[i / 2][e / 2][i % 2 * 2 + e % 2] = -kInfinity;
   }
 }

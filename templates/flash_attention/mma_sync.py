@@ -3,10 +3,12 @@
 import numpy as np
 
 from tuner.arch import Arch
+from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
+from .arguments import with_optional
 from .mma_sync_config import (
     Config,
     q_in_ring,
@@ -16,15 +18,23 @@ from .mma_sync_config import (
     smem_bytes,
 )
 from .mma_sync_work import work
-from .operator import Problem
+from .problem import Problem
 
 ENTRY = "flash_attention_mma_sync"
 MAX_GRID_YZ = 65535
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
-    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
-        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands of 16 bits are multiplied here, those of 32 by mma_tf32"
+    return exceeds_grid(problem)
+
+
+def exceeds_grid(problem: Problem) -> str | None:
+    """Why no grid of tiles, heads and sequences can be launched, if so."""
+    if max(problem.heads, problem.sequences) > MAX_GRID_YZ:
+        count = f"sequences {problem.sequences}" if problem.use_cu_seqlens else f"batch {problem.batch}"
+        return f"{count} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
     return None
 
 
@@ -81,12 +91,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     D = problem.head_dim
-    grid = (-(-problem.seq_q // config.BM), problem.heads, problem.batch)
+    grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
     smem = int(smem_bytes(D, config))
-    return Plan(
+    plan = Plan(
         launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
         constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
     )
+    return with_optional(problem, plan)
 
 
 # BM, BN, warps: the first that fits is the default. 32 rows a warp read K and V half as often as 16.

@@ -10,7 +10,8 @@ from tuner.arch import GPU
 from tuner.operator import Array, Cost, Work
 
 from .mma_sync_config import ELEMENT, Config, q_in_ring, row_bytes
-from .operator import Problem, cost, visible_keys
+from .operator import cost
+from .problem import Problem, unpacked, visible_keys
 
 WARP = 32
 CHUNK = 16  # bytes
@@ -44,7 +45,19 @@ def _attended(problem: Problem, starts: Array, rows: int) -> Array:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return (work_of_visits(problem, config, Visits.of(problem, config), cost(problem)),)
+    """Of packed sequences as if their lengths were equal, in a grid that has room for the longest. What threads read of
+    cu_seqlens is not counted."""
+    equal = unpacked(problem)
+    found = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
+    ctas = problem.sequences * problem.heads * -(-problem.longest // config.BM)
+    found = replace(found, ctas=ctas, longest_cta=found.longest_cta * ctas / found.ctas)
+    return (with_softcap(problem.head_dim, found) if problem.use_softcap else found,)
+
+
+def with_softcap(D: int, found: Work) -> Work:
+    """Five operations and one and a half special functions more for each score, which is 2 D of an mma's 2048."""
+    scores = found.mma * 2048 / (2 * D * WARP)
+    return replace(found, fma=found.fma + 5 * scores, mufu=found.mufu + 1.5 * scores)
 
 
 def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:

@@ -1,6 +1,6 @@
 """flash_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,9 @@ from tuner.arch import GPU, Arch
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
-from .operator import Problem, visible_keys
+from .arguments import with_optional
+from .operator import cost
+from .problem import Problem, unpacked, visible_keys
 
 ENTRY = "flash_attention_naive"
 WARP = 32
@@ -34,13 +36,20 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, (_blocks(problem, config), 1, 1), config.threads, 0),), {})
 
 
+def plan_with_optional(problem: Problem, config: Config) -> Plan:
+    return with_optional(problem, plan(problem, config))
+
+
 def default(problem: Problem, _arch: Arch) -> Config:
     """The widest share of a row that leaves every register in place."""
     return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim % n == 0))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return (work_of_pairs(problem, config, int(np.sum(visible_keys(problem)))),)
+    """Of packed sequences as if their lengths were equal."""
+    equal = unpacked(problem)
+    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))))
+    return (replace(found, ctas=_blocks(problem, config), dram_bytes=max(found.dram_bytes, cost(problem).bytes)),)
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
@@ -80,7 +89,7 @@ IMPLEMENTATION = Implementation(
     config=Config,
     refusal=lambda _problem, _arch: None,
     space=space,
-    plan=plan,
+    plan=plan_with_optional,
     default=default,
     work=work,
 )

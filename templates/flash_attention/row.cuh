@@ -1,6 +1,6 @@
 // One row of attention by one thread, in fp32: online softmax over keys that are attended one after another.
 #pragma once
-#include "math.cuh"
+#include "flash_attention/softcap.cuh"
 #include "types.cuh"
 
 // kColumns of the D elements of a row of O, and the row's scores as a whole. T is any type that to_float takes.
@@ -9,9 +9,10 @@ struct Row {
   float o[kColumns] = {};
   float peak = -kInfinity, sum = 0;
 
-  // `k`: a row of K; `v`: this thread's columns of the same row of V. `scale` is in base 2.
-  __device__ __forceinline__ void attend(T const* q, T const* k, T const* v, float scale) {
-    float const score = scale * dot(q, k), raised = fmaxf(peak, score);
+  // `k`: a row of K; `v`: this thread's columns of the same row of V. `scale`: scale_of it.
+  template <class Scale>
+  __device__ __forceinline__ void attend(T const* q, T const* k, T const* v, Scale const& scale) {
+    float const score = scaled(dot(q, k), scale), raised = fmaxf(peak, score);
     float const factor = exp2_approx(peak - raised), p = exp2_approx(score - raised);
 #pragma unroll
     for (int d = 0; d < kColumns; ++d) o[d] = o[d] * factor + p * to_float(v[d]);

@@ -1,4 +1,4 @@
-// Tiles of rows of D 16-bit elements in shared memory, moved and read in chunks of 16 bytes (8 elements).
+// Tiles of rows of D 16-bit elements in shared memory, or of D / 2 of 32 bits, moved and read in chunks of 16 bytes.
 #pragma once
 #include "cp_async.cuh"
 #include "types.cuh"
@@ -49,8 +49,7 @@ struct CopyShare {
   // Where the share begins in rows that are `stride` elements apart.
   template <class T>
   __device__ __forceinline__ T const* first(T const* g_rows, int64_t stride) const {
-    static_assert(sizeof(T) == 2, "rows are of 16-bit elements");
-    return g_rows + row0 * stride + chunk * 8;
+    return g_rows + row0 * stride + chunk * int(16 / sizeof(T));
   }
   // Starts copying, from where `first` says; of the tile's rows the first `valid` exist, the others become zeros.
   template <class T>

@@ -46,15 +46,24 @@ struct View {
   }
 };
 
-// Where results go: with one split to o and lse, else to the parts of the splits.
-template <class T>
+// Where results go: to o and lse, or to rows of parts that are merged later.
+template <class T, int D>
 struct Results {
   View<T> o;
-  float *lse, *part_o, *part_rows;  // [B, H, T]; [kSplits, B, H, T, D]; [kSplits, B, H, T, 2]
+  float *lse, *part_o, *part_rows;  // [B, H, T]; [parts of the keys, B, H, T, D]; [parts of the keys, B, H, T, 2]
   int64_t items;                    // B · H · T
 
-  __device__ __forceinline__ RowSum* part_row(int split, int64_t item) const {
-    return reinterpret_cast<RowSum*>(part_rows) + (split * items + item);
+  // 4 elements of a row of O, from `column` on.
+  __device__ __forceinline__ void store(Part const& found, int b, int query, int head, int64_t item, int column) const {
+    found.store(o.at(b, query, head) + column);
+    if (column == 0) lse[item] = found.lse();
+  }
+  __device__ __forceinline__ void store_part(Part const& found, int64_t row, int column) const {
+    found.store_sums(part_o + row * D + column);
+    if (column == 0) reinterpret_cast<RowSum*>(part_rows)[row] = found.row;
+  }
+  __device__ __forceinline__ void add_part(Part& sum, int64_t row, int column) const {
+    sum.add(part_o + row * D + column, reinterpret_cast<RowSum const*>(part_rows)[row]);
   }
 };
 
@@ -70,16 +79,16 @@ __device__ __forceinline__ int last_row(PackedRows const& rows) {
   return min(Split::BM, rows.count - rows.row0) - 1;
 }
 
-// Every kShares'th tile of a block's walk.
-template <class Walk, int kShares>
+// Every kStep'th tile of a block's walk, of those from `first` to before `past`.
+template <class Walk, int kStep>
 struct WarpWalk {
   Walk all;
   int first, tiles;
 
-  __device__ __forceinline__ WarpWalk(Walk const& all, int first)
-      : all(all), first(first), tiles(ceil_div(max(all.tiles - first, 0), kShares)) {}
-  __device__ __forceinline__ int key(int tile) const { return all.key(first + tile * kShares); }
-  __device__ __forceinline__ int end(int tile) const { return all.end(first + tile * kShares); }
+  __device__ __forceinline__ WarpWalk(Walk const& all, int first, int past)
+      : all(all), first(first), tiles(ceil_div(max(past - first, 0), kStep)) {}
+  __device__ __forceinline__ int key(int tile) const { return all.key(first + tile * kStep); }
+  __device__ __forceinline__ int end(int tile) const { return all.end(first + tile * kStep); }
 };
 
 // Tiles that one warp copies.
@@ -98,7 +107,7 @@ struct WarpTiles {
 
   __device__ __forceinline__ WarpTiles(Attended const& attended, int share_of_keys, T const* g_k, T const* g_v,
                                        int64_t k_stride, int64_t v_stride)
-      : walk(attended.walk(), share_of_keys),
+      : walk(attended.walk(), share_of_keys, attended.walk().tiles),
         share(threadIdx.x % 32),
         g_k(Attended::kInOrder ? share.first(g_k, k_stride) : g_k),
         g_v(Attended::kInOrder ? share.first(g_v, v_stride) : g_v),
@@ -157,73 +166,79 @@ __device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
   }
 }
 
-// Merges what the warps shared, and stores it.
-template <class Split>
+// Merges what the warps shared; store(part, row, column) takes 4 elements of a row, from `column` on.
+template <class Split, class Store>
 __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum const* s_rows, PackedRows const& rows,
-                                            Results<typename Split::T> const& results) {
-  int const split = blockIdx.x % Split::kSplits;
+                                            Store const& store) {
   for (int i = threadIdx.x; i < (last_row<Split>(rows) + 1) * Split::kVectors; i += Split::kThreads) {
     int const row = i / Split::kVectors, column = i % Split::kVectors * 4;
-    int64_t const item = rows.item(row);
     Part part;
     for (int other = 0; other < Split::kWarps; ++other)
       part.add(reinterpret_cast<float const*>(smem + other * Split::kWarpBytes) + Split::sum_at(row, column),
                s_rows[other * Split::BM + row]);
-    if constexpr (Split::kSplits == 1) {
-      part.store(results.o.at(rows.batch, rows.query(row), rows.head0() + rows.head(row)) + column);
-      if (column == 0) results.lse[item] = part.lse();
-    } else {
-      part.store_sums(results.part_o + (split * results.items + item) * Split::D + column);
-      if (column == 0) *results.part_row(split, item) = part.row;
-    }
+    store(part, row, column);
   }
 }
 
-// A block's work. `scale` is in base 2. Attended tells which keys the rows of the block attend, and where these lie:
+// The rows of a block against the tiles that `tiles` brings each of its warps; `scale`: scale_of it. Attended tells which
+// keys a row attends, as split_keys says; `store` takes the rows of O, as merge_warps does.
+template <class Split, class Tiles, class Attended, class Scale, class Store>
+__device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename Split::T const> const& q,
+                                             Tiles const& tiles, PackedRows const& rows, Attended const& attended,
+                                             Scale const& scale, Store const& store) {
+  using WarpTile = typename Split::WarpTile;
+  int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  PackedQuery<WarpTile> const query{rows, q.at(rows.batch, 0, rows.head0()), q.row_stride, q.head_stride};
+  unsigned char* s_warp = smem + warp * Split::kWarpBytes;
+  Ring<Tiles, Split::kStages> ring{tiles, shared_address(s_warp) + WarpTile::kRing};
+  WarpMask<Split, Attended> const mask(attended, rows, lane);
+  float r_o[WarpTile::kM][WarpTile::kN][4];
+  RowState<WarpTile::kM> state;
+  Place const at{rows.row0, rows.head0(), rows.batch, lane, 0, 0};
+  attend<WarpTile, Split::kQueryInRegisters, true>(r_o, state, s_warp, query, scale, ring, mask, at);
+
+  RowSum* s_rows = reinterpret_cast<RowSum*>(smem + Split::kWarps * Split::kWarpBytes);
+  share<Split>(reinterpret_cast<float*>(s_warp), s_rows + warp * Split::BM, r_o, state, lane);
+  __syncthreads();
+  merge_warps<Split>(smem, s_rows, rows, store);
+}
+
+// A block's work. `scale`: scale_of it. Attended tells which keys the rows of the block attend, and where these lie:
 //   walk()                the tiles that hold a key which any row attends, as BlockTiles takes them
 //   limit(query)          where the keys of a query end, as `hide` is told
 //   hide(r_s, limit, key, column)
 //                         makes -inf of scores of keys that a row does not attend, in the tile at `key`; the lane's
 //                         scores begin `column` later. `limit`: of its rows
 //   slot(key)             the row of K and V that holds a key; kInOrder: the row `key`
-template <class Split, class Attended>
+template <class Split, class Attended, class Scale>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,
                                            View<typename Split::T const> const& k,
                                            View<typename Split::T const> const& v,
-                                           Results<typename Split::T> const& results, PackedRows const& rows,
-                                           Attended const& attended, float scale) {
-  using WarpTile = typename Split::WarpTile;
-  using Tiles = WarpTiles<Split, Attended>;
-  int const warp = threadIdx.x / 32, lane = threadIdx.x % 32, b = rows.batch, kv_head = rows.kv_head;
-  PackedQuery<WarpTile> const query{rows, q.at(b, 0, rows.head0()), q.row_stride, q.head_stride};
-  unsigned char* s_warp = smem + warp * Split::kWarpBytes;
-  int const share_of_keys = blockIdx.x % Split::kSplits * Split::kWarps + warp;
-  Ring<Tiles, Split::kStages> ring{Tiles(attended, share_of_keys, k.at(b, 0, kv_head), v.at(b, 0, kv_head),
-                                         k.row_stride, v.row_stride),
-                                   shared_address(s_warp) + WarpTile::kRing};
-  WarpMask<Split, Attended> const mask(attended, rows, lane);
-  float r_o[WarpTile::kM][WarpTile::kN][4];
-  RowState<WarpTile::kM> state;
-  Place const at{rows.row0, rows.head0(), b, lane, 0, 0};
-  attend<WarpTile, Split::kQueryInRegisters, true>(r_o, state, s_warp, query, scale, ring, mask, at);
-
-  RowSum* s_rows = reinterpret_cast<RowSum*>(smem + Split::kWarps * Split::kWarpBytes);
-  share<Split>(reinterpret_cast<float*>(s_warp), s_rows + warp * Split::BM, r_o, state, lane);
-  __syncthreads();
-  merge_warps<Split>(smem, s_rows, rows, results);
+                                           Results<typename Split::T, Split::D> const& results, PackedRows const& rows,
+                                           Attended const& attended, Scale const& scale) {
+  int const split = blockIdx.x % Split::kSplits, b = rows.batch;
+  int const share_of_keys = split * Split::kWarps + threadIdx.x / 32;
+  WarpTiles<Split, Attended> const tiles(attended, share_of_keys, k.at(b, 0, rows.kv_head), v.at(b, 0, rows.kv_head),
+                                         k.row_stride, v.row_stride);
+  attend_tiles<Split>(smem, q, tiles, rows, attended, scale, [&](Part const& found, int row, int column) {
+    int64_t const item = rows.item(row);
+    if constexpr (Split::kSplits == 1)
+      results.store(found, b, rows.query(row), rows.head0() + rows.head(row), item, column);
+    else
+      results.store_part(found, split * results.items + item, column);
+  });
 }
 
 // 4 elements of a row of O from its parts in all splits.
 template <class Split>
-__device__ __forceinline__ void merge_splits(Results<typename Split::T> const& results, int heads, int seq_q) {
+__device__ __forceinline__ void merge_splits(Results<typename Split::T, Split::D> const& results, int heads,
+                                             int seq_q) {
   int64_t const index = int64_t(blockIdx.x) * Split::kThreads + threadIdx.x, item = index / Split::kVectors;
   int const column = index % Split::kVectors * 4;
   if (item >= results.items) return;
   Part part;
 #pragma unroll 16
   for (int split = 0; split < Split::kSplits; ++split)
-    part.add(results.part_o + (split * results.items + item) * Split::D + column, *results.part_row(split, item));
-  int const query = item % seq_q, head = item / seq_q % heads, b = item / seq_q / heads;
-  part.store(results.o.at(b, query, head) + column);
-  if (column == 0) results.lse[item] = part.lse();
+    results.add_part(part, split * results.items + item, column);
+  results.store(part, item / seq_q / heads, item % seq_q, item / seq_q % heads, item, column);
 }

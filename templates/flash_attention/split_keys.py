@@ -6,13 +6,22 @@ from tuner.arch import GPU, Arch
 from tuner.operator import Implementation, Plan, Work
 
 from . import split_keys_config as shared
-from .operator import Problem, cost, visible_keys
+from .arguments import with_optional
+from .mma_sync_work import with_softcap
+from .operator import cost
+from .problem import Problem, visible_keys
 from .split_keys_config import Config
 from .split_keys_work import Walked, work_of_walks
 
 
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.use_cu_seqlens:
+        return "use_cu_seqlens: parts of packed sequences are not merged; a step of decoding is streaming_attention's"
+    return shared.refusal(problem, arch)
+
+
 def plan(problem: Problem, config: Config) -> Plan:
-    return shared.plan(problem, config, "flash_attention")
+    return with_optional(problem, shared.plan(problem, config, "flash_attention"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -20,7 +29,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return work_of_walks(problem, config, walked(problem, config), cost(problem))
+    attend, *merge = work_of_walks(problem, config, walked(problem, config), cost(problem))
+    return (with_softcap(problem.head_dim, attend) if problem.use_softcap else attend, *merge)
 
 
 def walked(problem: Problem, config: Config) -> Walked:
@@ -36,7 +46,7 @@ IMPLEMENTATION = Implementation(
     name="split_keys",
     summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
     config=Config,
-    refusal=shared.refusal,
+    refusal=refusal,
     space=shared.space,
     plan=plan,
     default=default,

@@ -7,8 +7,9 @@
 // What follows from a kernel's choices: T, D, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
 template <class Choice>
 struct Tile : Choice {
-  using Layout = Rows<Choice::D, Choice::kSwizzle>;  // of Q, K, V and O in shared memory
-  using LayoutP = Rows<Choice::BN, true>;
+  static constexpr int kWidth = sizeof(typename Choice::T) / 2;  // of an element, in 16 bits
+  using Layout = Rows<Choice::D * kWidth, Choice::kSwizzle>;     // of Q, K, V and O in shared memory
+  using LayoutP = Rows<Choice::BN * kWidth, true>;
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
   static constexpr int kM = kRows / 16;                                         // mma tiles of them
@@ -16,7 +17,7 @@ struct Tile : Choice {
   static constexpr int kN = Choice::D / 8 / Choice::kParts;                     // 8-wide column tiles of O of a warp
   static_assert(kRows % 16 == 0 && kRows * (Choice::kWarps / Choice::kParts) == Choice::BM,
                 "a warp owns whole mma tiles of 16 rows");
-  static_assert(kKeys % 16 == 0, "P V takes 16 keys a step");
+  static_assert(kKeys % (16 / kWidth) == 0, "P V takes 16 keys a step, or 8 of 32 bits");
   static_assert(Choice::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
 
   // Byte offsets in shared memory: Q, whose place O takes in the end; the ring of K and V; P; a float a row and part.

@@ -1,5 +1,6 @@
 """flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -10,7 +11,7 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from .operator import Problem
+from .problem import Problem
 from .wgmma_config import (
     ROWS,
     WIDTHS,
@@ -18,6 +19,7 @@ from .wgmma_config import (
     consumer_registers,
     ctas,
     fits,
+    l2_share,
     packed,
     producer_registers,
     register_estimate,
@@ -35,6 +37,8 @@ _WARP = 32
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands have 16 bits"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     return None
@@ -51,7 +55,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "overlap": (0, 1, 2),
             "ping_pong": (False, True),
             "value_columns": (0, *WIDTHS),
-            "polynomial": (0, 4, 8),
+            "polynomial": (0, 8),
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": _packs(problem),
@@ -74,16 +78,36 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: (c.value_columns != 0) | (D % 64 != 0),
             ),
             Constraint(
-                "blocks that walk over causal row tiles take the heaviest first",
-                lambda c: (c.blocks == 0) | c.heavy_first | (not problem.causal),
+                "packed sequences: a block a row tile, since those that a sequence does not have are left at once",
+                lambda c: (c.blocks == 0) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "packed sequences: each block loads for itself, since it writes zeros over what follows a sequence",
+                lambda c: (c.cluster == 1) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "blocks that walk, or that wait for each other, take the heaviest causal row tiles first",
+                lambda c: ((c.blocks == 0) & (c.cluster == 1)) | c.heavy_first | (not problem.causal),
+            ),
+            Constraint(
+                "packed sequences take panels of V of one width: ptxas serializes several",
+                lambda c: (c.value_columns != 0) | (not problem.use_cu_seqlens),
             ),
             Constraint(
                 "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
                 lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
             ),
             Constraint(
-                "blocks of a cluster compute the row tiles of their indices: a ticket reaches one of them only",
-                lambda c: (c.cluster == 1) | (c.blocks == 0),
+                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
+            ),
+            Constraint(
+                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                lambda c: (c.cluster == 1) | (c.warpgroups > 1),
+            ),
+            Constraint(
+                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                lambda c: (c.cluster == 1) | (l2_share(D, c, _l2_bytes(arch)) >= 0.5),
             ),
             Constraint(
                 "each block of a cluster has a row tile",
@@ -96,7 +120,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "O, scores and P fit the consumers' registers",
-                lambda c: register_estimate(D, c) <= consumer_registers(c),
+                lambda c: register_estimate(D, c, capped=problem.use_softcap) <= consumer_registers(c),
             ),
         ),
     )
@@ -106,13 +130,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem.head_dim, config))
     heads = int(packed(problem.heads, problem.kv_heads, config))
     queries = ROWS // heads  # of a warpgroup
-    rows = -(-int(row_tiles(problem, config)) // config.cluster) * config.cluster
-    tiles = rows * (problem.heads // heads) * problem.batch
+    taken = -(-int(row_tiles(problem, config)) // config.cluster) * (problem.heads // heads) * problem.sequences
     ticket = ("ticket",) if config.blocks else ()
     maps = _maps(queries, heads, config.BN // config.cluster)
     scalars = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
-    arguments = (*(each.name for each in maps), *scalars, *ticket)
-    grid = (walkers(tiles, config) if config.blocks else tiles, 1, 1)
+    optional, spelled = _optional(problem)
+    arguments = (*(each.name for each in maps), *scalars, *optional, *ticket)
+    grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
     launch = Launch(ENTRY, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
     return Plan(
         launches=(Launch(f"{ENTRY}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
@@ -121,11 +145,25 @@ def plan(problem: Problem, config: Config) -> Plan:
             "ctas": int(ctas(config)),
             "consumer_registers": int(consumer_registers(config)),
             "producer_registers": int(producer_registers(config)),
-            "ticket_pointer": "ticket" if config.blocks else "nullptr",
+            "ticket_argument": "ticket" if config.blocks else "nullptr",
+            **spelled,
         },
         workspaces=(Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else (),
         maps=maps,
     )
+
+
+def _optional(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The arguments that packed sequences and a softcap bring; how templates spell them, or what stands for them."""
+    packed, capped = problem.use_cu_seqlens, problem.use_softcap
+    names = (("o", "cu_seqlens_q", "cu_seqlens_k", "boundaries") if packed else ()) + (("softcap",) if capped else ())
+    return names, {
+        "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
+        "cu_seqlens_k_argument": "cu_seqlens_k" if packed else "nullptr",
+        "sequences_argument": "boundaries - 1" if packed else "batch",
+        "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
+        "softcap_argument": "softcap" if capped else "0.0f",
+    }
 
 
 @cache
@@ -150,6 +188,11 @@ def _sm_counts(arch: Arch) -> tuple[int, ...]:
     return tuple(sorted({device.sm_count for device in DEVICES.values() if device.arch == arch}))
 
 
+def _l2_bytes(arch: Arch) -> float:
+    """That L2 has for each SM and clock, on the device with least."""
+    return min(device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch == arch)
+
+
 def default(problem: Problem, arch: Arch) -> Config:
     """Warpgroups in turn, with the largest tile of keys that fits.
 
@@ -166,16 +209,18 @@ def default(problem: Problem, arch: Arch) -> Config:
     widest = 128 if problem.causal or warpgroups == 3 else 176
     for BN in range(widest, 31, -16):
         config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 1, 0)
-        if fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config):
+        registers = register_estimate(D, config, capped=problem.use_softcap)
+        if fits(D, config, arch) and registers <= consumer_registers(config):
             return replace(config, cluster=2 if _pairs(problem, config) else 1)
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
 
 
 def _pairs(problem: Problem, config: Config) -> bool:
     """Whether two blocks share what they load: beyond D = 96, where L2 is nearly as busy as the tensor cores, and if
-    neither block waits for the other: no mask, no row tile without a neighbour.
+    neither block waits for the other: no mask, no row tile without a neighbour. Those of packed sequences are alone.
     """
-    return problem.head_dim > 96 and not problem.causal and row_tiles(problem, config) % 2 == 0
+    alone = problem.causal or problem.use_cu_seqlens
+    return problem.head_dim > 96 and not alone and row_tiles(problem, config) % 2 == 0
 
 
 IMPLEMENTATION = Implementation(

@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.arch import Arch
 
-from .operator import Problem
+from .problem import Problem
 
 ELEMENT = 2  # bytes of fp16 and bf16
 ROWS = 64  # of Q, a warpgroup
@@ -15,14 +15,18 @@ WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one s
 
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
-_POSTS, _WORK = 2, 32  # row tiles that are known at a time, and the bytes of one
+_POSTS, _WORK = 2, 48  # row tiles that are known at a time, and the bytes of one
+_DRAWN = 4  # bytes: what a cluster takes next
 _SCHEDULE = 36  # bytes
 _FEW_ROW_TILES = 16
+_PRODUCTS = 2048  # multiply-adds a clock and SM
+_EXPONENTIALS = 16  # a clock and SM
 _CONSUMER_REGISTERS = np.array([0, 216, 240, 160])  # by warpgroups: with the producer's, all that an SM has
 _PRODUCER_REGISTERS = np.array([0, 40, 24, 32])
 # Registers besides scores, P and O. Measured: with fewer left, ptxas serializes every wgmma (C7512) and spills.
 _OTHER_REGISTERS = 28
 _OTHER_REGISTERS_OVER_BOTH = 36  # at 28 the exponentials sink behind the wait that they are to run before
+_SOFTCAP_REGISTERS = 32  # with fewer, scores that are capped spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,9 @@ def packed(heads: int, kv_heads: int, c: Any) -> Any:
 
 
 def row_tiles(problem: Problem, c: Any) -> Any:
-    """Of one head, or of the heads that share them."""
+    """Of one head, or of the heads that share them; of packed sequences, the longest's."""
     queries = ROWS * c.warpgroups // packed(problem.heads, problem.kv_heads, c)
-    return -(-problem.seq_q // queries)
+    return -(-problem.longest // queries)
 
 
 def ctas(c: Any) -> Any:
@@ -58,10 +62,12 @@ def ctas(c: Any) -> Any:
     return np.where(c.warpgroups == 1, 2, 1)
 
 
-def walkers(row_tiles: int, c: Config) -> int:
-    """Blocks of a persistent grid; half as many as row tiles where those are few, so that checks see them walk."""
-    most = row_tiles if row_tiles > _FEW_ROW_TILES else -(-row_tiles // 2)
-    return min(c.blocks * int(ctas(c)), most)
+def walkers(taken: int, c: Config) -> int:
+    """Blocks of a persistent grid, or clusters of them, for what is to be taken: row tiles, or as many as a cluster has
+    blocks. Half as many as those where they are few, so that checks see them walk.
+    """
+    most = taken if taken > _FEW_ROW_TILES else -(-taken // 2)
+    return min(c.blocks * int(ctas(c)) // c.cluster, most)
 
 
 def consumer_registers(c: Any) -> Any:
@@ -84,11 +90,20 @@ def widest_product(D: int, c: Any) -> Any:
     return np.maximum(c.BN, np.where(c.value_columns == 0, D // 64 * 64, D))
 
 
-def register_estimate(D: int, c: Any) -> Any:
+def register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
     """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest."""
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
     rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (D > 128), _OTHER_REGISTERS)
-    return scores + c.BN / 4 + D / 2 + rest
+    return scores + c.BN / 4 + D / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
+
+
+def l2_share(D: int, c: Any, l2_bytes: float) -> Any:
+    """How long L2 is busy with the keys and values of a tile, as a share of the time that its products or exponentials
+    take, where each block loads for itself; `l2_bytes` a clock and SM.
+    """
+    columns = _round_up(D, 16) + D  # of a key and its value
+    rows = ROWS * c.warpgroups
+    return ELEMENT * columns / l2_bytes / (rows * max(columns / _PRODUCTS, 1 / _EXPONENTIALS))
 
 
 def smem_bytes(D: int, c: Any) -> Any:
@@ -97,8 +112,9 @@ def smem_bytes(D: int, c: Any) -> Any:
     uniform = _round_up(D, np.maximum(c.value_columns, 1))
     values = np.where(c.value_columns == 0, padded, uniform)
     ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
-    barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS
-    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * barriers + _POSTS * _WORK + _SCHEDULE
+    barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS + 2
+    taken = _POSTS * _WORK + _DRAWN + _SCHEDULE
+    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * barriers + taken
 
 
 def fits(D: int, c: Any, arch: Arch) -> Any:

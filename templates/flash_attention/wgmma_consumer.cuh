@@ -1,5 +1,6 @@
 // A warpgroup's 64 rows of attention on wgmma: the two products, issued and awaited apart, and what lies between them.
 #pragma once
+#include "flash_attention/softcap.cuh"
 #include "flash_attention/wgmma_softmax.cuh"
 #include "flash_attention/wgmma_tile.cuh"
 #include "fragment.cuh"
@@ -21,7 +22,8 @@ struct Consumer {
   int query[2];      // that the thread's two rows are of
   int seq_k, ahead;  // keys that query 0 attends: causal, ahead + 1
   int unmasked;        // tiles that all rows attend as a whole
-  float scale;         // in base 2
+  float scale;         // in base 2, of scores or of capped ones
+  float inner;         // softcap: of scores before they are capped
   Position<Tile::kStages> keys, values;
   int released = 0;    // stage of V that is read
   float r_o[D / 2];    // [64, D]
@@ -48,7 +50,9 @@ struct Consumer {
     keys.advance();
   }
 
-  __device__ __forceinline__ void await_values() { mbarrier_wait(barriers.values_full(values.stage), values.parity); }
+  __device__ __forceinline__ void await_values() const {
+    mbarrier_wait(barriers.values_full(values.stage), values.parity);
+  }
   // O += P V in flight as one group.
   __device__ __forceinline__ void issue_values() {
     uint32_t const s_v = smem + Tile::kValues + values.stage * Tile::kValueBytes;
@@ -110,6 +114,7 @@ struct Consumer {
 
   // Scores to unrounded P.
   __device__ __forceinline__ void exponentiate(Scores& r_s, int tile) {
+    if constexpr (Tile::kSoftcap) cap(reinterpret_cast<float (&)[1][BN / 8][4]>(r_s), Softcap{inner, scale});
     if (tile >= unmasked) hide(r_s, tile);
     softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
     fence_registers(r_s);

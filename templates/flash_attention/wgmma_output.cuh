@@ -2,6 +2,7 @@
 #pragma once
 #include "bulk.cuh"
 #include "flash_attention/wgmma_consumer.cuh"
+#include "flash_attention/wgmma_packed.cuh"
 
 // O = accumulated / sum, rounded, as the panels of Q lie.
 template <class Tile>
@@ -23,27 +24,29 @@ __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& ro
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     int const head = (M64K16::C::row(thread, 0) + 8 * h) & ((1 << work.packed_log2) - 1);
-    if (thread % 4 == 0 && rows.query[h] < seq_q)
-      g_lse[int64_t(head) * seq_q + rows.query[h]] = rows.softmax.lse(h, rows.scale);
+    if (thread % 4 == 0 && rows.query[h] < work.sequence.queries)
+      g_lse[int64_t(head) * seq_q + work.place(rows.query[h])] = rows.softmax.lse(h, rows.scale);
   }
 }
 
-// Both. Queries beyond the sequence are cut off by the copy; `g_lse` is the first head's.
+// Both. Queries beyond the tensor are cut off by the copy; `g_o` is for packed sequences, `g_lse` the first head's.
 template <class Tile>
-__device__ __forceinline__ void store_rows(PanelMaps const& o, float* g_lse, unsigned char* smem, Consumer<Tile>& rows,
-                                           Work const& work, int seq_q) {
+__device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typename Tile::T> const& g_o, float* g_lse,
+                                           unsigned char* smem, Consumer<Tile>& rows, Work const& work, int seq_q) {
   int const warpgroup = own_warpgroup(), first_query = work.query(64 * warpgroup);
   int thread = threadIdx.x % 128;
   forget(thread);  // its places in O would be kept in registers over all row tiles
+  unsigned char* s_o = smem + warpgroup * Tile::kQueryBytes;
   rows.softmax.reduce();
   store_lse(g_lse, rows, work, seq_q, thread);
   named_barrier_sync(8 + warpgroup, 128);  // all warps have read their Q
-  normalize(smem + warpgroup * Tile::kQueryBytes, rows, thread);
+  normalize(s_o, rows, thread);
   fence_proxy_async();
   named_barrier_sync(8 + warpgroup, 128);  // O is there
-  if (thread == 0 && first_query < seq_q) {
-    uint32_t const s_o = rows.smem + warpgroup * Tile::kQueryBytes;
-    Tile::Rows::template store<64>(o, s_o, first_query, work.head, work.batch);
+  if (Tile::kPackedSequences && work.query(64 * warpgroup + 64) > work.sequence.queries) {
+    store_own<Tile>(g_o, s_o, work, first_query, thread);
+  } else if (thread == 0 && first_query < work.sequence.queries) {
+    Tile::Rows::template store<64>(o, shared_address(s_o), work.place(first_query), work.head, work.sequence.batch);
     cp_async_bulk_commit();
     cp_async_bulk_wait_read<0>();
   }

@@ -1,4 +1,4 @@
-// How a block's loader takes row tiles, and tells the warpgroups which one is next.
+// How a block's loader takes row tiles, alone or with its cluster, and tells the warpgroups which one is next.
 #pragma once
 #include "atomic.cuh"
 #include "flash_attention/wgmma_tile.cuh"
@@ -14,26 +14,59 @@ struct Posts {
     return s_work[n % Tile::kPosts];
   }
   // By the loader. The post is free: Q of the row tile before was loaded, so O of the one before that is stored.
-  __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i) const {
-    s_schedule.place(s_work[post], i);
+  __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i,
+                                             PackedBounds const& bounds) const {
+    s_schedule.place(s_work[post], i, bounds);
     mbarrier_arrive(barriers.posted(post));
     return s_work[post];
   }
 };
 
-// All that the block computes: the row tile of its index; persistent, then what `ticket` says, from the grid's size on.
+// Row tiles by number, for blocks that take one after another as they become free. In a cluster the first block draws,
+// for all: they take theirs together.
+template <class Tile>
+struct Tickets {
+  static constexpr bool kTold = Tile::kPersistent && Tile::kCluster > 1;
+
+  int* s_drawn;
+  Barriers<Tile> barriers;
+  int* counter;
+
+  __device__ __forceinline__ int draw() const {
+    if (!Tile::kPersistent || (kTold && cluster_rank() != 0)) return 0;
+    return atomic_add_relaxed(reinterpret_cast<uint32_t*>(counter), 1);
+  }
+  // What the first block drew at the n-th row tile, to all blocks, which have read what was drawn before.
+  __device__ __forceinline__ void tell(int n, int drawn) const {
+    if (!kTold || cluster_rank() != 0) return;
+    mbarrier_wait(barriers.read(), n % 2 ^ 1);
+    for (int rank = 0; rank < Tile::kCluster; ++rank)
+      store_async(map_shared_rank(shared_address(s_drawn), rank), uint32_t(drawn),
+                  map_shared_rank(barriers.told(), rank));
+  }
+  // The same in each block.
+  __device__ __forceinline__ int await(int n, int drawn) const {
+    if (!kTold) return drawn;
+    mbarrier_arrive_expect_tx(barriers.told(), sizeof(int));
+    mbarrier_wait(barriers.told(), n % 2);
+    int const told = *s_drawn;
+    mbarrier_arrive_cluster(map_shared_rank(barriers.read(), 0));
+    return told;
+  }
+};
+
+// All that the block computes: the row tile of its index; persistent, then what tickets say, from the grid's size on.
 template <class Tile>
 __device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const& posts, Schedule<Tile> const& schedule,
-                                         int* ticket) {
+                                         PackedBounds const& bounds, Tickets<Tile> const& tickets) {
   int i = blockIdx.x / Tile::kCluster;
 #pragma unroll 1
-  for (int parity = 0;; parity ^= 1) {
-    Work const& work = posts.put(parity, schedule, i);
+  for (int n = 0;; ++n) {
+    Work const& work = posts.put(n % Tile::kPosts, schedule, i, bounds);
     if (work.tiles == 0) return;
-    int next = 0;  // the ticket comes while tiles are loaded
-    if constexpr (Tile::kPersistent) next = atomic_add_relaxed(reinterpret_cast<uint32_t*>(ticket), 1);
-    loader.load(work, parity);
+    int const drawn = tickets.draw();  // it comes while tiles are loaded
+    loader.load(work, n % 2, [&] { tickets.tell(n, drawn); });
     if constexpr (!Tile::kPersistent) return;
-    i = schedule.blocks + next;
+    i = schedule.takers + tickets.await(n, drawn);
   }
 }

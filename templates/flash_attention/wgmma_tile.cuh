@@ -24,19 +24,21 @@ struct WgmmaTile : Choice {
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
-  static constexpr int kWork = kBarriers + 8 * (2 * kWarpgroups + 4 * kStages + kPosts);
-  static constexpr int kSchedule = kWork + kPosts * int(sizeof(Work));
+  static constexpr int kWork = kBarriers + 8 * (2 * kWarpgroups + 4 * kStages + kPosts + 2);
+  static constexpr int kDrawn = kWork + kPosts * int(sizeof(Work));
+  static constexpr int kSchedule = kDrawn + int(sizeof(int));
   static constexpr int kSharedBytes = kSchedule + int(sizeof(Schedule<WgmmaTile>));
 
+  static_assert(!Choice::kPackedSequences || !Choice::kPersistent, "the grid says how long packed sequences may be");
+  static_assert(!Choice::kPackedSequences || kCluster == 1, "a block writes zeros over what follows a packed sequence");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
-  static_assert(kCluster == 1 || !Choice::kPersistent, "a ticket reaches one block of a cluster only");
   static_assert(BN % (8 * kCluster) == 0, "blocks of a cluster load whole groups of 8 rows, in which swizzles repeat");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
 };
 
 // Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps of all blocks of the
 // cluster empty a stage, since each block loads a part of it for all; the thread that stores O empties the place of Q.
-// Posts of what is to be computed are only full.
+// Posts of what is to be computed are only full. What a cluster draws is told to each block, and each has read it.
 template <class Tile>
 struct Barriers {
   uint32_t base;
@@ -50,6 +52,8 @@ struct Barriers {
   __device__ __forceinline__ uint32_t values_full(int stage) const { return at(2, stage); }
   __device__ __forceinline__ uint32_t values_empty(int stage) const { return at(3, stage); }
   __device__ __forceinline__ uint32_t posted(int post) const { return at(4, post); }
+  __device__ __forceinline__ uint32_t told() const { return at(4, Tile::kPosts); }
+  __device__ __forceinline__ uint32_t read() const { return at(4, Tile::kPosts + 1); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
     return base + 8 * (2 * Tile::kWarpgroups + kind * Tile::kStages + stage);
   }
@@ -69,6 +73,8 @@ __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
     mbarrier_init(barriers.values_empty(s), Tile::kCluster * Tile::kConsumers / 32);
   }
   for (int p = 0; p < Tile::kPosts; ++p) mbarrier_init(barriers.posted(p), 1);
+  mbarrier_init(barriers.told(), 1);
+  mbarrier_init(barriers.read(), Tile::kCluster);
   fence_mbarrier_init();
 }
 
@@ -96,13 +102,17 @@ struct Loader {
   PanelMaps q, k, v;
   Position<Tile::kStages> at;
 
-  // Q once, K and V of tile after tile as stages become empty.
-  __device__ __forceinline__ void load(Work const& work, int parity) {
+  // Q once, K and V of tile after tile as stages become empty. `begun` is called when those of the first are on their
+  // way.
+  template <class Begun>
+  __device__ __forceinline__ void load(Work const& work, int parity, Begun const& begun) {
 #pragma unroll 1
     for (int tile = work.loaded - 1; tile >= 0; --tile, at.advance()) {
       load_keys(work, tile * Tile::BN);
-      if (tile == work.loaded - 1) load_queries(work, parity);
+      bool const first = tile == work.loaded - 1;
+      if (first) load_queries(work, parity);
       load_values(work, tile * Tile::BN);
+      if (first) begun();
     }
   }
   __device__ __forceinline__ void load_queries(Work const& work, int parity) {
@@ -110,8 +120,8 @@ struct Loader {
     for (int w = 0; w < Tile::kWarpgroups; ++w) {
       mbarrier_wait(barriers.query_empty(w), parity ^ 1);
       mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(64));
-      Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w), work.query(64 * w), work.head,
-                              work.batch);
+      Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w), work.place(work.query(64 * w)),
+                              work.head, work.sequence.batch);
     }
   }
   __device__ __forceinline__ void load_keys(Work const& work, int key) {
@@ -129,9 +139,10 @@ struct Loader {
   template <class Panels>
   __device__ __forceinline__ void load_tile(uint32_t s_tile, PanelMaps const& maps, uint32_t full, Work const& work,
                                             int key) {
+    int const row = work.sequence.first_key + key, batch = work.sequence.batch;
     if constexpr (Tile::kCluster == 1)
-      Panels::template load<Tile::BN>(s_tile, maps, full, key, work.kv_head, work.batch);
+      Panels::template load<Tile::BN>(s_tile, maps, full, row, work.kv_head, batch);
     else
-      Panels::template load_share<Tile::BN, Tile::kCluster>(s_tile, maps, full, key, work.kv_head, work.batch);
+      Panels::template load_share<Tile::BN, Tile::kCluster>(s_tile, maps, full, row, work.kv_head, batch);
   }
 };

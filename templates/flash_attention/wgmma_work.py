@@ -3,13 +3,15 @@
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heapreplace
+from math import prod
 
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
-from .operator import Problem, cost
+from .operator import cost
+from .problem import Problem, unpacked
 from .wgmma_config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, walkers
 
 _WARPS = 4  # a warpgroup
@@ -63,12 +65,12 @@ def order(problem: Problem, config: Config) -> Array:
 
 
 def shares(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each block of a persistent grid visits, if every tile takes equally long."""
+    """Tiles of keys that each block of a persistent grid, or cluster of them, passes by: if all take equally long."""
     visited = order(problem, config)
-    blocks = [0] * walkers(len(visited), config)
-    for count in visited[:, 0].tolist():
-        heapreplace(blocks, blocks[0] + count)  # the next row tile goes to the block that is done first
-    return np.array(blocks)
+    takers = [0] * walkers(len(visited), config)
+    for count in np.max(visited, axis=1).tolist():
+        heapreplace(takers, takers[0] + count)  # the next row tile goes to who is done first
+    return np.array(takers)
 
 
 @lru_cache(maxsize=4096)  # most choices have no part in it
@@ -76,33 +78,42 @@ def _grid(problem: Problem, config: Config) -> tuple[int, float, float]:
     """(blocks, tiles of keys that the longest visits, and that all visit)."""
     if config.blocks:
         found = shares(problem, config)
-        return len(found), float(np.max(found)), float(np.sum(found))
-    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+        return len(found) * config.cluster, float(np.max(found)), float(np.sum(order(problem, config)))
+    heads = problem.batch * _shared_heads(problem, config)
     visited = tiles(problem, config)
     return heads * visited.size, float(np.max(visited)), float(heads * np.sum(visited))
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+
+    Of packed sequences as if their lengths were equal, but for the blocks, which are those of the longest.
+    """
+    if problem.use_cu_seqlens:
+        (equal,) = work(unpacked(problem), config, gpu)
+        blocks = prod(tiles(problem, config).shape) * problem.sequences * _shared_heads(problem, config)
+        lengthened = blocks / equal.ctas  # those that find nothing to do make the mean block shorter
+        return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
     D, visited = problem.head_dim, tiles(problem, config)
-    heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))  # or groups of them
+    heads = problem.batch * _shared_heads(problem, config)
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
+    capped = 2 * scores if problem.use_softcap else 0.0  # an exponential and a reciprocal each
     lanes = 0 if config.lazy_rescale else 16 * D / _WARP  # of O, scaled
     count, longest, visits = _grid(problem, _dealt(config))
     main = Work(
         ctas=count,
         warps=_WARPS * (config.warpgroups + 1),
         mma=0.0,
-        fma=warps * (3 * scores + lanes + 12 + 7 * polynomials),
-        mufu=warps * (scores - polynomials + 2),
+        fma=warps * (3 * scores + lanes + 12 + 7 * polynomials + 1.5 * capped),
+        mufu=warps * (scores - polynomials + 2 + capped),
         alu=warps * (scores / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, D, config) / _WARPS / 128,
         l2_bytes=float(heads * _copied_bytes(problem, config, blocks, loaded)),
-        dram_bytes=float(cost(problem).bytes),
+        dram_bytes=_dram(problem),
         barriers=float(heads * blocks),
         longest_cta=longest * count / visits,
         chain=longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
@@ -110,6 +121,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + D) / _PRODUCT,
     )
     return (_CLEARING, main) if config.blocks else (main,)
+
+
+def _shared_heads(problem: Problem, config: Config) -> int:
+    """Heads, or groups of those that share rows."""
+    return problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+
+
+def _dram(problem: Problem) -> float:
+    return float(cost(problem).bytes)
 
 
 def _dealt(config: Config) -> Config:

@@ -1,5 +1,8 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with mma and barriers."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from tuner.arch import GPU
@@ -21,17 +24,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     return rows_work(problem), keys_work(problem, config), queries_work(problem, config)
 
 
-def _query_bytes(problem: Problem) -> int:
+def _query_bytes(problem: Any) -> int:
     """One of dO, Q, O, dQ."""
     return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
 
 
-def _key_bytes(problem: Problem) -> int:
+def _key_bytes(problem: Any) -> int:
     """One of K, V, dK, dV."""
     return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
 
 
-def rows_work(problem: Problem) -> Work:
+def rows_work(problem: Any) -> Work:
     """dO and O once."""
     rows = problem.batch * problem.heads * problem.seq_q
     warps = rows * row_lanes(problem.head_dim) / WARP
@@ -52,65 +55,86 @@ def rows_work(problem: Problem) -> Work:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passes by the blocks of a head: rows of Q and dO, or of K and V."""
+
+    blocks: Array  # tiles, for each block
+    visits: int  # of warps, to a tile or a part of one
+    steps: int  # of 16 rows, in these visits
+    rows: int  # that are read
+
+    def __mul__(self, heads: int) -> "Passes":
+        return Passes(heads * self.blocks, heads * self.visits, heads * self.steps, heads * self.rows)
+
+
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries pass by, those that attend any key of the block or, for products, of the warp."""
-    D, rows = problem.head_dim, config.BN_kv // config.kv_warps
-    group = problem.heads // problem.kv_heads
-    blocks = group * _steps(problem, config.BN_kv, config.BM_kv)
-    warps = int(np.sum(group * _steps(problem, rows, config.BM_kv, block=config.BN_kv)))
+    group, rows = problem.heads // problem.kv_heads, config.BN_kv // config.kv_warps
+    visits = int(np.sum(_steps(problem, rows, config.BM_kv, block=config.BN_kv)))
+    read = _rows_read(problem, config.BN_kv, config.BM_kv)
+    passes = Passes(_steps(problem, config.BN_kv, config.BM_kv), visits, visits * config.BM_kv // 16, read)
+    return work_of_keys(problem, config, passes * group, problem.seq_k)
+
+
+def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
+    """By blocks of `keys` keys in all of each head of K and V, which `passes` is of."""
+    D, m = problem.head_dim, config.BN_kv // config.kv_warps // 16
     every = problem.batch * problem.kv_heads * config.kv_slices
-    passed = int(np.sum(blocks))
-    m, n, columns = rows // 16, config.BM_kv // 8, float(kv_columns(D, config))
-    mean_columns = D / 8 / config.kv_slices
-    scores = m * 16 * config.BM_kv / WARP
-    matrices = 2 * n * (D / 8) + 2 * m * 2 * (D / 8) + 2 * 2 * n / 2 * columns
+    passed = int(np.sum(passes.blocks))
+    columns, mean_columns = float(kv_columns(D, config)), D / 8 / config.kv_slices
+    scores = passes.steps * m * 8
+    matrices = passes.steps * 4 * (D / 8 + columns) + passes.visits * 4 * m * (D / 8)
     loads = 2 * copy_wavefronts(D, True, config.BM_kv, WARP * config.kv_warps)
-    queries = _rows_read(problem, config.BN_kv, config.BM_kv) * group
-    row = ELEMENT * D
+    copies = passed * 10 * config.BM_kv * D / 8 / WARP
+    key_bytes = ELEMENT * D * problem.batch * problem.kv_heads * keys
     return Work(
-        ctas=every * len(blocks),
+        ctas=every * len(passes.blocks),
         warps=config.kv_warps,
-        mma=every * warps * (2 * m * n * (D / 16) + 2 * m * (n / 2) * mean_columns),
-        fma=every * warps * 4 * scores,
-        mufu=every * warps * scores,
-        alu=every * (warps * (scores + 4 * D / 16 + n * columns / 4) + passed * 10 * config.BM_kv * D / 8 / WARP),
-        smem_wavefronts=every * (warps * (matrices + n) + passed * loads),
-        l2_bytes=float(every * queries * (2 * row + 8))
-        + 2.0 * _key_bytes(problem) * config.kv_slices
-        + 2.0 * _key_bytes(problem),
-        dram_bytes=2.0 * _query_bytes(problem) + 4.0 * _key_bytes(problem),
-        barriers=every * passed,
-        longest_cta=float(np.max(blocks) / np.mean(blocks)),
-        chain=float(np.max(blocks)),
+        mma=every * passes.steps * m * (4 * (D / 16) + 2 * mean_columns),
+        fma=every * 4 * scores,
+        mufu=every * scores,
+        alu=every * (scores + passes.visits * 4 * D / 16 + passes.steps * columns / 2 + copies),
+        smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
+        l2_bytes=float(every * passes.rows * (2 * ELEMENT * D + 8)) + 2.0 * key_bytes * (config.kv_slices + 1),
+        dram_bytes=2.0 * _query_bytes(problem) + 4.0 * key_bytes,
+        barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
+        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        chain=float(np.max(passes.blocks)),
         stages=config.kv_stages,
     )
 
 
 def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, as in the forward pass."""
-    D, rows = problem.head_dim, config.BM_q // config.q_warps
     blocks = -(-_attended(problem, config.BM_q) // config.BN_q)
-    warps = int(np.sum(-(-_attended(problem, rows) // config.BN_q)))
-    heads, passed = problem.batch * problem.heads, int(np.sum(blocks))
-    m, n = rows // 16, config.BN_q // 8
-    scores = m * 16 * config.BN_q / WARP
-    matrices = 2 * n * (D / 8) + 2 * m * 2 * (D / 8) + n * (D / 8)
+    visits = int(np.sum(-(-_attended(problem, config.BM_q // config.q_warps) // config.BN_q)))
+    read = int(np.sum(np.minimum(blocks * config.BN_q, problem.seq_k)))
+    return work_of_queries(problem, config, Passes(blocks, visits, visits * config.BN_q // 16, read))
+
+
+def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
+    """By blocks of queries; `passes` is of a query head."""
+    D, m, heads = problem.head_dim, config.BM_q // config.q_warps // 16, problem.batch * problem.heads
+    passed = int(np.sum(passes.blocks))
+    scores = passes.steps * m * 8
+    matrices = passes.steps * 6 * (D / 8) + passes.visits * 4 * m * (D / 8)
     loads = 2 * copy_wavefronts(D, True, config.BN_q, WARP * config.q_warps)
-    keys = int(np.sum(np.minimum(blocks * config.BN_q, problem.seq_k)))
-    values = len(blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
+    copies = passed * 10 * config.BN_q * D / 8 / WARP
+    values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
     return Work(
-        ctas=heads * len(blocks),
+        ctas=heads * len(passes.blocks),
         warps=config.q_warps,
-        mma=heads * warps * (2 * m * n * (D / 16) + m * (n / 2) * (D / 8)),
-        fma=heads * warps * 4 * scores,
-        mufu=heads * warps * scores,
-        alu=heads * (warps * (scores + 4 * D / 16 + n * D / 32) + passed * 10 * config.BN_q * D / 8 / WARP),
-        smem_wavefronts=heads * (warps * matrices + passed * loads),
-        l2_bytes=float(heads * (keys * 2 * ELEMENT * D + values)) + 3.0 * _query_bytes(problem),
+        mma=heads * passes.steps * m * (4 * (D / 16) + D / 8),
+        fma=heads * 4 * scores,
+        mufu=heads * scores,
+        alu=heads * (scores + passes.visits * 4 * D / 16 + passes.steps * D / 16 + copies),
+        smem_wavefronts=heads * (matrices + passed * loads),
+        l2_bytes=float(heads * (passes.rows * 2 * ELEMENT * D + values)) + 3.0 * _query_bytes(problem),
         dram_bytes=3.0 * _query_bytes(problem) + 2.0 * _key_bytes(problem),
-        barriers=heads * passed,
-        longest_cta=float(np.max(blocks) / max(np.mean(blocks), 1e-9)),
-        chain=float(np.max(blocks)),
+        barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
+        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        chain=float(np.max(passes.blocks)),
         stages=config.q_stages,
     )
 

@@ -1,5 +1,7 @@
 """flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
 
+from typing import Any
+
 import numpy as np
 
 from tuner.arch import GPU
@@ -15,31 +17,41 @@ _ENTRY = "flash_attention_backward_naive"
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    takes = taken(problem, *(each.name for each in ARGUMENTS))
+    return plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in ARGUMENTS)))
+
+
+def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
+    """Two launches, `name`_dq and `name`_dkv, of a problem with the sizes of this one."""
 
     def launch(entry: str, rows: int) -> Launch:
-        return Launch(f"{_ENTRY}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0, takes)
+        return Launch(f"{name}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0, takes)
 
     return Plan((launch("dq", query_rows(problem)), launch("dkv", key_rows(problem))), pointer(problem))
 
 
-def query_rows(problem: Problem) -> int:
+def query_rows(problem: Any) -> int:
     return problem.batch * problem.heads * problem.seq_q
 
 
-def key_rows(problem: Problem) -> int:
+def key_rows(problem: Any) -> int:
     return problem.batch * problem.kv_heads * problem.seq_k
 
 
-def _blocks(rows: int, problem: Problem, config: Config) -> int:
+def _blocks(rows: int, problem: Any, config: Config) -> int:
     return -(-rows * (problem.head_dim // config.columns) // config.threads)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself."""
+    return work_of_pairs(problem, config, int(np.sum(visible_keys(problem))), problem.seq_k, problem.seq_q)
+
+
+def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, most_queries: int) -> tuple[Work, ...]:
+    """Work where the queries of a head attend `attended` keys in all, and one of them most_keys at most.
+
+    Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself.
+    """
     D, columns, element = problem.head_dim, config.columns, problem.dtype.itemsize
-    attended = problem.batch * problem.heads * int(np.sum(visible_keys(problem)))
-    pairs = attended * (D // columns) / WARP
+    pairs = problem.batch * problem.heads * attended * (D // columns) / WARP
 
     def tensors(of_queries: int, of_keys: int) -> float:
         rows = of_queries * query_rows(problem) + of_keys * key_rows(problem)
@@ -63,8 +75,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
     group = problem.heads // problem.kv_heads
     return (
-        launch(query_rows(problem), 1, 0, problem.seq_k, tensors(4, 2)),
-        launch(key_rows(problem), 2, 1, problem.seq_q * group, tensors(3, 4)),
+        launch(query_rows(problem), 1, 0, most_keys, tensors(4, 2)),
+        launch(key_rows(problem), 2, 1, most_queries * group, tensors(3, 4)),
     )
 
 

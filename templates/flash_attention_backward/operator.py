@@ -7,11 +7,11 @@ from typing import Any, cast
 import numpy as np
 
 from tuner.dtype import DType
-from tuner.errors import UsageError
 from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Role, Tolerance
 
 from ..flash_attention import operator as forward
 from ..flash_attention.operator import visible_keys
+from .cases import INPUT_KINDS, gradients, with_upstream
 from .problem import Problem
 
 _QUERIES = ("batch", "seq_q", "heads", "head_dim")
@@ -38,89 +38,26 @@ ARGUMENTS = (
 )
 
 
-INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
-
-
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1).
-
-    peaked: scores of standard deviation 4, so that few keys take most; where one takes all, dq and dk are zero.
-    two_keys: keys are one of two in turn, so that the gradients give away a mask that is off by one; with all keys
-    equal dq would be zero.
-    """
-    if kind not in INPUT_KINDS:
-        raise UsageError(f"inputs {kind!r}: flash_attention_backward has {', '.join(INPUT_KINDS)}")
+    """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1)."""
     arrays = forward.inputs(problem, rng, "one_hot" if kind == "one_hot" else "normal")
-    if kind == "peaked":
-        arrays["q"] *= 4
-    elif kind == "two_keys":
-        arrays["k"][:] = arrays["k"][:, np.arange(problem.seq_k) % 2]
-    results = forward.rounded(problem, arrays)
-    dtype = problem.dtype.numpy
-    dout = rng.standard_normal(results["o"].shape).astype(dtype)
-    lse = results["lse"].astype(np.float32)
-    given = {"dout": dout, "o": results["o"].astype(dtype), "lse": lse}
-    return arrays | given | {"dlse": _lse_gradient(problem, lse, rng)}
-
-
-def _lse_gradient(problem: Problem, lse: Array, rng: np.random.Generator) -> Array:
-    """NaN where a query attends no key, as a loss that merges two such parts leaves it."""
-    drawn = rng.standard_normal((problem.lse_gradients, *lse.shape[1:])).astype(np.float32)
-    drawn[~np.isfinite(lse[: problem.lse_gradients])] = np.nan
-    return drawn
+    return with_upstream(problem, arrays, rng, kind, lambda given: forward.rounded(problem, given))
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
     """dq, dk and dv in float64, from q, k, v and the gradients of o and lse alone."""
-    return gradients(problem, arrays, rounded=False)
+    return gradients(problem, arrays | forward.reference(problem, arrays), _visible(problem), rounded=False)
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
     """From the given o and lse, with P, dS and the results rounded to the dtype, as the kernels round them."""
-    return gradients(problem, arrays, rounded=True)
+    return gradients(problem, arrays, _visible(problem), rounded=True)
 
 
-def gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
-    """With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
-
-    dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D + dlse)      dQ = scale · dS K      dK = scale · dSᵀ Q
-
-    P is the derivative of lse by the scaled scores.
-    """
-    q, k, v, dout = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout"))
-    known = arrays if rounded else forward.reference(problem, arrays)
-    o, lse = known["o"].astype(np.float64), known["lse"].astype(np.float64)
-    delta, scale = _delta(problem, arrays, o, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
-    visible = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
-    found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
-    for b, h in np.ndindex(problem.batch, problem.heads):
-        shared = h // (problem.heads // problem.kv_heads)
-        keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
-        p = _probabilities(scale * q[b, :, h] @ keys.T, lse[b, h], visible)
-        ds = p * (upstream @ values.T - delta[b, h][:, None])
-        if rounded:
-            p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
-        found["dv"][b, :, shared] += p.T @ upstream
-        found["dq"][b, :, h] = scale * ds @ keys
-        found["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
-    return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
-
-
-def _delta(problem: Problem, arrays: Arrays, o: Array, lse: Array) -> Array:
-    """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
-    found: Array = np.sum(arrays["dout"].astype(np.float64) * o, axis=3).swapaxes(1, 2)
-    return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
-
-
-def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:
-    """P [T, S]; 0 in a row that attends no key, whose lse is -inf."""
-    exponents = np.where(visible, scores - np.where(np.isfinite(lse), lse, 0)[:, None], -np.inf)
-    found: Array = np.exp(exponents)
-    return found
-
-
-def _round(x: Array, dtype: DType) -> Array:
-    return x.astype(dtype.numpy).astype(np.float64)
+def _visible(problem: Problem) -> Array:
+    """Whether each query attends each key: bool [T, S]."""
+    visible: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    return visible
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:

@@ -3,8 +3,9 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Source: `int count`, how many pairs there are, and load(s_slot, index), by which all threads start copying one, in turn.
-template <class Source, int kStages, int kSlotBytes>
+// Source: `int count`, how many pairs there are; kSlotBytes that one takes; and load(s_slot, index), by which all threads
+// start copying one, in turn.
+template <class Source, int kStages>
 struct PairRing {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");
 
@@ -30,5 +31,5 @@ struct PairRing {
     issue();
     return slot(issued);
   }
-  __device__ __forceinline__ uint32_t slot(unsigned index) const { return s_slots + index % kStages * kSlotBytes; }
+  __device__ __forceinline__ uint32_t slot(unsigned index) const { return s_slots + index % kStages * Source::kSlotBytes; }
 };

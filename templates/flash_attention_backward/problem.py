@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tuner.errors import UsageError
 from tuner.operator import static
 
 from ..flash_attention.operator import Problem as Forward
@@ -12,6 +13,12 @@ class Problem(Forward):
     """The sizes and options of flash_attention. Raises UsageError for sizes that no kernel takes."""
 
     use_lse_gradient: bool = static("lse was used besides o: dlse, its gradient, is given", default=False)
+
+    def __post_init__(self) -> None:
+        Forward.__post_init__(self)
+        for name in ("use_cu_seqlens", "use_softcap"):
+            if getattr(self, name):
+                raise UsageError(f"{name}: flash_attention_backward has no gradient of that yet, only flash_attention")
 
     @property
     def lse_gradients(self) -> int:

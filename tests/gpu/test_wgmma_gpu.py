@@ -1,15 +1,20 @@
-"""flash_attention/wgmma on a Hopper device: first what the emulator cannot know, panel by panel, then whole kernels.
+"""wgmma on a Hopper device: first what the emulator cannot know, panel by panel, then whole kernels, forward and back.
 
 To be run first where a device has sm_90a; a failure names the columns that are wrong, and so the panel's width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from test_flash_attention_backward_wgmma import CASES as BACKWARD_CASES
 from test_flash_attention_wgmma import CASES
+from wgmma_backward_questions import ASKED, uniform
+from wgmma_backward_questions import QUESTIONS as BACKWARD_QUESTIONS
+from wgmma_backward_questions import Question as BackwardQuestion
+from wgmma_backward_questions import wrong_columns as wrong_gradients
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import gpu, operators
@@ -22,6 +27,7 @@ from tuner.gpu_device import Physical
 from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
+from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
 from tuner.trial import Task
@@ -32,37 +38,38 @@ pytestmark = [
     pytest.mark.skipif(not gpu.available() or not gpu.current_gpu().arch.has_wgmma, reason="needs a device of sm_90a"),
 ]
 
-OPERATOR = operators.load("flash_attention")
-WGMMA = operators.implementation("flash_attention", "wgmma")
 by_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
+by_backward_question = pytest.mark.parametrize("question", BACKWARD_QUESTIONS, ids=lambda each: each.name)
 
 
 @cache
-def compiled(problem: Any, config: Any) -> Cubin:
-    cubin = compile(render(OPERATOR, WGMMA, problem, config), Options("sm_90a"))
+def compiled(operator: str, problem: Any, config: Any) -> Cubin:
+    source = render(operators.load(operator), operators.implementation(operator, "wgmma"), problem, config)
+    cubin = compile(source, Options("sm_90a"))
     assert isinstance(cubin, Cubin), cubin
     return cubin
 
 
-def answered(question: Question, arrays: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """(o, lse) of one launch on the device."""
+def answered(name: str, question: Question | BackwardQuestion, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The outputs of one launch on the device."""
     import cupy
 
-    device = {name: cupy.asarray(arrays[name]) for name in "qkv"}
-    facts = {name: FRAMEWORKS["cupy"].facts(name, device[name]) for name in "qkv"}
-    binding = bind(OPERATOR, OPERATOR.call(*device.values()), facts)
-    plan, cubin = WGMMA.plan(question.problem, question.config), compiled(question.problem, question.config)
-    call = gpu.Kernel(OPERATOR, binding, plan, cubin, FRAMEWORKS["cupy"], 0)
-    o, lse = call(device, {"softmax_scale": arrays["softmax_scale"]})
-    return o.get(), lse.get()
+    operator, given = operators.load(name), {"softmax_scale": arrays["softmax_scale"]}
+    device = {key: cupy.asarray(array) for key, array in arrays.items() if np.size(array) > 1}
+    facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
+    binding = bind(operator, operator.call(**device), facts)
+    plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
+    cubin = compiled(name, question.problem, question.config)
+    call = gpu.Kernel(operator, binding, plan, cubin, FRAMEWORKS["cupy"], 0)
+    outputs = call(device, given)
+    return {argument.name: array.get() for argument, array in zip(operator.outputs, outputs, strict=True)}
 
 
 @by_question
 def test_values_are_found_in_every_column_of_every_panel(question: Question) -> None:
     """MN-major strides, N that ends inside a panel, swizzles of 32 and 64 bytes, stores that cut columns off."""
     arrays = equal_weights(question.problem)
-    o, _ = answered(question, arrays)
-    assert wrong_columns(arrays, o) == []
+    assert wrong_columns(arrays, answered("flash_attention", question, arrays)["o"]) == []
 
 
 @pytest.mark.parametrize("D", sorted({each.head_dim for each in QUESTIONS}))
@@ -70,8 +77,28 @@ def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
     """K-major operands that start inside a swizzle's row; boxes wider than the tensor."""
     question = next(each for each in QUESTIONS if each.head_dim == D)
     given = {column: one_column(question.problem, column) for column in range(D)}
-    wrong = [c for c, arrays in given.items() if wrong_lse(arrays, c, answered(question, arrays)[1])]
-    assert wrong == []
+    lse = {column: answered("flash_attention", question, arrays)["lse"] for column, arrays in given.items()}
+    assert [column for column in given if wrong_lse(given[column], column, lse[column])] == []
+
+
+@by_backward_question
+def test_gradients_of_values_are_found_in_every_column_of_every_panel(question: BackwardQuestion) -> None:
+    """Operands across the rows of tiles of 16 and 32, sums over tiles and heads, stores that cut a wide panel off."""
+    arrays = uniform(question.problem)
+    found = answered("flash_attention_backward", question, arrays)
+    assert wrong_gradients(question.problem, arrays, found) == {}
+
+
+@by_backward_question
+@pytest.mark.parametrize("ask", ASKED, ids=lambda each: each.__name__)
+def test_gradients_are_found_along_and_across_the_rows_of_a_tile(ask: Any, question: BackwardQuestion) -> None:
+    """One column after the other of what both products read, with rounded P and dS as operands in registers."""
+    wrong = {}
+    for column in range(question.head_dim):
+        arrays = ask(question.problem, column)
+        found = answered("flash_attention_backward", question, arrays)
+        wrong[column] = wrong_gradients(question.problem, arrays, found)
+    assert {column: names for column, names in wrong.items() if names} == {}
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +111,18 @@ def worker() -> Iterator[Worker]:
 @pytest.mark.parametrize("D", CASES)
 def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: int, causal: bool) -> None:
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
-    problem, config = Problem(D, DType.BF16, causal, batch=1, heads=2, seq_q=300), CASES[D]
-    code = Code("flash_attention", "wgmma", to_fields(problem), to_fields(config), compiled(problem, config).image)
+    judged(worker, "flash_attention", Problem(D, DType.BF16, causal, batch=1, heads=2, seq_q=300), CASES[D])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("D", BACKWARD_CASES)
+def test_gradients_that_the_emulator_verified_are_right_on_the_device(worker: Worker, D: int, causal: bool) -> None:
+    problem = Backward(D, DType.BF16, causal, batch=1, heads=2, seq_q=300)
+    judged(worker, "flash_attention_backward", problem, BACKWARD_CASES[D])
+
+
+def judged(worker: Worker, name: str, problem: Any, config: Any) -> None:
+    code = Code(name, "wgmma", to_fields(problem), to_fields(config), compiled(name, problem, config).image)
     found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
     assert found.fell is None, found.fell
     assert found.verdict is not None and found.verdict.ok, found.verdict

@@ -51,5 +51,25 @@ def flex(problem: Any, tensors: Tensors, scale: float, visible: Visible | None) 
     return lambda: {"o": compiled(q, k, v, **options).transpose(1, 2)}
 
 
+def gradients(tensors: Tensors, forward: Callable[[Tensors], Run]) -> Run:
+    """The backward pass alone, of what `forward` makes of q, k and v: that runs once, here."""
+    torch = module("torch")
+    given = {name: tensors[name].detach().requires_grad_() for name in "qkv"}
+    with torch.enable_grad():
+        o = forward(given)()["o"]
+
+    def run() -> Any:
+        found = torch.autograd.grad(o, tuple(given.values()), tensors["dout"], retain_graph=True)
+        return dict(zip(("dq", "dk", "dv"), found, strict=True))
+
+    return run
+
+
+def without_lse(problem: Any) -> None:
+    """Raises AbsentError for a problem with a gradient of lse, which torch's attention does not return."""
+    if problem.use_lse_gradient:
+        raise AbsentError("it returns no lse, and so takes no gradient of it")
+
+
 def scale_of(scalars: Scalars) -> float:
     return float(scalars["softmax_scale"])

@@ -22,7 +22,10 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 
 def same_mask(problem: Any) -> None:
-    """Raises AbsentError where torch aligns the mask otherwise."""
+    """Raises AbsentError where torch aligns the mask otherwise, has no packed sequences, or caps no scores."""
+    for name in ("use_cu_seqlens", "use_softcap"):
+        if getattr(problem, name):
+            raise AbsentError(f"{name}: no call of torch stands here for it")
     if problem.causal and problem.seq_q != problem.seq_k:
         raise AbsentError("its causal mask is aligned at the top left, ours at the bottom right: T must equal S")
 

@@ -5,13 +5,23 @@
 
 Plain eager code needs no more than `tuner.dispatcher`. flash_attention and streaming_attention have gradients, through
 o and lse, and so have kda and linear_attention, through o and the final state; tensors that require grad are refused by
-the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take.
+the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take,
+`flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what flash-attn's take.
 """
 
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
+from tuner.torch.flash import flash_attn_func, flash_attn_varlen_func
+from tuner.torch.kvcache import flash_attn_with_kvcache
 from tuner.torch.registered import register
 
-__all__ = ["chunk_kda", "fused_recurrent_kda", "schema"]
+__all__ = [
+    "chunk_kda",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "fused_recurrent_kda",
+    "schema",
+]
 
 register()

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
-
-_ROWS = 16  # bytes: every row of a tensor starts at a multiple of them
+from tuner.torch.rows import addressable
 
 
 def chunk_kda(
@@ -136,13 +135,5 @@ def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[s
 def _kda(tensors: tuple[Any, ...], dense: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
     *rows, beta = tensors
     contiguous = {name: None if each is None else each.contiguous() for name, each in dense.items()}
-    o, final_state = torch.ops.tuner.kda(*map(_addressable, rows), beta, **contiguous, **options)
+    o, final_state = torch.ops.tuner.kda(*map(addressable, rows), beta, **contiguous, **options)
     return o, final_state if options["output_final_state"] else None
-
-
-def _addressable(x: Any) -> Any:
-    """A tensor [B, T, heads, ·] as it is, or a copy where a row is not contiguous, or starts elsewhere."""
-    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which torch.compile does not trace
-    steps = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    aligned = all(each * x.element_size() % _ROWS == 0 for each in (offset, *steps))
-    return x if aligned and x.stride(-1) == 1 else x.contiguous()

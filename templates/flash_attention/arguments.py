@@ -1,0 +1,78 @@
+"""What flash_attention's kernels take: what every attention has, and what need not be there."""
+
+from dataclasses import replace
+
+from tuner.dtype import DType
+from tuner.operator import Argument, Plan, Role
+
+from .problem import Problem
+
+SOFTCAP = 50.0  # that of Gemma 2; with use_softcap every call gives its own
+_BOUNDS = "where each packed sequence begins, and the last ends: ascending from 0 to"
+
+ARGUMENTS = (
+    Argument("q", "dtype", ("batch", "seq_q", "heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument("k", "dtype", ("batch", "seq_k", "kv_heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument("v", "dtype", ("batch", "seq_k", "kv_heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument(
+        "o",
+        "dtype",
+        ("batch", "seq_q", "heads", "head_dim"),
+        Role.OUTPUT,
+        strided=True,
+        doc="rows 16-byte aligned; 0 where a query attends no key",
+    ),
+    Argument(
+        "lse",
+        DType.FP32,
+        ("batch", "heads", "seq_q"),
+        Role.OUTPUT,
+        doc="natural logarithm of the sum of exp(scale · scores); -inf where a query attends no key",
+    ),
+    Argument(
+        "softmax_scale",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda problem: float(problem.head_dim**-0.5),
+        doc="positive; default head_dim ** -0.5",
+    ),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k")),
+)
+
+OPTIONAL = (
+    Argument("cu_seqlens_q", DType.INT32, ("boundaries",), doc=f"{_BOUNDS} seq_q"),
+    Argument("cu_seqlens_k", DType.INT32, ("boundaries",), doc=f"{_BOUNDS} seq_k"),
+    Argument(
+        "softcap",
+        DType.FP32,
+        role=Role.SCALAR,
+        default=lambda _problem: SOFTCAP,
+        doc="positive: what scaled scores are capped at, with use_softcap",
+    ),
+    Argument("boundaries", DType.INT32, role=Role.SCALAR),
+)
+
+# Argument → the flag that brings it.
+_FLAGS = {
+    "cu_seqlens_q": "use_cu_seqlens",
+    "cu_seqlens_k": "use_cu_seqlens",
+    "softcap": "use_softcap",
+    "boundaries": "use_cu_seqlens",
+}
+
+
+def with_optional(problem: Problem, plan: Plan) -> Plan:
+    """The plan, with launches that take the arguments that the problem has and, after them, workspaces.
+
+    Its constants say what templates read: `<name>_argument` is the C++ parameter, or what stands for one that is not
+    there.
+    """
+    there = [each.name for each in OPTIONAL if getattr(problem, _FLAGS[each.name])]
+    names = (*(each.name for each in ARGUMENTS), *there, *(each.name for each in plan.workspaces))
+    absent = {"cu_seqlens_q": "nullptr", "cu_seqlens_k": "nullptr", "softcap": "0.0f", "boundaries": "0"}
+    spelled = {f"{name}_argument": name if name in there else instead for name, instead in absent.items()}
+    return replace(
+        plan,
+        launches=tuple(replace(launch, arguments=names) for launch in plan.launches),
+        constants={**plan.constants, **spelled},
+    )

@@ -1,0 +1,174 @@
+"""What flash_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType, Precision
+from tuner.errors import UsageError
+from tuner.operator import Array, Arrays
+
+from .problem import Problem, visible_keys
+
+INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")
+SOFTCAP = 3.0  # of inputs: near enough that N(0, 1) scores are bent, and large ones end at the cap
+
+
+def optional_inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """`inputs`, where packed sequences begin, and the softcap."""
+    arrays = inputs(problem, rng, kind)
+    return arrays | {
+        "cu_seqlens_q": _boundaries(problem, rng, problem.seq_q, problem.max_seqlen_q, of_keys=False),
+        "cu_seqlens_k": _boundaries(problem, rng, problem.seq_k, problem.seq_k, of_keys=True),
+        "softcap": SOFTCAP,
+    }
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
+    """q, k, v of one kind, and the scale; of the problem only sizes and dtype are read.
+
+    normal: N(0, 1). large_logits: scores of standard deviation 50, so that one key takes nearly all. equal_keys: every
+    visible key counts the same, so that o and lse give away a mask that is off by one. one_hot: query i finds the keys
+    that equal i modulo head_dim, so that any confusion of rows or columns shows.
+    """
+    q = rng.standard_normal((problem.batch, problem.seq_q, problem.heads, problem.head_dim))
+    k = rng.standard_normal((problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim))
+    v = rng.standard_normal(k.shape)
+    if kind == "large_logits":
+        q *= 50
+    elif kind == "equal_keys":
+        k[:] = k[:, :1]
+    elif kind == "one_hot":
+        q[:] = 16 * _one_hot(problem.seq_q, problem.head_dim)[None, :, None, :]
+        k[:] = _one_hot(problem.seq_k, problem.head_dim)[None, :, None, :]
+    elif kind != "normal":
+        raise UsageError(f"inputs {kind!r}: flash_attention has {', '.join(INPUT_KINDS)}")
+    dtype = problem.dtype.numpy
+    scale = 1.0 if kind == "one_hot" else problem.head_dim**-0.5
+    return {"q": q.astype(dtype), "k": k.astype(dtype), "v": v.astype(dtype), "softmax_scale": scale}
+
+
+def _one_hot(rows: int, columns: int) -> Array:
+    return np.eye(columns)[np.arange(rows) % columns]
+
+
+def _boundaries(problem: Problem, rng: np.random.Generator, rows: int, longest: int, *, of_keys: bool) -> Array:
+    """Random lengths up to `longest`. The first sequence has one query; of three and more the second has none, of four
+    and more the last no key."""
+    N = problem.sequences
+    if not problem.use_cu_seqlens:
+        return np.zeros(0, np.int32)
+    if N * longest < rows:
+        raise UsageError(f"max_seqlen_q {longest}: {N} sequences of no more queries each have less than {rows}")
+    inner = np.sort(rng.integers(1, rows + 1, N - 1))
+    if of_keys:
+        inner[2:][-1:] = rows
+    else:
+        inner[:2] = 1
+    found = np.concatenate([[0], inner, [rows]])
+    if np.max(np.diff(found)) > longest:
+        found = np.linspace(0, rows, N + 1).astype(int)
+    return found.astype(np.int32)
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:
+    """o [B, T, H, D] and lse [B, H, T] in float64."""
+    return _attention(problem, arrays, rounded=False)
+
+
+def rounded(problem: Problem, arrays: Arrays) -> Arrays:
+    """The reference with the probabilities and o rounded to the dtype, as the kernels round them; in tf32 q, k and v
+    are rounded to that, which outweighs the probabilities."""
+    if problem.precision is Precision.TF32:
+        arrays = dict(arrays) | {name: round_tf32(arrays[name]) for name in ("q", "k", "v")}
+    return _attention(problem, arrays, rounded=True)
+
+
+def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    softcap = arrays["softcap"] if problem.use_softcap else 0.0
+    if not problem.use_cu_seqlens:
+        return attention(problem, arrays, _visible(problem), rounded=rounded, softcap=softcap)
+    o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
+    lse = np.full((1, problem.heads, problem.seq_q), -np.inf)
+    for one, queries, keys in sequences(problem, arrays):
+        alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
+        found = attention(one, arrays | alone, _visible(one), rounded=rounded, softcap=softcap)
+        o[:, queries], lse[:, :, queries] = found["o"], found["lse"]
+    return {"o": o, "lse": lse}
+
+
+def sequences(problem: Problem, arrays: Arrays) -> Iterator[tuple[Problem, slice, slice]]:
+    """(problem, rows of Q, rows of K) of each packed sequence that has queries and keys."""
+    bounds = (pairwise(arrays[name].tolist()) for name in ("cu_seqlens_q", "cu_seqlens_k"))
+    for (first, end), (first_key, end_key) in zip(*bounds, strict=True):
+        if end > first and end_key > first_key:
+            one = replace(problem, use_cu_seqlens=False, seq_q=end - first, seq_k=end_key - first_key)
+            yield one, slice(first, end), slice(first_key, end_key)
+
+
+def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
+    """o and lse in float64, where query i attends the keys j with visible[i, j]; `visible` is boolean [T, S]."""
+    q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+    scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
+    group = problem.heads // problem.kv_heads
+    o = np.zeros((problem.batch, problem.seq_q, problem.heads, problem.head_dim))
+    lse = np.zeros((problem.batch, problem.heads, problem.seq_q))
+    for b, h in np.ndindex(problem.batch, problem.heads):
+        scores = scale * q[b, :, h] @ k[b, :, h // group].T
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        masked = np.where(visible, scores, -np.inf)
+        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], problem.dtype if rounded else None)
+    return {"o": _round(o, problem.dtype) if rounded else o, "lse": lse}
+
+
+def _softmax_product(scores: Array, v: Array, rounded: DType | None) -> tuple[Array, Array]:
+    """Softmax of scores [T, S] times v [S, D], and the logarithms of the sums [T]; P is rounded to a dtype if given."""
+    peak = np.max(scores, axis=1, keepdims=True)
+    p = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+    total = np.sum(p, axis=1, keepdims=True)
+    product = (_round(p, rounded) if rounded else p) @ v
+    with np.errstate(divide="ignore"):
+        lse = np.where(np.isfinite(peak), peak, 0) + np.log(total)
+    return np.divide(product, total, out=np.zeros_like(product), where=total > 0), lse[:, 0]
+
+
+def _round(x: Array, dtype: DType) -> Array:
+    return x.astype(dtype.numpy).astype(np.float64)
+
+
+def round_tf32(x: Array) -> Array:
+    """The tf32 nearest to each element, ties away from zero: an fp32 of finite elements."""
+    bits: Array = (x.astype(np.float32).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32)
+
+
+def _visible(problem: Problem) -> Array:
+    """Whether each query attends each key: bool [T, S]."""
+    visible: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    return visible
+
+
+def tails(problem: Problem) -> tuple[Problem, ...]:
+    """One row; both sequences off every tile size; more queries than keys (causal: rows that attend none); GQA. Packed:
+    sequences of one query, of none and without keys, and a longest one that is known."""
+    dense = (
+        (1, 1, 1, 1, 1),
+        (1, 2, 1, 1, 77),
+        (1, 1, 1, 63, 200),
+        (1, 1, 1, 200, 63),
+        (2, 4, 2, 130, 130),
+    )
+    packed = (
+        (1, 1, 1, 1, 1, 2, 0),
+        (1, 1, 1, 63, 200, 3, 0),
+        (1, 2, 1, 200, 150, 7, 0),
+        (1, 4, 2, 130, 131, 4, 50),
+    )
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "boundaries", "max_seqlen_q")
+    shapes: tuple[tuple[int, ...], ...] = packed if problem.use_cu_seqlens else dense
+    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=False)) for shape in shapes]
+    return tuple(replace(problem, **sizes) for sizes in extents)

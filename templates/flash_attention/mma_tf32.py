@@ -1,0 +1,159 @@
+"""flash_attention on mma.sync in tf32 (sm_80 and up), for fp32: mma_sync's tiles, with operands of one or two tf32."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan
+from tuner.space import Constraint, Space
+
+from .arguments import with_optional
+from .mma_sync import exceeds_grid
+from .mma_sync_config import register_limit, smem_budgets
+from .mma_tf32_config import Config, q_in_ring, register_estimate, smem_bytes
+from .mma_tf32_work import terms, work
+from .problem import Problem
+
+ENTRY = "flash_attention_mma_tf32"
+SHARED_FROM = 96  # warps share rows of a larger head_dim
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is not DType.FP32:
+        return f"dtype {problem.dtype.value}: operands in tf32 are made of fp32; mma_sync takes 16 bits"
+    return exceeds_grid(problem)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, budgets = problem.head_dim, smem_budgets(arch)
+    return Space(
+        Config,
+        choices={
+            "BM": (32, 48, 64, 96, 128, 192, 256),
+            "warps": (2, 3, 4, 6, 8),
+            "d_warps": (1, 2, 4),
+            "BN": (16, 32, 48, 64, 96),
+            "q_in_registers": (False, True),
+            "swizzle": (True,) if D % 32 else (True, False),
+            "stages": (2, 3, 4),
+            "smem_budget": budgets,
+            "min_ctas": (1, 2, 3),
+            "lazy_rescale": (False, True),
+            "heavy_first": (True, False) if problem.causal else (False,),
+            "round_on_arrival": (False, True) if terms(problem) == 1 else (False,),
+        },
+        constraints=(
+            Constraint(
+                "a warp owns 16 or 32 rows of Q",
+                lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
+            ),
+            Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
+            Constraint(
+                f"only D > {SHARED_FROM} is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > SHARED_FROM)
+            ),
+            Constraint(
+                "warps that share rows own whole pairs of 8-wide columns of O",
+                lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
+            ),
+            Constraint("P V takes 8 keys a step", lambda c: c.BN % (8 * c.d_warps) == 0),
+            Constraint("the tiles fit the shared-memory budget", lambda c: smem_bytes(D, c) <= c.smem_budget),
+            Constraint(
+                "a smaller shared-memory budget holds the same tiles",
+                lambda c: smem_bytes(D, c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
+            ),
+            Constraint(
+                "the blocks asked for fit the threads of an SM",
+                lambda c: c.min_ctas * 32 * c.warps <= arch.threads_per_sm,
+            ),
+            Constraint(
+                "the blocks asked for fit the shared memory of an SM",
+                lambda c: c.min_ctas * (smem_bytes(D, c) + arch.smem_reserved) <= arch.smem_per_sm,
+            ),
+            Constraint(
+                "accumulators, scores and operands fit the registers",
+                lambda c: register_estimate(D, terms(problem), c) <= register_limit(c, arch),
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D = problem.head_dim
+    grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
+    smem = int(smem_bytes(D, config))
+    plan = Plan(
+        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
+        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config)), "terms": terms(problem)},
+    )
+    return with_optional(problem, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Tiles of the default, and the largest head_dim that compiles without spills on every arch, by terms."""
+
+    BM: int
+    BN: int
+    warps: int
+    d_warps: int
+    largest: Mapping[int, int]
+
+    def serves(self, D: int, terms: int) -> bool:
+        shared = self.d_warps == 1 or (D > SHARED_FROM and D % (16 * self.d_warps) == 0)
+        return shared and self.largest[terms] >= D
+
+
+# The first that serves and fits is the default. 32 rows a warp read K and V half as often as 16.
+_TILES = (
+    _Tile(128, 64, 4, 1, {1: 88, 2: 80}),
+    _Tile(128, 32, 4, 1, {1: 128, 2: 104}),
+    _Tile(64, 32, 4, 2, {1: 256, 2: 256}),
+    _Tile(128, 32, 8, 1, {1: 256, 2: 248}),
+    _Tile(64, 32, 4, 1, {1: 256, 2: 248}),
+    _Tile(48, 16, 6, 2, {1: 0, 2: 256}),
+    _Tile(64, 16, 4, 1, {1: 256, 2: 248}),
+)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The largest tile that neither spills nor exceeds an arch's shared memory."""
+    D, count = problem.head_dim, terms(problem)
+    for tile in _TILES:
+        rounds = (
+            count == 1 and tile.d_warps == 1
+        )  # else two groups of warps read a tile, and rounding it once saves little
+        for budget in smem_budgets(arch):
+            config = Config(
+                BM=tile.BM,
+                BN=tile.BN,
+                warps=tile.warps,
+                d_warps=tile.d_warps,
+                stages=2,
+                smem_budget=budget,
+                min_ctas=1,
+                q_in_registers=False,
+                swizzle=True,
+                lazy_rescale=True,
+                heavy_first=problem.causal,
+                round_on_arrival=rounds,
+            )
+            if tile.serves(D, count) and smem_bytes(D, config) <= budget:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+
+
+IMPLEMENTATION = Implementation(
+    name="mma_tf32",
+    summary="fp32 on tensor cores through mma.sync, as one tf32 an element or as two, exact for every head_dim",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    example=Problem(head_dim=72, dtype=DType.FP32),
+)

@@ -1,0 +1,50 @@
+"""What mma_tf32 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import mma_sync_config as narrow
+
+ELEMENT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Config(narrow.Config):
+    """mma_sync's choices, and one more."""
+
+    round_on_arrival: bool  # tiles are rounded to tf32 once, in shared memory, or by every warp that reads them
+
+
+def row_bytes(D: int, swizzle: Any) -> Any:
+    """Bytes of a row of D elements in shared memory."""
+    return narrow.row_bytes(2 * D, swizzle)
+
+
+def q_in_ring(D: int, c: Any) -> Any:
+    """Whether Q, on its way to registers, has no place of its own within the budget."""
+    own = (c.BM + c.stages * c.BN) * row_bytes(D, c.swizzle) + _shared_rows(c)
+    return c.q_in_registers & (own > c.smem_budget)
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes; `c` is a config or columns of many."""
+    ring = c.stages * c.BN
+    rows = np.where(q_in_ring(D, c), np.maximum(c.BM, ring), c.BM + ring)
+    return rows * row_bytes(D, c.swizzle) + _shared_rows(c)
+
+
+def _shared_rows(c: Any) -> Any:
+    """P, and a float a row and part, where warps share rows."""
+    return np.where(c.d_warps > 1, c.BM * (ELEMENT * c.BN + 4 * c.d_warps), 0)
+
+
+def register_estimate(D: int, terms: int, c: Any) -> Any:
+    """Registers a thread: O, scores, Q where it stays, operands of steps under way, and what no config does without.
+
+    Hardly any config that this puts over the limit compiles without spills (README.md has the counts).
+    """
+    tiles = c.BM * c.d_warps / (16 * c.warps)
+    query = np.where(c.q_in_registers, D * c.d_warps, 0)
+    return c.BM * (D + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16

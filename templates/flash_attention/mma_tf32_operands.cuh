@@ -1,0 +1,52 @@
+// fp32 as operands of m16n8k8: one tf32 an element, or two whose products have the accuracy of fp32.
+#pragma once
+#include "mma.cuh"
+
+// Operands A of 16 kM rows, and B of kTiles 8-wide columns, over 8 elements of the contraction. Of two terms the first
+// is the element rounded, the second the rest, of which the tensor core reads all but 2^-21 of the element (Ootomo and
+// Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+template <int kTerms, int kM>
+using OperandA = uint32_t[kTerms][kM][4];
+template <int kTerms, int kTiles>
+using OperandB = uint32_t[kTerms][kTiles][2];
+
+// What is known of elements: nothing; that they are tf32; or that a NaN among them makes the row's sum one as well.
+enum class Known { kNothing, kRounded, kInSum };
+
+// Without its lowest 13 bits, x + kHalf is the tf32 nearest to x, ties away from zero, unless x is a NaN.
+constexpr uint32_t kHalf = 0x1000;
+
+// The only term of an element; the tensor core leaves the lowest 13 bits out.
+template <Known kKnown>
+__device__ __forceinline__ uint32_t one_term(uint32_t bits) {
+  if constexpr (kKnown == Known::kRounded) return bits;
+  return kKnown == Known::kInSum ? bits + kHalf : round_tf32(__uint_as_float(bits));
+}
+// Both terms; that of a NaN is the second.
+__device__ __forceinline__ void two_terms(uint32_t& first, uint32_t& second, uint32_t bits) {
+  first = (bits + kHalf) & 0xffffe000;
+  second = __float_as_uint(__uint_as_float(bits) - __uint_as_float(first));
+}
+
+template <Known kKnown, int kTerms, int kCount, int kRegisters>
+__device__ __forceinline__ void split(uint32_t (&terms)[kTerms][kCount][kRegisters], int at,
+                                      uint32_t const (&bits)[kRegisters]) {
+#pragma unroll
+  for (int r = 0; r < kRegisters; ++r) {
+    if constexpr (kTerms == 1)
+      terms[0][at][r] = one_term<kKnown>(bits[r]);
+    else
+      two_terms(terms[0][at][r], terms[1][at][r], bits[r]);
+  }
+}
+
+// Column tiles from `first` on: r_d += A B, the smallest products first; that of two second terms is left out.
+template <int kTerms, int kTiles, int kM, int kN>
+__device__ __forceinline__ void multiply(float (&r_d)[kM][kN][4], OperandA<kTerms, kM> const& r_a,
+                                         OperandB<kTerms, kTiles> const& r_b, int first) {
+#pragma unroll
+  for (int product = 4 - 2 * kTerms; product < 3; ++product)
+#pragma unroll
+    for (int i = 0; i < kM * kTiles; ++i)
+      mma_m16n8k8_tf32(r_d[i % kM][first + i / kM], r_a[product == 0][i % kM], r_b[product == 1][i / kM]);
+}

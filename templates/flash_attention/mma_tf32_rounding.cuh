@@ -1,0 +1,35 @@
+// Tiles of fp32 that are rounded to tf32 once, where they lie, each chunk by the thread that copied it.
+#pragma once
+#include "flash_attention/ring.cuh"
+#include "mma.cuh"
+
+// Rounds this thread's share of a tile of kRows rows, after it has waited for its copies; a barrier then shows the tile
+// to the others.
+template <class Layout, int kRows, int kThreads>
+__device__ __forceinline__ void round_rows(unsigned char* s_tile, CopyShare<Layout, kRows, kThreads> const& share) {
+  using Share = CopyShare<Layout, kRows, kThreads>;
+  if (share.row0 >= Share::kRowsPerPass) return;
+#pragma unroll
+  for (int row = 0; row < kRows; row += Share::kRowsPerPass) {
+    if (kRows % Share::kRowsPerPass != 0 && row + share.row0 >= kRows) continue;
+    uint4* const chunk = reinterpret_cast<uint4*>(s_tile + share.at(row));
+    uint4 const x = *chunk;
+    *chunk = make_uint4(round_tf32(__uint_as_float(x.x)), round_tf32(__uint_as_float(x.y)),
+                        round_tf32(__uint_as_float(x.z)), round_tf32(__uint_as_float(x.w)));
+  }
+}
+
+// kRounds: tiles are rounded before the barrier of acquire().
+template <class Source, int kStages, bool kRounds>
+struct RoundingRing : Ring<Source, kStages> {
+  unsigned char* smem;  // where s_slots points
+
+  __device__ __forceinline__ uint32_t acquire(bool is_v) {
+    if constexpr (!kRounds) return Ring<Source, kStages>::acquire(is_v);
+    cp_async_wait<kStages - 2>();
+    round_rows(smem + (this->slot(this->issued + 1, is_v) - this->s_slots), this->source.share);
+    this->source.sync();
+    this->issue(is_v == (kStages % 2 == 1));
+    return this->slot(this->issued, is_v);
+  }
+};

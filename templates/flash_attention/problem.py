@@ -1,0 +1,113 @@
+"""What flash_attention computes on: sizes and dtype, sequences packed or not, and whether scores are capped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType, Precision
+from tuner.errors import UsageError
+from tuner.operator import Array, extent, static
+
+HEAD_DIMS = tuple(range(8, 257, 8))
+DTYPES = (DType.BF16, DType.FP16)
+MAX_ROWS = 2**31 - 2**10  # of Q, over batch and heads: int32 in the kernels, with room for one tile more
+MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one tile more
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """T = seq_q queries attend S = seq_k keys, per batch and head; heads / kv_heads query heads share a head of K, V.
+
+    Causal is bottom-right aligned: query i attends the keys j <= i + S - T, so the last query attends every key.
+    Packed, T and S count the rows of all N sequences, whose lengths are data; each query attends keys of its own
+    sequence, and causal holds within it. Raises UsageError for sizes that no kernel takes.
+    """
+
+    head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=HEAD_DIMS)
+    dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=(*DTYPES, DType.FP32))
+    causal: bool = static("query i attends keys up to i + seq_k - seq_q only", default=False)
+    use_cu_seqlens: bool = static("sequences of any lengths are packed into one", default=False)
+    use_softcap: bool = static("scores x become softcap · tanh(x / softcap)", default=False)
+    precision: Precision = static(
+        "of the operands of matrix products (dtype: as the tensors have them); tf32 is for fp32 tensors",
+        default=Precision.DTYPE,
+        choices=tuple(Precision),
+    )
+    batch: int = extent("B", default=4)
+    heads: int = extent("H: query heads", default=16)
+    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
+    seq_q: int = extent("T: queries", default=4096)
+    seq_k: int = extent("S: keys (0: as many as queries)", default=0)
+    boundaries: int = extent("N + 1: entries of cu_seqlens_q and of cu_seqlens_k; 0 without", default=0)
+    max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q, which any is below)", default=0)
+
+    def __post_init__(self) -> None:
+        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
+            object.__setattr__(self, "precision", Precision.DTYPE)
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "seq_k", self.seq_k or self.seq_q)
+        longest = min(self.max_seqlen_q or self.seq_q, self.seq_q) * self.use_cu_seqlens
+        object.__setattr__(self, "max_seqlen_q", longest)
+        object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
+        check_sizes("flash_attention", self, (*DTYPES, DType.FP32))
+        if refusal := next(_refusals(self), None):
+            raise UsageError(refusal)
+
+    @property
+    def sequences(self) -> int:
+        """N: those of the batch, or those that are packed."""
+        return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def longest(self) -> int:
+        """Queries of the longest sequence."""
+        return self.max_seqlen_q if self.use_cu_seqlens else self.seq_q
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    if problem.precision not in tuple(Precision):
+        yield f"precision {problem.precision}: flash_attention takes {', '.join(each.value for each in Precision)}"
+    elif problem.precision is not Precision.DTYPE and problem.dtype is not DType.FP32:
+        yield f"precision {problem.precision.value}: {problem.dtype.value} is multiplied as it is; it goes with fp32"
+    if problem.use_cu_seqlens and problem.batch != 1:
+        yield f"batch {problem.batch}: cu_seqlens packs all sequences into a batch of 1"
+    if problem.max_seqlen_q < 0:
+        yield f"max_seqlen_q {problem.max_seqlen_q}: flash_attention takes 1 and more, or 0 for seq_q"
+
+
+def check_sizes(operator: str, problem: Any, dtypes: tuple[DType, ...]) -> None:
+    """Raises UsageError for a head_dim, dtype, number of heads or length that no kernel of `operator` takes."""
+    if problem.head_dim not in HEAD_DIMS:
+        raise UsageError(f"head_dim {problem.head_dim}: {operator} takes 8 to 256 in steps of 8")
+    if problem.dtype not in dtypes:
+        name = getattr(problem.dtype, "value", problem.dtype)
+        raise UsageError(f"dtype {name}: {operator} takes {', '.join(d.value for d in dtypes)}")
+    for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k"):
+        if getattr(problem, name) < 1:
+            raise UsageError(f"{name} {getattr(problem, name)}: {operator} takes 1 and more")
+    if problem.heads % problem.kv_heads:
+        raise UsageError(f"kv_heads {problem.kv_heads} does not divide heads {problem.heads}")
+    if max(problem.seq_q, problem.seq_k) > MAX_SEQ or problem.batch * problem.heads * problem.seq_q > MAX_ROWS:
+        raise UsageError(
+            f"batch {problem.batch}, heads {problem.heads}, seq_q {problem.seq_q}, seq_k {problem.seq_k}: too large; "
+            f"sequences go up to {MAX_SEQ}, batch · heads · seq_q up to {MAX_ROWS}"
+        )
+
+
+def unpacked(problem: Problem) -> Problem:
+    """A batch of as many sequences of equal lengths, the mean rounded down: what packed ones are predicted as."""
+    if not problem.use_cu_seqlens:
+        return problem
+    N = problem.sequences
+    seq_q, seq_k = max(problem.seq_q // N, 1), max(problem.seq_k // N, 1)
+    return replace(problem, use_cu_seqlens=False, batch=min(N, problem.seq_q), seq_q=seq_q, seq_k=seq_k)
+
+
+def visible_keys(problem: Problem) -> Array:
+    """How many keys each query attends, from key 0 on: int64 [T]."""
+    if not problem.causal:
+        return np.full(problem.seq_q, problem.seq_k, np.int64)
+    last = np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q
+    return np.clip(last + 1, 0, problem.seq_k)

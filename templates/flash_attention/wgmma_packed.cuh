@@ -1,0 +1,48 @@
+// What stands behind a packed sequence's last row: the next one, whose values are not read and whose O is not written.
+#pragma once
+#include "flash_attention/wgmma_consumer.cuh"
+
+// Where rows of O lie.
+template <class T>
+struct OutputRows {
+  T* g_o;
+  int64_t query_stride, head_stride;
+
+  __device__ __forceinline__ T* at(int64_t query, int head) const {
+    return g_o + query * query_stride + head * head_stride;
+  }
+};
+
+// Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that compute,
+// which share the tile; only the first that they visit may have some.
+template <class Tile>
+__device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, unsigned char* smem, Work const& work) {
+  using Values = typename Tile::Values;
+  int const own = work.sequence.keys - (work.tiles - 1) * Tile::BN;  // rows
+  if (own >= Tile::BN) return;
+  rows.await_values();
+  unsigned char* s_values = smem + Tile::kValues + rows.values.stage * Tile::kValueBytes;
+#pragma unroll
+  for (int p = 0; p < Values::kCount; ++p) {
+    int const row_bytes = 2 * Values::width(p);
+    unsigned char* s_panel = s_values + 2 * Tile::BN * Values::column(p);
+    for (int at = own * row_bytes + 16 * threadIdx.x; at < Tile::BN * row_bytes; at += 16 * Tile::kConsumers)
+      *reinterpret_cast<uint4*>(s_panel + at) = {};
+  }
+  fence_proxy_async();
+  named_barrier_sync(1, Tile::kConsumers);
+}
+
+// The sequence's own of a warpgroup's 64 rows of O, where a copy of them all would overwrite the next one's.
+template <class Tile>
+__device__ __forceinline__ void store_own(OutputRows<typename Tile::T> const& o, unsigned char const* s_o,
+                                          Work const& work, int first_query, int thread) {
+  constexpr int kChunks = Tile::D / 8;  // of 16 bytes
+  int const heads = 1 << work.packed_log2;
+  for (int i = thread; i < 64 * kChunks; i += 128) {
+    int const row = i / kChunks, col = i % kChunks * 8, query = first_query + row / heads;
+    if (query >= work.sequence.queries) return;
+    *reinterpret_cast<uint4*>(o.at(work.place(query), work.head + row % heads) + col) =
+        *reinterpret_cast<uint4 const*>(s_o + Tile::Rows::offset(64, row, col));
+  }
+}

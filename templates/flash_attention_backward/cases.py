@@ -1,0 +1,88 @@
+"""What gradients of attention are tried on, and what they are in float64, for any mask."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.errors import UsageError
+from tuner.operator import Array, Arrays
+
+INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
+
+
+def with_upstream(
+    problem: Any, arrays: Arrays, rng: np.random.Generator, kind: str, forward: Callable[[Arrays], Arrays]
+) -> Arrays:
+    """q, k, v and the scale of a forward call, made to be of a kind, its o and lse, and dout and dlse from N(0, 1).
+
+    peaked: scores of standard deviation 4, so that few keys take most; where one takes all, dq and dk are zero.
+    two_keys: keys are one of two in turn, so that the gradients give away a mask that is off by one; with all keys
+    equal dq would be zero. Raises UsageError for an unknown kind.
+    """
+    if kind not in INPUT_KINDS:
+        raise UsageError(f"inputs {kind!r}: a backward pass of attention has {', '.join(INPUT_KINDS)}")
+    if kind == "peaked":
+        arrays["q"] *= 4
+    elif kind == "two_keys":
+        arrays["k"][:] = arrays["k"][:, np.arange(problem.seq_k) % 2]
+    results = forward(arrays)
+    dtype = problem.dtype.numpy
+    dout = rng.standard_normal(results["o"].shape).astype(dtype)
+    lse = results["lse"].astype(np.float32)
+    given = {"dout": dout, "o": results["o"].astype(dtype), "lse": lse}
+    return arrays | given | {"dlse": _lse_gradient(problem, lse, rng)}
+
+
+def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
+    """NaN where a query attends no key, as a loss that merges two such parts leaves it."""
+    drawn = rng.standard_normal((problem.lse_gradients, *lse.shape[1:])).astype(np.float32)
+    drawn[~np.isfinite(lse[: problem.lse_gradients])] = np.nan
+    return drawn
+
+
+def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool) -> Arrays:
+    """Where query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` has o and lse as well.
+
+    `rounded`: P, dS and the results are rounded to the dtype, and sums over D kept in fp32.
+
+    With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
+
+    dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D + dlse)      dQ = scale · dS K      dK = scale · dSᵀ Q
+
+    P is the derivative of lse by the scaled scores.
+    """
+    q, k, v, dout, o, lse = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout", "o", "lse"))
+    sums = np.float32 if rounded else np.float64  # where all but one key are forgotten, dS is what these sums leave
+    row_sums = (dout * o).astype(sums).sum(axis=3)
+    delta, scale = _delta(problem, arrays, row_sums, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
+    found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+    for b, h in np.ndindex(problem.batch, problem.heads):
+        shared = h // (problem.heads // problem.kv_heads)
+        keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
+        p = _probabilities(scale * q[b, :, h] @ keys.T, lse[b, h], visible)
+        ds = p * (upstream.astype(sums) @ values.astype(sums).T - delta[b, h][:, None])
+        if rounded:
+            p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
+        found["dv"][b, :, shared] += p.T @ upstream
+        found["dq"][b, :, h] = scale * ds @ keys
+        found["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
+    return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
+
+
+def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
+    """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
+    found = row_sums.swapaxes(1, 2)
+    return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
+
+
+def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:
+    """P [T, S]; 0 in a row that attends no key, whose lse is -inf."""
+    exponents = np.where(visible, scores - np.where(np.isfinite(lse), lse, 0)[:, None], -np.inf)
+    found: Array = np.exp(exponents)
+    return found
+
+
+def _round(x: Array, dtype: DType) -> Array:
+    return x.astype(dtype.numpy).astype(np.float64)

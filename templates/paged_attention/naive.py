@@ -1,0 +1,40 @@
+"""paged_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.operator import Implementation, Plan, Work
+
+from ..flash_attention import naive as dense
+from ..flash_attention.naive import Config
+from ..streaming_attention.problem import attended_keys
+from .operator import cost
+from .optional import with_softcap
+from .problem import Problem
+
+ENTRY = "paged_attention_naive"
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
+    return with_softcap(problem, Plan((replace(launch, entry=ENTRY),), {}))
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    attended = attended_keys(problem)  # type: ignore[arg-type]  # of which it reads the sizes
+    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
+    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=dense.space,
+    plan=plan,
+    default=dense.default,
+    work=work,
+)

@@ -1,0 +1,108 @@
+// Where the pages of a cache hold the keys of a sequence, and tiles of them on their way to shared memory.
+#pragma once
+#include "flash_attention/split_keys.cuh"
+#include "opaque.cuh"
+
+// The pages of one sequence, in the order of its positions. A page holds 2^shift of them.
+struct Table {
+  int const* entries;
+  int64_t stride;
+  int shift;
+
+  __device__ __forceinline__ int page(int key) const { return entries[(key >> shift) * stride]; }
+  __device__ __forceinline__ int row(int key) const { return key & ((1 << shift) - 1); }
+};
+
+__device__ __forceinline__ Table table_of(int const* entries, int64_t stride, int page_size) {
+  return {entries, stride, 31 - __clz(page_size)};
+}
+
+// K or V of one KV head: page 0, with strides in elements.
+template <class T>
+struct Cache {
+  T const* data;
+  int64_t page_stride, row_stride;
+
+  // In bytes.
+  __device__ __forceinline__ int64_t offset(int page, int row) const {
+    return (page * page_stride + row * row_stride) * int64_t(sizeof(T));
+  }
+};
+
+// Tiles that one warp copies, as Ring asks. Each lane looks up the pages of a few keys of a tile, one tile ahead, and
+// tells the lanes that copy these keys where they lie; so no copy waits for the table, whatever the size of a page.
+template <class Split, class Walk>
+struct PageTiles {
+  using Layout = typename Split::WarpTile::Layout;
+  using T = typename Split::T;
+  static constexpr int kBytes = Split::BN * Layout::kRowBytes;
+  using Share = CopyShare<Layout, Split::BN, 32>;
+  static constexpr int kKeys = ceil_div(Split::BN, 32);  // that a lane looks up: every 32nd of a tile
+  static constexpr int kTogether = 4;                    // passes after a branch of those lanes that copy
+
+  WarpWalk<Walk, Split::kWarps> walk;
+  Table table;
+  Cache<T> k, v;
+  Share share;
+  int page[kKeys], next[kKeys];  // of the tile that is loaded, and of the one after it
+
+  __device__ __forceinline__ PageTiles(WarpWalk<Walk, Split::kWarps> const& walk, Table const& table,
+                                       Cache<T> const& k, Cache<T> const& v)
+      : walk(walk), table(table), k(k), v(v), share(threadIdx.x % 32) {
+    forget(share.offset);  // else it is computed again for every tile
+    look_up(0);
+  }
+  // A tile of K before that of V.
+  __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) {
+    if (!is_v) {
+#pragma unroll
+      for (int i = 0; i < kKeys; ++i) page[i] = next[i];
+      look_up(tile + 1);
+    }
+    int const key = walk.key(tile), keys = walk.end(tile) - key;
+    Cache<T> const& cache = is_v ? v : k;
+    int64_t offset[kKeys];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) offset[i] = cache.offset(page[i], table.row(key + min(mine(i), keys - 1)));
+    gather(s_tile, cache.data, offset, keys);
+  }
+  __device__ __forceinline__ void sync() const { __syncwarp(); }
+
+ private:
+  static __device__ __forceinline__ int mine(int i) { return i * 32 + threadIdx.x % 32; }
+  // Of keys that the walk does not have, no page.
+  __device__ __forceinline__ void look_up(int tile) {
+    if (tile >= walk.tiles) return;
+    int const key = walk.key(tile), last = walk.end(tile) - 1;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) next[i] = table.page(min(key + mine(i), last));
+  }
+  // Starts copying a tile of which the first `keys` exist; key i lies at offset[i / 32] of lane i % 32.
+  __device__ __forceinline__ void gather(uint32_t s_tile, T const* data, int64_t const (&offset)[kKeys],
+                                         int keys) const {
+    char const* g_chunk = reinterpret_cast<char const*>(data + share.chunk * 8);
+    int const left = keys - share.row0;
+#pragma unroll
+    for (int first = 0; first < Split::BN; first += kTogether * Share::kRowsPerPass) {
+      int64_t found[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) found[i] = told(offset, first + i * Share::kRowsPerPass);
+      if (share.row0 >= Share::kRowsPerPass) continue;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        int const row = first + i * Share::kRowsPerPass;
+        if (row < Split::BN && (Split::BN % Share::kRowsPerPass == 0 || row + share.row0 < Split::BN))
+          cp_async<16>(s_tile + share.at(row), g_chunk + found[i], row < left ? 16 : 0);
+      }
+    }
+  }
+  // The offset of the key that this lane copies in the pass that begins at key `row`.
+  __device__ __forceinline__ int64_t told(int64_t const (&offset)[kKeys], int row) const {
+    int const lane = (row + share.row0) % 32, first = min(row / 32, kKeys - 1);
+    int const last = min((row + Share::kRowsPerPass - 1) / 32, kKeys - 1);
+    int64_t const found = __shfl_sync(0xffffffff, offset[first], lane);
+    if (first == last) return found;
+    int64_t const later = __shfl_sync(0xffffffff, offset[last], lane);
+    return row + share.row0 < 32 * last ? found : later;
+  }
+};

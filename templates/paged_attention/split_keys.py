@@ -1,0 +1,53 @@
+"""paged_attention for few queries: warps and blocks share the keys of all sequences, and a second launch merges."""
+
+from dataclasses import replace
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+
+from ..flash_attention import split_keys_config as shared
+from ..flash_attention.split_keys_config import WARP, Config
+from .optional import with_softcap
+from .problem import Problem
+from .split_keys_work import work as work_when_full
+
+RAGGED = 4
+ENTRIES = ("paged_attention_split_keys", "paged_attention_merge")
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
+    split, threads = config.splits > 1, WARP * config.warps
+    smem, shares = int(shared.smem_bytes(problem.head_dim, config)), config.splits * problem.batch
+    attend = Launch(ENTRIES[0], (shares * shared.row_tiles(problem, config), problem.kv_heads, 1), threads, smem)
+    merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
+    rows = (shares, problem.heads, problem.seq_q)
+    spaces = (
+        Workspace("part_o", DType.FP32, (*rows, problem.head_dim)),
+        Workspace("part_rows", DType.FP32, (*rows, 2)),
+        Workspace("shares", DType.INT32, (problem.batch, 2)),
+    )
+    workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
+    return with_softcap(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces))
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Of a batch, a few splits at least: of these, sequences longer than others take what the others leave."""
+    return shared.default(problem, arch, min(problem.reach, problem.seq_k), RAGGED if problem.batch > 1 else 1)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return work_when_full(problem, config)
+
+
+IMPLEMENTATION = Implementation(
+    name="split_keys",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    config=Config,
+    refusal=shared.refusal,
+    space=shared.space,
+    plan=plan,
+    default=default,
+    work=work,
+)

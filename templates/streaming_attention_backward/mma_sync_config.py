@@ -1,0 +1,41 @@
+"""What mma_sync is free to choose: flash_attention_backward's tiles, how closely edges of a window are followed, and
+how the queries of the sinks are shared out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..flash_attention.mma_sync_config import row_bytes
+from ..flash_attention_backward.mma_sync_config import VALUES_BYTES, kv_columns
+
+SINK_KEYS = 16  # of a block: the rows of one mma
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN_kv: int  # keys whose dK and dV a block sums
+    BM_kv: int  # queries a step
+    kv_warps: int
+    kv_stages: int  # slots for tiles of Q and dO: one is read while the others are filled
+    kv_slices: int  # blocks that share their keys, with a part of D each: fewer sums a thread, scores computed again
+    kv_min_ctas: int  # blocks that the registers of an SM must hold
+    BM_q: int  # queries whose dQ a block sums
+    BN_q: int  # keys a step
+    q_warps: int
+    q_stages: int  # slots for tiles of K and V
+    q_min_ctas: int
+    narrow: int  # keys that a warp of dQ takes of a tile where it attends no others; 0: always the whole tile
+    BM_sink: int  # queries a step of the blocks of sinks
+    sink_warps: int  # which share these queries
+    sink_stages: int
+    sink_splits: int  # blocks that share the queries of the same sinks
+
+
+def sink_smem_bytes(D: int, c: Any) -> Any:
+    """K and V of the sinks, and slots for Q, dO and their rows' values, where the warps' sums lie afterwards."""
+    row = row_bytes(D, True)
+    return 2 * SINK_KEYS * row + c.sink_stages * c.BM_sink * (2 * row + VALUES_BYTES)
+
+
+def sink_register_estimate(D: int, c: Any) -> Any:
+    """Registers a thread, as for dK and dV of other keys."""
+    return 8 * kv_columns(D, c) + c.BM_sink / c.sink_warps + 40

@@ -1,0 +1,94 @@
+"""streaming_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+
+from ..flash_attention_backward import operator as dense
+from ..streaming_attention.problem import attended_keys
+from .cases import INPUT_KINDS, inputs, reference, rounded, tails
+from .problem import Problem
+
+_DOCS = {"o": "what streaming_attention returned; rows 16-byte aligned", "lse": "what streaming_attention returned"}
+ARGUMENTS = (
+    *(replace(each, doc=_DOCS.get(each.name, each.doc)) for each in dense.ARGUMENTS),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("window", "sinks")),
+)
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    """To the rounding of P, dS and the results to the dtype; in fp32 to that of sums, whose order is free."""
+    of_dtype = {DType.BF16: Tolerance(5e-3), DType.FP16: Tolerance(7e-4), DType.FP32: Tolerance(2e-5, slack=2)}
+    return dict.fromkeys(("dq", "dk", "dv"), of_dtype[problem.dtype])
+
+
+def cost(problem: Problem) -> Cost:
+    """Five products of a multiply-add an element of D and an attended pair; every tensor once.
+
+    Of K and V only the keys that are attended are read; dk and dv are written whole.
+    """
+    pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem.forward)))
+    keys = min(problem.seq_k, problem.forward.reach)
+    of_keys = 2 * (keys + problem.seq_k) * problem.kv_heads
+    elements = problem.batch * problem.head_dim * (4 * problem.seq_q * problem.heads + of_keys)
+    lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
+    return Cost(flops=10 * problem.head_dim * pairs, bytes=problem.dtype.itemsize * elements + lse_bytes)
+
+
+def streaming_attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    window: int,
+    sinks: int = 0,
+    dlse: Any = None,
+    softmax_scale: float | None = None,
+    layout: str = "bthd",
+) -> Request:
+    """The gradients of streaming_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
+
+    dout: the gradient of o; o and lse: what streaming_attention returned for the same q, k, v and options, which mean
+    what they mean there. dout, q, o: [B, T, H, D]; k, v: [B, S, HK, D], every key in its own slot, or with
+    layout="bhtd" [B, H, T, D] and [B, HK, S, D]; lse: fp32 [B, H, T]. fp16, bf16 or fp32, all alike. Views are taken as
+    they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+
+    dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o; of any strides, default zeros. What it
+    holds for a query that attends no key does not count.
+
+    dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
+    0, as has a key that no query attends. The same inputs give the same bits.
+
+    Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
+    """
+    request = dense.flash_attention_backward(
+        dout, q, k, v, o, lse, dlse=dlse, softmax_scale=softmax_scale, layout=layout
+    )
+    statics = {"window": window, "sinks": sinks, "use_lse_gradient": dlse is not None}
+    return replace(request, statics=statics)
+
+
+OPERATOR = Operator(
+    name="streaming_attention_backward",
+    summary="gradients of streaming_attention, in time linear in the length, with the same bits every time",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=INPUT_KINDS,
+    reference=reference,
+    rounded=rounded,
+    tolerance=tolerance,
+    cost=cost,
+    tails=tails,
+    call=streaming_attention_backward,
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,64 @@
+"""What streaming_attention_backward computes on: a forward call whose gradients are wanted, and if lse was used."""
+
+from dataclasses import dataclass
+
+from tuner.dtype import DType
+from tuner.operator import extent, static
+
+from ..flash_attention import operator as dense
+from ..streaming_attention.problem import DTYPES
+from ..streaming_attention.problem import Problem as Forward
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The last T of S positions attend keys as in streaming_attention, where every key is in its own slot.
+
+    Raises UsageError for sizes that no kernel takes.
+    """
+
+    head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
+    dtype: DType = static("of all tensors but lse and dlse", default=DType.BF16, choices=DTYPES)
+    use_lse_gradient: bool = static("lse was used besides o: dlse, its gradient, is given", default=False)
+    batch: int = extent("B", default=1)
+    heads: int = extent("H: query heads", default=32)
+    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
+    seq_q: int = extent("T: queries", default=16384)
+    seq_k: int = extent("S: keys (0: as many as queries)", default=0)
+    window: int = extent("W: keys that a query attends up to its own, 1 and more", default=1024)
+    sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=4)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "seq_k", self.seq_k or self.seq_q)
+        dense.check_sizes("streaming_attention_backward", self, DTYPES)
+        _ = self.forward  # which refuses windows and sinks
+
+    @property
+    def forward(self) -> Forward:
+        return Forward(
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            batch=self.batch,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            seq_q=self.seq_q,
+            seq_k=self.seq_k,
+            window=self.window,
+            sinks=self.sinks,
+        )
+
+    @property
+    def first_keys(self) -> int:
+        """Keys that are attended as sinks: none where every window reaches back to key 0."""
+        return 0 if self.window >= self.seq_k else min(self.sinks, self.seq_k)
+
+    @property
+    def lse_gradients(self) -> int:
+        """The first dim of dlse: 0 where it is not given."""
+        return self.batch * self.use_lse_gradient
+
+    @property
+    def lse_bytes(self) -> int:
+        """Of lse and, where it is given, dlse, for a query of a head."""
+        return 4 + 4 * self.use_lse_gradient

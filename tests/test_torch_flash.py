@@ -1,0 +1,144 @@
+"""Attention by flash-attn's signatures, where torch is installed; on the CPU it runs on the emulator."""
+
+import warnings
+from collections.abc import Iterator
+from inspect import signature
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tuner.dispatcher import UntunedWarning  # noqa: E402
+from tuner.errors import InputError, UsageError  # noqa: E402
+from tuner.torch import flash_attn_func, flash_attn_varlen_func  # noqa: E402
+
+BOUNDS = (0, 5, 5, 12), (0, 9, 10, 20)  # of queries, of keys
+
+
+@pytest.fixture(autouse=True)
+def _untuned() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntunedWarning)
+        yield
+
+
+def qkv(*lead: int, queries: int = 12, keys: int = 20) -> list[Any]:
+    torch.manual_seed(0)
+    return [torch.randn(*lead, rows, heads, 16).half() for rows, heads in ((queries, 4), (keys, 2), (keys, 2))]
+
+
+def exact(q: Any, k: Any, v: Any, visible: Any = None, softcap: float = 0.0) -> tuple[Any, Any]:
+    """o [B, T, H, D] and lse [B, H, T] in float64."""
+    q, k, v = (each.double().transpose(1, 2) for each in (q, k, v))
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2), scores.logsumexp(-1)
+
+
+def causal(queries: int, keys: int, left: int = 10**6) -> Any:
+    position, key = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)
+    return (key <= position) & (position - key <= left)
+
+
+def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
+    options = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic"]
+    options.append("return_attn_probs")
+    dense, packed = (signature(each).parameters for each in (flash_attn_func, flash_attn_varlen_func))
+    assert list(dense) == ["q", "k", "v", *options]
+    lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table"]
+    defaults = [0.0, None, False, (-1, -1), 0.0, None, False, False]
+    assert [dense[name].default for name in options] == defaults == [packed[name].default for name in options]
+
+
+@pytest.mark.parametrize(
+    ("options", "visible", "softcap"),
+    [
+        ({}, None, 0.0),
+        ({"causal": True, "softcap": 2.0}, causal(12, 20), 2.0),
+        ({"window_size": (-1, 0)}, causal(12, 20), 0.0),
+        ({"window_size": (3, 0)}, causal(12, 20, 3), 0.0),
+        ({"window_size": (0, -1), "causal": True}, causal(12, 20, 0), 0.0),
+    ],
+    ids=["plain", "causal_capped", "a_window_that_is_causal", "a_window", "a_window_of_one"],
+)
+def test_results_are_flash_attns(options: dict[str, Any], visible: Any, softcap: float) -> None:
+    q, k, v = qkv(2)
+    o, lse, pattern = flash_attn_func(q, k, v, return_attn_probs=True, **options)
+    expected, sums = exact(q, k, v, visible, softcap)
+    assert torch.allclose(o.double(), expected, atol=2e-3)
+    assert torch.allclose(lse.double(), sums, atol=1e-4)
+    assert pattern is None
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 1.5}], ids=["plain", "causal_capped"])
+def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> None:
+    q, k, v = qkv()
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    o, lse, _ = flash_attn_varlen_func(q, k, v, *bounds, 7, 10, return_attn_probs=True, **options)
+    assert (o.shape, lse.shape) == (q.shape, (4, 12))
+    for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
+        if end > first:
+            mask = causal(end - first, last - key) if options else None
+            alone = (each[None] for each in (q[first:end], k[key:last], v[key:last]))
+            expected, sums = exact(*alone, mask, options.get("softcap", 0.0))
+            assert torch.allclose(o[first:end].double(), expected[0], atol=2e-3)
+            assert torch.allclose(lse[:, first:end].double(), sums[0], atol=1e-4)
+
+
+def test_tensors_that_kernels_cannot_address_are_copied() -> None:
+    q, k, v = qkv(1)
+    awkward = [each.transpose(1, 3).contiguous().transpose(1, 3) for each in (q, k, v)]
+    assert torch.equal(flash_attn_func(*awkward), flash_attn_func(q, k, v))
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (3, 0)])
+def test_gradients_are_those_of_the_definition(window: tuple[int, int]) -> None:
+    given = [each.requires_grad_() for each in qkv(1)]
+    flash_attn_func(*given, causal=True, window_size=window).float().square().sum().backward()
+    doubles = [each.detach().double().requires_grad_() for each in given]
+    exact(*doubles, causal(12, 20, window[0] if window[0] >= 0 else 20))[0].square().sum().backward()
+    for ours, theirs in zip(given, doubles, strict=True):
+        assert torch.allclose(ours.grad.double(), theirs.grad, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dropout_p": 0.1},
+        {"alibi_slopes": torch.ones(4)},
+        {"window_size": (3, 3)},
+        {"window_size": (3, -1)},
+        {"softcap": 2.0, "window_size": (3, 0)},
+    ],
+    ids=["dropout", "alibi", "right", "left_alone", "capped_window"],
+)
+def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"flash_attn_func: {next(iter(wrong))}.*is not served"):
+        flash_attn_func(*qkv(1), **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"window_size": (3, 0)}, {"block_table": torch.ones(1, 1)}, {"dropout_p": 0.5}])
+def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not served"):
+        flash_attn_varlen_func(*qkv(), *bounds, 7, 10, **wrong)
+
+
+def test_gradients_of_packed_sequences_are_refused_before_anything_runs() -> None:
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    with pytest.raises(InputError, match="no gradient with cu_seqlens_q"):
+        flash_attn_varlen_func(*(each.requires_grad_() for each in qkv()), *bounds, 7, 10)
+
+
+def test_a_compiled_graph_keeps_packed_sequences_as_one_node() -> None:
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    compiled = torch.compile(flash_attn_varlen_func, backend="aot_eager", fullgraph=True)
+    given = (*qkv(), *bounds, 7, 10)
+    assert torch.equal(compiled(*given), flash_attn_varlen_func(*given))

@@ -1,0 +1,110 @@
+"""Attention over a KV cache by the signature of the flash-attn package, where torch is installed."""
+
+import warnings
+from collections.abc import Iterator
+from inspect import signature
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tuner.dispatcher import UntunedWarning  # noqa: E402
+from tuner.errors import InputError  # noqa: E402
+from tuner.torch import flash_attn_with_kvcache  # noqa: E402
+
+B, S, PAGE, H, HK, D = 2, 48, 16, 4, 2, 16
+LENGTHS = (48, 17)
+
+
+@pytest.fixture(autouse=True)
+def _untuned() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntunedWarning)
+        yield
+
+
+def drawn(queries: int) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    shapes = ((B, queries, H, D), (B, S, HK, D), (B, S, HK, D))
+    return tuple(torch.randn(shape).half() for shape in shapes)  # type: ignore[return-value]
+
+
+def in_pages(cache: Any) -> tuple[Any, Any]:
+    """The cache [pages, page_size, HK, D] in another order, and the table of it."""
+    order = torch.randperm(B * S // PAGE, generator=torch.Generator().manual_seed(1))
+    table = torch.empty(len(order), dtype=torch.int32)
+    table[order] = torch.arange(len(order), dtype=torch.int32)
+    return cache.reshape(-1, PAGE, HK, D)[order], table.view(B, -1)
+
+
+def expected(q: Any, k: Any, v: Any, lengths: tuple[int, ...], causal: bool, left: int) -> Any:
+    """torch's attention of each sequence."""
+    outputs = []
+    for b, n in enumerate(lengths):
+        position = torch.arange(q.shape[1])[:, None] + n - q.shape[1]
+        key = torch.arange(n)[None]
+        seen = ((key <= position) | (not causal)) & ((left < 0) | (position - key <= left))
+        given = [each[b].transpose(0, 1).double() for each in (q, k[:, :n], v[:, :n])]
+        found = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=seen, enable_gqa=True)
+        outputs.append(found.transpose(0, 1))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize(("queries", "causal", "left"), [(1, False, -1), (3, True, -1), (3, False, -1), (2, True, 8)])
+def test_it_is_attention_to_what_each_sequence_has_in_the_cache(
+    paged: bool, queries: int, causal: bool, left: int
+) -> None:
+    q, k, v = drawn(queries)
+    caches, table = ((in_pages(k)[0], in_pages(v)[0]), in_pages(k)[1]) if paged else ((k, v), None)
+    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
+    options = {"cache_seqlens": lengths, "block_table": table, "causal": causal, "window_size": (left, -1)}
+    o, lse = flash_attn_with_kvcache(q, *caches, **options, return_softmax_lse=True)
+    assert torch.allclose(o.double(), expected(q, k, v, LENGTHS, causal, left), atol=4e-3)
+    assert lse.shape == (B, H, queries)
+
+
+def test_the_sums_of_queries_that_see_all_keys_are_theirs() -> None:
+    q, k, v = drawn(3)
+    _, lse = flash_attn_with_kvcache(q, k, v, return_softmax_lse=True)
+    keys = k.double().repeat_interleave(H // HK, 2)
+    assert torch.allclose(
+        lse.double(), (torch.einsum("bthd,bshd->bhts", q.double(), keys) / 4).logsumexp(-1), atol=1e-3
+    )
+
+
+def test_a_softcap_bends_the_scores_of_a_cache_in_pages() -> None:
+    q, k, v = drawn(1)
+    keys, values = (each.double().repeat_interleave(H // HK, 2) for each in (k, v))
+    scores = 2 * (torch.einsum("bthd,bshd->bhts", q.double(), keys) / 4 / 2).tanh()
+    (pages, table), (of_v, _) = in_pages(k), in_pages(v)
+    o = flash_attn_with_kvcache(q, pages, of_v, block_table=table, softcap=2.0)
+    assert torch.allclose(o.double(), torch.einsum("bhts,bshd->bthd", scores.softmax(-1), values), atol=4e-3)
+
+
+def test_one_number_is_the_length_of_every_sequence() -> None:
+    q, k, v = drawn(1)
+    o = flash_attn_with_kvcache(q, k, v, cache_seqlens=20)
+    assert torch.allclose(o.double(), expected(q, k, v, (20, 20), True, -1), atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("k", 1), ("v", 1), ("rotary_cos", 1), ("cache_batch_idx", 1), ("cache_leftpad", 1), ("alibi_slopes", 1)],
+)
+def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{name} is not served"):
+        flash_attn_with_kvcache(*drawn(1), **{name: value})
+    with pytest.raises(InputError, match="softcap without block_table"):
+        flash_attn_with_kvcache(*drawn(1), softcap=2.0)
+    with pytest.raises(InputError, match=r"window_size=\(4, 4\) of several queries"):
+        flash_attn_with_kvcache(*drawn(2), window_size=(4, 4))
+
+
+def test_arguments_come_in_the_order_of_flash_attn() -> None:
+    theirs = (
+        "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table "
+        "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
+    )
+    assert " ".join(signature(flash_attn_with_kvcache).parameters) == theirs

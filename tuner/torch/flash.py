@@ -1,0 +1,120 @@
+"""Attention by the signatures of flash-attn 2.8, so that swapping is one import.
+
+    from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
+
+Both are the operator `flash_attention`, and with a window to the left `streaming_attention`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.errors import UsageError
+from tuner.torch.rows import addressable
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,  # noqa: ARG001  # every gradient is
+    return_attn_probs: bool = False,
+) -> Any:
+    """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
+
+    q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H; fp16 or bf16; D is 8 to 256 in steps of 8. causal, and
+    window_size (left, 0) of `left` keys before a query's own, are aligned at the last query and key. softcap: if
+    c > 0, scaled scores x become c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there
+    is no dropout whose pattern the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
+
+    o and lse have gradients, but not with a softcap. Tensors of any strides are taken: what kernels cannot address is
+    copied. Raises UsageError for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for
+    tensors that do not fit.
+    """
+    _refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes})
+    rows = tuple(map(addressable, (q, k, v)))
+    window = _window("flash_attn_func", window_size, causal)
+    if window is not None:
+        _refuse("flash_attn_func", {"softcap": softcap}, "with a window_size to the left")
+        o, lse = torch.ops.tuner.streaming_attention(*rows, window=window, softmax_scale=softmax_scale)
+    else:
+        o, lse = torch.ops.tuner.flash_attention(
+            *rows, causal=_causal(window_size, causal), softmax_scale=softmax_scale, softcap=softcap
+        )
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,  # noqa: ARG001  # kernels read where keys end
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,  # noqa: ARG001
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+) -> Any:
+    """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, D].
+
+    q: [T, H, D]; k, v: [S, HK, D]; cu_seqlens_q, cu_seqlens_k: int32 [N + 1], ascending from 0 to T and to S: where
+    each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
+    (o, lse, None), lse fp32 [H, T].
+
+    There are no gradients: tensors that require them are refused. Raises UsageError for dropout, alibi_slopes, any
+    window that is not causal, and block_table; InputError for tensors that do not fit.
+    """
+    name = "flash_attn_varlen_func"
+    _refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes, "block_table": block_table})
+    if _window(name, window_size, causal) is not None:
+        raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
+    o, lse = torch.ops.tuner.flash_attention(
+        *(addressable(each)[None] for each in (q, k, v)),
+        cu_seqlens_q.contiguous(),
+        cu_seqlens_k.contiguous(),
+        causal=_causal(window_size, causal),
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        max_seqlen_q=max(int(max_seqlen_q), 1),
+    )
+    return (o[0], lse[0], None) if return_attn_probs else o[0]
+
+
+def _refuse(function: str, unserved: Mapping[str, Any], why: str = "") -> None:
+    for name, wanted in unserved.items():
+        if isinstance(wanted, torch.Tensor) or wanted:
+            said = "a tensor" if isinstance(wanted, torch.Tensor) else wanted
+            raise UsageError(
+                f"{function}: {name}={said} is not served{f' {why}' * bool(why)}: leave it out, or call flash_attn's"
+            )
+
+
+def _causal(window_size: tuple[int, int], causal: bool) -> bool:
+    """A window of everything to the left and nothing to the right is a causal mask."""
+    return causal or window_size[1] == 0
+
+
+def _window(function: str, window_size: tuple[int, int], causal: bool) -> int | None:
+    """How many keys streaming_attention's window has: a query's own and those to the left of it; None without one."""
+    left, right = window_size
+    if right > 0 and not causal:
+        raise UsageError(f"{function}: window_size={window_size} is not served: keys to the right are all or none")
+    if left < 0:
+        return None
+    if not _causal(window_size, causal):
+        raise UsageError(f"{function}: window_size={window_size} is not served without causal: all keys to the right")
+    return left + 1

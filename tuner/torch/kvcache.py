@@ -1,0 +1,103 @@
+"""Attention over a KV cache by the signature of the flash-attn package, so that swapping is one import.
+
+    from tuner.torch import flash_attn_with_kvcache  # in place of flash_attn
+
+Caches in pages are the operator `paged_attention`, others `streaming_attention`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.errors import InputError
+
+
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    block_table: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,  # noqa: ARG001  # only said with rotary_cos, which is refused
+    alibi_slopes: Any = None,
+    num_splits: int = 0,  # noqa: ARG001  # the tuner's to choose
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention of q to the keys in a cache, with the arguments and defaults of flash-attn's function of this name.
+
+    q: [B, T, H, D], the last T positions of each sequence, whose keys the caller has put into the cache. k_cache,
+    v_cache: [B, S, HK, D], or with block_table, int32 [B, max_pages], [pages, page_size, HK, D]; page_size is any power
+    of two. cache_seqlens: positions so far, those of q among them, int32 [B] or one number (default: all the cache has
+    room for). causal is aligned at the bottom right. window_size: (left, right), -1 for no limit; right is 0 where
+    causal, and otherwise 0 or, with left, -1.
+
+    Returns o as q, and with return_softmax_lse (o, lse fp32 [B, H, T]). It has no gradient.
+
+    Raises InputError for new k and v, rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap without
+    block_table, which are not served, and for tensors that do not fit.
+    """
+    _refuse({"k": k, "v": v, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx})
+    _refuse({"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes})
+    batch, queries, heads, _ = q.shape
+    window = _window(window_size, causal or queries == 1)
+    shared = window is None  # all queries of a sequence attend all of its keys: they are rows like heads
+    given = _beside_heads(q, k_cache.shape[2]) if shared else q
+    scores = {"softmax_scale": softmax_scale, "softcap": softcap}
+    o, lse = _attend(given, k_cache, v_cache, cache_seqlens, block_table, window or 0, scores)
+    if shared:
+        of_heads = (batch, k_cache.shape[2], queries, heads // k_cache.shape[2])
+        o = o.view(*of_heads, -1).transpose(1, 2).reshape(q.shape)
+        lse = lse.view(of_heads).transpose(2, 3).reshape(batch, heads, queries)
+    return (o, lse) if return_softmax_lse else o
+
+
+def _refuse(unserved: Mapping[str, Any]) -> None:
+    for name, given in unserved.items():
+        if given is not None:
+            raise InputError(f"flash_attn_with_kvcache: {name} is not served: leave it out, or call flash_attn's")
+
+
+def _window(window_size: tuple[int, int], causal: bool) -> int | None:
+    """Keys that a query attends up to its own, 0 for all; None where it attends those behind its own too."""
+    left, right = window_size
+    if causal or right == 0:
+        return left + 1 if left >= 0 else 0
+    if left >= 0 or right > 0:
+        raise InputError(
+            f"flash_attn_with_kvcache: window_size={tuple(window_size)} of several queries without causal is not "
+            "served: give causal=True, or (-1, -1)"
+        )
+    return None
+
+
+def _beside_heads(q: Any, kv_heads: int) -> Any:
+    """q [B, T, H, D] as one query of T · H heads, those of a KV head together: [B, 1, HK · T · H / HK, D]."""
+    batch, _, _, D = q.shape
+    return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, -1, D)
+
+
+def _attend(
+    q: Any, k: Any, v: Any, cache_seqlens: Any, block_table: Any, window: int, scores: dict[str, Any]
+) -> tuple[Any, Any]:
+    room = k.shape[1] if block_table is None else k.shape[1] * block_table.shape[1]
+    lengths = room if cache_seqlens is None else cache_seqlens
+    if not isinstance(lengths, torch.Tensor):
+        lengths = torch.full((q.shape[0],), lengths, dtype=torch.int32, device=q.device)
+    if block_table is not None:
+        paged = torch.ops.tuner.paged_attention
+        return paged(q, k, v, block_table, lengths, window=window, **scores)  # type: ignore[no-any-return]
+    if scores.pop("softcap"):
+        raise InputError("flash_attn_with_kvcache: softcap without block_table is not served: put the cache into pages")
+    plain = torch.ops.tuner.streaming_attention
+    return plain(q, k, v, cache_seqlens=lengths, window=window or room, **scores)  # type: ignore[no-any-return]
