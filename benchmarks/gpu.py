@@ -36,6 +36,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
     "flash_attention_backward": ({"causal": True, "seq_q": 8192}, {"head_dim": 72, "causal": True, "seq_q": 8192}),
     "kda": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "key_dim": 64, "value_dim": 64}),
     "linear_attention": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 64}),
+    "paged_attention": ({}, {"batch": 1, "max_pages": 2048}, {"batch": 64, "head_dim": 64, "heads": 16}),
     "streaming_attention": (
         {"seq_q": 32768},
         {"batch": 32, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 32768, "rolling": True},
@@ -47,7 +48,10 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "kda": ({"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},),
     "kda_backward": ({"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},),
     "linear_attention": ({"head_dim": 16, "heads": 2, "seq_len": 64},),
+    "linear_attention_backward": ({"head_dim": 16, "heads": 2, "seq_len": 64},),
+    "paged_attention": ({"head_dim": 16, "batch": 2, "heads": 2, "kv_heads": 1, "max_pages": 4},),
     "streaming_attention": ({"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},),
+    "streaming_attention_backward": ({"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},),
 }
 SWEEP = tuple({"seq_q": 2**n} for n in range(10, 18))  # of streaming_attention, against dense attention
 KINDS = {"kda": ("weak_gate",)}  # of inputs, besides an operator's first, where times may depend on them
