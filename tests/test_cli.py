@@ -376,7 +376,7 @@ def test_an_empty_space_is_told_and_ends_with_exit_code_1(
 
 def test_help_shows_defaults_and_choices_that_stand_in_brackets() -> None:
     shown = run("search", "flash_attention", "--help").stdout
-    assert "[bf16|fp16]" in shown
+    assert "[bf16|fp16|fp32]" in shown
     assert "[default: 16]" in shown
     assert "one a" in shown  # of --workers: folded between words
 

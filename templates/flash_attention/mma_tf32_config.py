@@ -46,5 +46,5 @@ def register_estimate(D: int, terms: int, c: Any) -> Any:
     Hardly any config that this puts over the limit compiles without spills (README.md has the counts).
     """
     tiles = c.BM * c.d_warps / (16 * c.warps)
-    query = np.where(c.q_in_registers, D * c.d_warps, 0)
+    query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # split once, not for every tile
     return c.BM * (D + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16
