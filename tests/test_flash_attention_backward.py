@@ -15,6 +15,7 @@ from tuner.errors import UsageError
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import Arrays, scalars, to_fields
 from tuner.operators.flash_attention import operator as forward
+from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward import mma_sync
 from tuner.operators.flash_attention_backward.mma_sync_config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
@@ -90,6 +91,39 @@ def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> Non
     assert verdict.ok, verdict.reason
 
 
+def test_fp32_is_right_at_every_edge() -> None:
+    problem = Problem(head_dim=16, dtype=DType.FP32, causal=True)
+    served = [each for each in operators.implementations(OPERATOR.name) if each.refusal(problem, HOPPER) is None]
+    assert [each.name for each in served] == ["naive"]
+    config = served[0].default(problem, HOPPER)
+    verdict = check(Job(OPERATOR.name, "naive", to_fields(problem), to_fields(config)))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("implementation", ["naive", "mma_sync"])
+def test_packed_sequences_are_right_at_every_edge(implementation: str) -> None:
+    """Among them are one of a single query, one without queries and one without keys."""
+    problem = Problem(head_dim=24, batch=1, causal=True, use_cu_seqlens=True, use_lse_gradient=True)
+    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
+    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
+    assert verdict.ok, verdict.reason
+
+
+def test_a_packed_sequence_has_the_bits_that_it_has_alone() -> None:
+    problem = replace(SMALL, causal=True, use_cu_seqlens=True, seq_q=150, seq_k=170, boundaries=4)
+    arrays = draw(problem)
+    given = {name: arrays[name] for name in ("dout", "q", "k", "v", "o", "lse")}
+    bounds = {name: arrays[name] for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    dq, dk, dv = dispatcher.flash_attention_backward(**given, **bounds, causal=True)
+    for _, queries, keys in sequences(problem, arrays):
+        alone = {name: given[name][:, queries] for name in ("dout", "q", "o")}
+        alone |= {name: given[name][:, keys] for name in ("k", "v")}
+        alone["lse"] = np.ascontiguousarray(given["lse"][:, :, queries])
+        found = dispatcher.flash_attention_backward(**alone, causal=True)
+        packed = (dq[:, queries], dk[:, keys], dv[:, keys])
+        assert all(np.array_equal(one, other) for one, other in zip(found, packed, strict=True))
+
+
 @pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])
 def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(implementation: str) -> None:
     kernel, found = operators.implementation(OPERATOR.name, implementation), []
@@ -105,7 +139,8 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
 
 @pytest.mark.parametrize("head_dim", [40, 64, 80, 96, 128, 192, 256])
 def test_no_default_spills_on_any_arch(head_dim: int) -> None:
-    problem = Problem(head_dim=head_dim, causal=True)
+    packed = head_dim == 128  # that of all others is dense
+    problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=packed)
     for arch in ARCHES.values():
         config = mma_sync.default(problem, arch)
         source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)

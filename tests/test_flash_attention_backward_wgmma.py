@@ -111,7 +111,8 @@ def test_the_register_rules_leave_out_what_ptxas_was_seen_to_serialize() -> None
 @pytest.mark.parametrize("D", CASES)
 def test_gradients_are_right_for_every_make_of_tiles(D: int) -> None:
     position = list(CASES).index(D)
-    problem = Problem(D, DType.FP16 if D % 16 else DType.BF16, bool(position % 2), 1, 2, 1, 130, 150)
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 130, "seq_k": 150}
+    problem = Problem(D, DType.FP16 if D % 16 else DType.BF16, bool(position % 2), **sizes)
     assert WGMMA.space(problem, HOPPER).refusal(CASES[D]) is None
     arrays, outputs, happened = run(problem, CASES[D], CHECKED[position // 2 % 2])
     assert not happened.findings

@@ -238,6 +238,7 @@ def test_declared_bytes_and_barriers_are_those_that_the_emulator_counts(name: st
     works = implementation.work(problem, config, gpu("sm_90a"))
     assert [work.l2_bytes for work in works] == [global_bytes(each) for each in counted]
     assert [work.barriers for work in works] == [each.barriers for each in counted]
+    assert done.counters.bank_conflicts == 0
 
 
 def test_a_call_leaves_out_what_it_is_not_given() -> None:

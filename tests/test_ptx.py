@@ -9,7 +9,7 @@ from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 
 HEAD = """
 .extern .shared .align 16 .b8 smem[];
-.visible .entry kernel(.param .u64 in, .param .u64 out) {
+.visible .entry kernel(.param .u64 .ptr .global .align 4 in, .param .u64 out) {
   .reg .pred %p<9>; .reg .b16 %h<9>; .reg .f32 %f<9>; .reg .f64 %fd<9>; .reg .b32 %r<29>; .reg .b64 %rd<9>;
   ld.param.u64 %rd1, [in];
   ld.param.u64 %rd2, [out];
@@ -72,6 +72,7 @@ INTEGERS: dict[str, Callable[[int], int]] = {
     ),
     "lop3.b32 %r9, %r2, 0x0ff0, 0x3333, 0xe2;": lambda x: looked_up(x, 0x0FF0, 0x3333, 0xE2),
     "min.s32 %r9, %r2, 5;": lambda x: min(signed(x), 5),
+    "min.relu.s32 %r9, %r2, 5;": lambda x: max(min(signed(x), 5), 0),
     "max.u32 %r9, %r2, 5;": lambda x: max(x, 5),
     "setp.lt.s32 %p1, %r2, 0; selp.b32 %r9, 7, 8, %p1;": lambda x: 7 if x >> 31 else 8,
     "setp.hi.and.u32 %p1|%p2, %r2, 31, 1; @%p2 mov.u32 %r9, 5;": lambda x: 0 if x > 31 else 5,

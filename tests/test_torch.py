@@ -144,10 +144,7 @@ def test_tensors_that_require_grad_are_refused_where_there_is_no_backward() -> N
         torch.ops.tuner.flash_attention_backward(dout, q.requires_grad_(), k, v, o, torch.zeros(1, 2, 7))
 
 
-@pytest.mark.parametrize("option", [{"softcap": 5.0}, {"cu_seqlens_q": True, "cu_seqlens_k": True}])
-def test_a_gradient_that_flash_attention_does_not_have_is_refused_in_the_forward_pass(option: dict[str, Any]) -> None:
+def test_a_gradient_that_flash_attention_does_not_have_is_refused_in_the_forward_pass() -> None:
     q = torch.randn(1, 4, 1, 16, dtype=torch.float16, requires_grad=True)
-    bounds = torch.tensor([0, 4], dtype=torch.int32)
-    given = {name: bounds if value is True else value for name, value in option.items()}
-    with pytest.raises(InputError, match=f"no gradient with {next(iter(option))}"):
-        torch.ops.tuner.flash_attention(q, q, q, **given)
+    with pytest.raises(InputError, match="no gradient with softcap"):
+        torch.ops.tuner.flash_attention(q, q, q, softcap=5.0)

@@ -11,8 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tuner.dispatcher import UntunedWarning  # noqa: E402
-from tuner.errors import InputError, UsageError  # noqa: E402
-from tuner.torch import flash_attn_func, flash_attn_varlen_func  # noqa: E402
+from tuner.errors import UsageError  # noqa: E402
+from tuner.torch import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+)
+from tuner.torch.rows import addressable  # noqa: E402
 
 BOUNDS = (0, 5, 5, 12), (0, 9, 10, 20)  # of queries, of keys
 
@@ -92,6 +100,24 @@ def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> N
             assert torch.allclose(lse[:, first:end].double(), sums[0], atol=1e-4)
 
 
+def test_stacked_tensors_are_taken_as_views() -> None:
+    qkv = torch.randn(1, 12, 3, 2, 16).half()
+    q, k, v = (each.contiguous() for each in qkv.unbind(2))
+    expected = flash_attn_func(q, k, v, 0.0, None, True)
+    assert torch.equal(flash_attn_qkvpacked_func(qkv, 0.0, None, True), expected)
+    assert torch.equal(flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), expected)
+    assert all(addressable(each) is each for each in qkv.unbind(2))
+
+
+def test_stacked_tensors_of_packed_sequences_are_taken_as_views() -> None:
+    qkv, bounds = torch.randn(12, 3, 2, 16).half(), torch.tensor(BOUNDS[0], dtype=torch.int32)
+    q, k, v = (each.contiguous() for each in qkv.unbind(1))
+    lengths = (bounds, bounds, 7, 7)
+    expected = flash_attn_varlen_func(q, k, v, *lengths, causal=True)
+    assert torch.equal(flash_attn_varlen_qkvpacked_func(qkv, bounds, 7, causal=True), expected)
+    assert torch.equal(flash_attn_varlen_kvpacked_func(q, qkv[:, 1:], *lengths, causal=True), expected)
+
+
 def test_tensors_that_kernels_cannot_address_are_copied() -> None:
     q, k, v = qkv(1)
     awkward = [each.transpose(1, 3).contiguous().transpose(1, 3) for each in (q, k, v)]
@@ -131,10 +157,21 @@ def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[
         flash_attn_varlen_func(*qkv(), *bounds, 7, 10, **wrong)
 
 
-def test_gradients_of_packed_sequences_are_refused_before_anything_runs() -> None:
+def test_gradients_of_packed_sequences_are_those_of_each_alone() -> None:
     bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
-    with pytest.raises(InputError, match="no gradient with cu_seqlens_q"):
-        flash_attn_varlen_func(*(each.requires_grad_() for each in qkv()), *bounds, 7, 10)
+    given = [each.requires_grad_() for each in qkv()]
+    o, lse, _ = flash_attn_varlen_func(*given, *bounds, 7, 10, causal=True, return_attn_probs=True)
+    (o.float().square().sum() + lse.sum()).backward()
+    doubles = [each.detach().double().requires_grad_() for each in given]
+    total = torch.zeros(())
+    for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
+        if end > first:
+            q, k, v = doubles[0][first:end], doubles[1][key:last], doubles[2][key:last]
+            expected, sums = exact(q[None], k[None], v[None], causal(end - first, last - key))
+            total = total + expected.square().sum() + sums.sum()
+    total.backward()
+    for ours, theirs in zip(given, doubles, strict=True):
+        assert torch.allclose(ours.grad.double(), theirs.grad, atol=1e-2)
 
 
 def test_a_compiled_graph_keeps_packed_sequences_as_one_node() -> None:

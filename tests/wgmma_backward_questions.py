@@ -105,7 +105,8 @@ def _given(problem: Problem, **drawn: np.ndarray) -> dict[str, Any]:
     arrays = {"dout": _integers(problem, "dout", 1), **zeros, **drawn}
     logits = np.einsum("bthd,bshd->bhts", *(arrays[name].astype(np.float64) for name in "qk"))
     lse = np.log(np.exp(logits).sum(axis=3)).astype(np.float32)
-    return {**arrays, "lse": lse, "dlse": lse[:0], "softmax_scale": 1.0}
+    absent = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")  # optional arguments
+    return {**absent, **arrays, "lse": lse, "softmax_scale": 1.0}
 
 
 def _integers(problem: Problem, name: str, seed: int) -> np.ndarray:

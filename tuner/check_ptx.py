@@ -69,7 +69,7 @@ def executed(
             yield found
             if found.finding:
                 return
-            if found.instructions > _QUICK:
+            if order == orders[0] and found.instructions > _QUICK:
                 break
 
 

@@ -43,8 +43,8 @@ def _shared_rows(c: Any) -> Any:
 def register_estimate(D: int, terms: int, c: Any) -> Any:
     """Registers a thread: O, scores, Q where it stays, operands of steps under way, and what no config does without.
 
-    Hardly any config that this puts over the limit compiles without spills (README.md has the counts).
+    Hardly any config that this puts over the limit compiles without spills (mma_tf32.md has the counts).
     """
     tiles = c.BM * c.d_warps / (16 * c.warps)
-    query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # split once, not for every tile
+    query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # all its terms
     return c.BM * (D + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16

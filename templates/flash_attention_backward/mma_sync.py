@@ -19,13 +19,13 @@ from .mma_sync_config import (
     q_smem_bytes,
     register_limit,
 )
-from .mma_sync_work import row_lanes, work
-from .optional import pointer, taken
+from .mma_sync_work import row_lanes, tiles, work
+from .optional import bounds, pointer, taken
 from .problem import Problem
 
 ROW_THREADS = 256
 _INPUTS = ("dout", "q", "k", "v")
-_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries")
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -79,9 +79,9 @@ def _fits(arch: Arch, of: str, smem: Any, min_ctas: Any) -> Constraint:
 def plan(problem: Problem, config: Config) -> Plan:
     D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
     kv_smem, q_smem, lanes = int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)), row_lanes(D)
-    kv_grid = (-(-problem.seq_k // config.BN_kv) * config.kv_slices, HK, B)
-    q_grid = (-(-T // config.BM_q), H, B)
-    common = (*_INPUTS, "row_values")
+    kv_grid = (tiles(problem, problem.seq_k, config.BN_kv) * config.kv_slices, HK, B)
+    q_grid = (tiles(problem, T, config.BM_q), H, B)
+    common, sizes = (*_INPUTS, "row_values"), taken(problem, *_SIZES)
     return Plan(
         launches=(
             Launch(
@@ -96,14 +96,14 @@ def plan(problem: Problem, config: Config) -> Plan:
                 kv_grid,
                 WARP * config.kv_warps,
                 kv_smem,
-                (*common, "dk", "dv", "softmax_scale", *_SIZES),
+                (*common, "dk", "dv", "softmax_scale", *sizes),
             ),
             Launch(
                 "flash_attention_backward_dq",
                 q_grid,
                 WARP * config.q_warps,
                 q_smem,
-                (*common, "dq", "softmax_scale", *_SIZES),
+                (*common, "dq", "softmax_scale", *sizes),
             ),
         ),
         constants={
@@ -113,6 +113,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
             **pointer(problem),
+            **bounds(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, T, 2)),),
     )

@@ -1,7 +1,7 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with mma and barriers."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tuner.operator import Array, Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.mma_sync_work import copy_wavefronts
-from ..flash_attention.operator import visible_keys
+from ..flash_attention.problem import unpacked, visible_keys
 from .mma_sync_config import VALUES_BYTES, WARP, Config, kv_columns
 from .problem import Problem
 
@@ -20,8 +20,24 @@ def row_lanes(D: int) -> int:
     return 1 << (D // 8 - 1).bit_length()
 
 
+def tiles(problem: Problem, rows: int, of: int) -> int:
+    """Blocks along x for tiles of `of` of the `rows` rows of K or Q; packed, as packed_tiles.cuh counts them."""
+    return rows // of + problem.sequences if problem.use_cu_seqlens else -(-rows // of)
+
+
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return rows_work(problem), keys_work(problem, config), queries_work(problem, config)
+    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
+    if not problem.use_cu_seqlens:
+        return rows_work(problem), keys_work(problem, config), queries_work(problem, config)
+    equal = cast(Problem, unpacked(problem))
+    key_tiles = problem.kv_heads * config.kv_slices * tiles(problem, problem.seq_k, config.BN_kv)
+    query_tiles = problem.heads * tiles(problem, problem.seq_q, config.BM_q)
+    of_keys, of_queries = keys_work(equal, config), queries_work(equal, config)
+    return rows_work(problem), _in_grid(of_keys, key_tiles), _in_grid(of_queries, query_tiles)
+
+
+def _in_grid(found: Work, ctas: int) -> Work:
+    return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
 
 
 def _query_bytes(problem: Any) -> int:

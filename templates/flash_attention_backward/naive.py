@@ -1,5 +1,6 @@
 """flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,17 @@ from tuner.arch import GPU
 from tuner.operator import Implementation, Launch, Plan, Work
 
 from ..flash_attention.naive import WARP, Config, default, space
-from ..flash_attention.operator import visible_keys
-from .operator import ARGUMENTS
-from .optional import pointer, taken
+from ..flash_attention.problem import unpacked, visible_keys
+from .operator import ARGUMENTS, OPTIONAL, cost
+from .optional import bounds, pointer, taken
 from .problem import Problem
 
 _ENTRY = "flash_attention_backward_naive"
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in ARGUMENTS)))
+    found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL))))
+    return replace(found, constants={**found.constants, **bounds(problem)})
 
 
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
@@ -42,7 +44,15 @@ def _blocks(rows: int, problem: Any, config: Config) -> int:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return work_of_pairs(problem, config, int(np.sum(visible_keys(problem))), problem.seq_k, problem.seq_q)
+    """Of packed sequences as if their lengths were equal."""
+    equal = unpacked(problem)
+    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))), equal.seq_k, equal.seq_q)
+    rows = (query_rows(problem), key_rows(problem))
+    least = cost(problem).bytes / 2
+    return tuple(
+        replace(each, ctas=_blocks(count, problem, config), dram_bytes=max(each.dram_bytes, least))
+        for each, count in zip(found, rows, strict=True)
+    )
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, most_queries: int) -> tuple[Work, ...]:

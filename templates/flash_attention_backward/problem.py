@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tuner.dtype import Precision
 from tuner.errors import UsageError
 from tuner.operator import static
 
@@ -16,9 +17,10 @@ class Problem(Forward):
 
     def __post_init__(self) -> None:
         Forward.__post_init__(self)
-        for name in ("use_cu_seqlens", "use_softcap"):
-            if getattr(self, name):
-                raise UsageError(f"{name}: flash_attention_backward has no gradient of that yet, only flash_attention")
+        if self.use_softcap:
+            raise UsageError("use_softcap: flash_attention_backward has no gradient of that yet, only flash_attention")
+        if self.precision is not Precision.DTYPE:
+            raise UsageError(f"precision {self.precision.value}: operands are as the tensors are")
 
     @property
     def lse_gradients(self) -> int:

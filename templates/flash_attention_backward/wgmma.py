@@ -39,6 +39,10 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: its tiles are of 16-bit operands"
+    if problem.use_cu_seqlens:
+        return "use_cu_seqlens: its tiles are read by TMA, which knows no ends of sequences"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
         return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
     return None

@@ -34,7 +34,7 @@ __device__ __forceinline__ float sigmoid(float k) {
 template <int FLOOR, class Vec, int V>
 __device__ __forceinline__ void weigh(float (&weight)[V], Vec const& k) {
 #pragma unroll
-  for (int i = 0; i < V; ++i) weight[i] = sigmoid<FLOOR>(to_float(k.at[i]));
+  for (int i = 0; i < V; ++i) weight[i] = sigmoid<FLOOR>(element(k, i));
 }
 
 template <class Vec, int V>
@@ -43,7 +43,7 @@ __device__ __forceinline__ void advance(State<V>& state, float const (&beta)[V],
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     state.n[i] = fmaf(beta[i], state.n[i], weight[i]);
-    state.s[i] = fmaf(beta[i], state.s[i], weight[i] * to_float(v.at[i]));
+    state.s[i] = fmaf(beta[i], state.s[i], weight[i] * element(v, i));
   }
 }
 
@@ -51,7 +51,7 @@ template <class T, class Vec, int V>
 __device__ __forceinline__ Vec output(State<V> const& state, Vec const& q) {
   Vec o;
 #pragma unroll
-  for (int i = 0; i < V; ++i) o.at[i] = from_float<T>(to_float(q.at[i]) * (state.s[i] * rcp_approx(state.n[i])));
+  for (int i = 0; i < V; ++i) o.at[i] = from_float<T>(element(q, i) * (state.s[i] * rcp_approx(state.n[i])));
   return o;
 }
 

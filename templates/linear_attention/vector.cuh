@@ -28,6 +28,21 @@ struct alignas(N * sizeof(T)) Vector {
   T at[N];
 };
 
+// Element i in fp32. The high one of a pair of bf16 is its word without the low one, and takes no shift.
+template <class T, int N>
+__device__ __forceinline__ float element(Vector<T, N> const& vector, int i) {
+  return to_float(vector.at[i]);
+}
+template <int N>
+__device__ __forceinline__ float element(Vector<bf16, N> const& vector, int i) {
+  if constexpr (N > 1) {
+    uint32_t const pair = __builtin_bit_cast(Vector<uint32_t, N / 2>, vector).at[i / 2];
+    return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
+  } else {
+    return to_float(vector.at[i]);
+  }
+}
+
 // Streaming (.cs): what is touched once should not displace what others come back for.
 template <class V, class T>
 __device__ __forceinline__ V load_once(T const* p) {

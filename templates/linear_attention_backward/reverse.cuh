@@ -136,7 +136,7 @@ struct Reverse {
     float m[V];
     auto const v = x.v.get(i);
 #pragma unroll
-    for (int c = 0; c < V; ++c) m[c] = to_float(v.at[c]) - trace.left[i][c];
+    for (int c = 0; c < V; ++c) m[c] = element(v, c) - trace.left[i][c];
     follow_mean(gradient, m);
   }
   __device__ __forceinline__ static Vec key_gradient(float const (&weight)[V], float const (&d_weight)[V],
@@ -145,7 +145,7 @@ struct Reverse {
 #pragma unroll
     for (int c = 0; c < V; ++c) {
       float const slope = fmaf(-weight[c], weight[c], weight[c]);
-      dk.at[c] = from_float<T>(to_float(k.at[c]) < -FLOOR ? 0 : slope * d_weight[c]);
+      dk.at[c] = from_float<T>(element(k, c) < -FLOOR ? 0 : slope * d_weight[c]);
     }
     return dk;
   }

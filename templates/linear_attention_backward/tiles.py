@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
+from tuner.dtype import DType
 from tuner.space import Constraint, Space
 
 from ..linear_attention.tiles import (
@@ -97,11 +98,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 with sequences to keep apart,
-    and 8 where the tensors stay in registers. The smallest budget that has room for a tile, or for sums; σ(k) is
-    computed in each sweep; three blocks an SM where shared memory has room and no gradient of β takes the registers."""
+    """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 in fp32 or with sequences to
+    keep apart, and 8 where the tensors stay in registers. σ(k) is computed in each sweep. The smallest budget that has
+    room for a tile, or for sums; three blocks an SM where that has room and no gradient of β takes the registers."""
     width = next(each for each in reversed(widths(problem.forward())) if each * problem.dtype.itemsize <= LOAD // 2)
-    elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if problem.varlen else 32
+    few = problem.varlen or problem.dtype is DType.FP32
+    elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if few else 32
     BK = 64 if problem.channels >= 512 or problem.seq_len < LONG else 32
     BT = elements * THREADS // BK
     configs = [Config(BT, BK, THREADS, width, 1, False, budget) for budget in smem_budgets(arch)]

@@ -35,10 +35,10 @@ __device__ __forceinline__ Vec advance(Trace& trace, int i, Mean<V>& state, floa
 #pragma unroll
   for (int c = 0; c < V; ++c) {
     state.n[c] = fmaf(beta[c], state.n[c], weight[c]);
-    float const inverse = rcp_approx(state.n[c]), upstream = to_float(d_o.at[c]);
-    float const error = to_float(v.at[c]) - state.m[c], moved = weight[c] * inverse * error;
+    float const inverse = rcp_approx(state.n[c]), upstream = element(d_o, c);
+    float const error = element(v, c) - state.m[c], moved = weight[c] * inverse * error;
     state.m[c] += moved;
-    trace.given[i][c] = to_float(q.at[c]) * upstream * inverse;
+    trace.given[i][c] = element(q, c) * upstream * inverse;
     trace.moved[i][c] = moved;
     trace.left[i][c] = error - moved;
     if constexpr (Trace::kBeta) trace.n[i][c] = state.n[c];

@@ -7,6 +7,7 @@ from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 
 from ..flash_attention import split_keys_config as shared
+from ..flash_attention.mma_sync_work import with_softcap as with_softcap_work
 from ..flash_attention.split_keys_config import WARP, Config
 from .optional import with_softcap
 from .problem import Problem
@@ -38,7 +39,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return work_when_full(problem, config)
+    attend, *merge = work_when_full(problem, config)
+    return (with_softcap_work(problem.head_dim, attend) if problem.use_softcap else attend, *merge)
 
 
 IMPLEMENTATION = Implementation(

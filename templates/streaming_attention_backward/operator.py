@@ -23,9 +23,8 @@ ARGUMENTS = (
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """To the rounding of P, dS and the results to the dtype; in fp32 to that of sums, whose order is free."""
-    of_dtype = {DType.BF16: Tolerance(5e-3), DType.FP16: Tolerance(7e-4), DType.FP32: Tolerance(2e-5, slack=2)}
-    return dict.fromkeys(("dq", "dk", "dv"), of_dtype[problem.dtype])
+    """That of flash_attention_backward."""
+    return dense.tolerance(problem)
 
 
 def cost(problem: Problem) -> Cost:

@@ -4,6 +4,7 @@ To be run first where a device has sm_90a; a failure names the columns that are 
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from test_flash_attention_backward_wgmma import CASES as BACKWARD_CASES
 from test_flash_attention_wgmma import CASES
+from test_flash_attention_wgmma_packed import CASES as PACKED_CASES
+from test_flash_attention_wgmma_packed import PACKED
 from wgmma_backward_questions import ASKED, uniform
 from wgmma_backward_questions import QUESTIONS as BACKWARD_QUESTIONS
 from wgmma_backward_questions import Question as BackwardQuestion
@@ -112,6 +115,11 @@ def worker() -> Iterator[Worker]:
 def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: int, causal: bool) -> None:
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
     judged(worker, "flash_attention", Problem(D, DType.BF16, causal, batch=1, heads=2, seq_q=300), CASES[D])
+
+
+@pytest.mark.parametrize("name", PACKED_CASES)
+def test_packed_sequences_and_capped_scores_are_right_on_the_device(worker: Worker, name: str) -> None:
+    judged(worker, "flash_attention", replace(PACKED, use_softcap=True), PACKED_CASES[name])
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -105,6 +105,8 @@ def _store(wave: Wave, instruction: Instruction, _: int) -> Step:
         places, cells = offsets // size, memory[size]
         for i, each in enumerate(values):
             cells[places + i] = each[lanes]
+        if wave.unfenced and memory is wave.shared.views:
+            wave.unfenced.wrote(offsets, np.arange(wave.lanes)[lanes])
 
     return stored
 

@@ -36,7 +36,8 @@ _KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as
 
 def known(instruction: Instruction) -> None:
     """Raises UnsupportedError for a qualifier that would change what is computed: another rounding, `.sat`, `.cc`."""
-    if strange := set(instruction.opcode[1:-1]) - _KNOWN:
+    relu = {"relu"} if instruction.type == "s32" else set()
+    if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu:
         raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
 
 
@@ -155,9 +156,11 @@ def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _maximum(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """min and max, of two or three operands: of floats a NaN is none, unless `.NaN` is said."""
+    """min and max, of two or three operands: of floats a NaN is none, unless `.NaN` is said; `.relu` of integers."""
     smaller, real = instruction.opcode[0] == "min", instruction.type.startswith("f") and not instruction.has("NaN")
     function = (np.fmin if smaller else np.fmax) if real else (np.minimum if smaller else np.maximum)
+    if instruction.has("relu") and instruction.type == "s32":
+        return elementwise(lambda a, b: np.maximum(function(a, b), 0), 2)(wave, instruction, at)
     if len(instruction.operands) == 4:
         return elementwise(lambda a, b, c: function(function(a, b), c), 3)(wave, instruction, at)
     return elementwise(function, 2)(wave, instruction, at)

@@ -165,8 +165,7 @@ DECODERS: Mapping[str, Decoder] = {
     "exit": _leave,
     "trap": _trap,
     "nanosleep": _sleep,
-    "fence": _nothing,  # memory of this machine is in order
-    "membar": _nothing,
+    "membar": _nothing,  # memory of this machine is in order
     "prefetch": _nothing,
     "setmaxnreg": _nothing,
     "griddepcontrol": _nothing,

@@ -10,6 +10,7 @@ from tuner.ptx.machine import Step
 from tuner.ptx.mbarrier import barriers
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
+from tuner.ptx.proxy import Unfenced
 from tuner.ptx.tensor import Box, box_of
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
@@ -47,12 +48,25 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     return copy(wave, instruction)
 
 
+def _fences(wave: Wave) -> Unfenced:
+    assert wave.unfenced, "a launch makes it for an entry that uses the copy engine"
+    return wave.unfenced
+
+
 def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
     def acted(mask: Mask) -> None:
         for lane in np.arange(wave.lanes)[wave.index(mask)]:
             act(wave, int(lane))
 
     return acted
+
+
+def _take(wave: Wave, lane: int, store: Callable[[], None]) -> None:
+    """A store reads shared memory at once, or when its group is waited for, as the order of warps says."""
+    if wave.order == "first":
+        store()
+    else:
+        _groups(wave, lane).open.append(store)
 
 
 def _commit(wave: Wave, lane: int) -> None:
@@ -127,7 +141,7 @@ def _plain(wave: Wave, instruction: Instruction) -> Step:
             nbytes = _one(size, lane)
             start = _span(wave, source(np.array([lane])), nbytes, False)
             for place, barrier in targets.of(lane, nbytes):
-                wave.late.append(_load(wave, start, place, nbytes, barrier))
+                wave.land(_load(wave, start, place, nbytes, barrier))
 
     return issued
 
@@ -143,6 +157,7 @@ def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
 def _load(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Callable[[], None]:
     def land() -> None:
         wave.shared.data[place : place + nbytes] = wave.memory.data[start : start + nbytes]
+        _fences(wave).landed(place, nbytes)
         barriers(wave).complete(barrier, nbytes)
 
     return land
@@ -156,13 +171,14 @@ def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
             one, nbytes = np.array([lane]), _one(size, lane)
             start = _span(wave, to(one), nbytes, True)
             place = int(wave.shared.locate(source(one), one, 16)[0])
-            _groups(wave, lane).open.append(_store(wave, start, place, nbytes))
+            _take(wave, lane, _store(wave, start, place, nbytes))
 
     return issued
 
 
 def _store(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None]:
     def land() -> None:
+        _fences(wave).check(np.arange(place, place + nbytes, 16))
         wave.memory.data[start : start + nbytes] = wave.shared.data[place : place + nbytes]
 
     return land
@@ -193,7 +209,7 @@ def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]
         for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
             copied = box(lane)
             for place, barrier in targets.of(lane, copied.nbytes):
-                wave.late.append(_box_load(wave, copied, place, barrier))
+                wave.land(_box_load(wave, copied, place, barrier))
 
     return issued
 
@@ -201,6 +217,7 @@ def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]
 def _box_load(wave: Wave, box: Box, place: int, barrier: int) -> Callable[[], None]:
     def land() -> None:
         box.load(wave.memory, wave.shared, place)
+        _fences(wave).landed(place, box.nbytes)
         barriers(wave).complete(barrier, box.nbytes)
 
     return land
@@ -214,10 +231,14 @@ def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box
             copied, one = box(lane), np.array([lane])
             wave.shared.locate(source(one) + np.uint32(copied.nbytes - 1), one, 1)
             place = int(wave.shared.locate(source(one), one, 1)[0])
-            _groups(wave, lane).open.append(_box_store(wave, copied, place))
+            _take(wave, lane, _box_store(wave, copied, place))
 
     return issued
 
 
 def _box_store(wave: Wave, box: Box, place: int) -> Callable[[], None]:
-    return lambda: box.store(wave.memory, wave.shared, place)
+    def land() -> None:
+        _fences(wave).check(np.arange(place, place + box.nbytes, 16))
+        box.store(wave.memory, wave.shared, place)
+
+    return land

@@ -42,16 +42,18 @@ class Copies:
         still: list[Copy] = []
         for copy in self.flying:
             done = waits[copy.lanes] & (copy.groups < self.committed[copy.lanes] - newest)
-            self._land(copy.of(done))
+            self.land(copy.of(done))
             if not done.all():
                 still.append(copy.of(~done))
         self.flying = still
 
-    def _land(self, copy: Copy) -> None:
+    def land(self, copy: Copy) -> None:
         byte = np.arange(copy.nbytes)
         there = byte < copy.filled[:, None]
         found = self._wave.memory.data[np.where(there, copy.source[:, None] + byte, 0)]
         self._wave.shared.data[copy.target[:, None] + byte] = np.where(there, found, 0)
+        if self._wave.unfenced:
+            self._wave.unfenced.wrote(copy.target, copy.lanes)
 
 
 def copies(wave: Wave) -> Copies:
@@ -101,7 +103,11 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
             raise FaultError(f"cp.async of {nbytes} bytes fills {int(sizes.max())}")
         to = wave.shared.locate(target(lanes), lanes, nbytes)
         start, state = _sources(wave, source(lanes), sizes, nbytes), copies(wave)
-        state.flying.append(Copy(lanes, state.committed[lanes], start, to, sizes, nbytes))
+        copy = Copy(lanes, state.committed[lanes], start, to, sizes, nbytes)
+        if wave.order == "first":
+            state.land(copy)
+        else:
+            state.flying.append(copy)
 
     return issued
 

@@ -2,13 +2,27 @@
 
 from tuner.ptx import access, arithmetic, barrier, bits, bulk, convert, cp_async, exchange, matrix, mbarrier, wgmma
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.parse import Instruction
+from tuner.ptx.parse import Address, Entry, Instruction
 from tuner.ptx.values import UnsupportedError
 from tuner.ptx.wave import Wave
 
 _KNOWN: dict[str, Decoder] = {}
 for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, wgmma):
     _KNOWN |= _family.DECODERS
+
+
+def decoder(entry: Entry) -> Decoder:
+    """`decode` for the instructions of an entry, of which some write registers that wgmma uses."""
+    watched = wgmma.registers_of(entry)
+
+    def decode_watched(wave: Wave, instruction: Instruction, at: int) -> Step:
+        step = decode(wave, instruction, at)
+        written = instruction.operands and not isinstance(instruction.operands[0], Address)
+        if not written or instruction.opcode[0] == "wgmma" or watched.isdisjoint(instruction.words(0)):
+            return step
+        return wgmma.watched(step, wave)
+
+    return decode_watched if watched else decode
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:

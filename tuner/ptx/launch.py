@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.errors import InputError
-from tuner.ptx.decode import decode
+from tuner.ptx.decode import decoder
 from tuner.ptx.machine import Program
 from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
 from tuner.ptx.parse import Entry, Variable
+from tuner.ptx.proxy import Unfenced
 from tuner.ptx.values import Array, Registers, UnsupportedError
 from tuner.ptx.wave import WARP, Order, Wave
 from tuner.ptx.wgmma import GROUP
@@ -46,7 +47,9 @@ def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value], 
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     parameters = _parameters(entry, values)
     threads = math.prod(shape.block)
-    together = GROUP if any(each.opcode[0] == "wgmma" for each in entry.code) else WARP
+    warpgroups = any(each.opcode[0] == "wgmma" for each in entry.code)
+    asynchronous = warpgroups or any(each.opcode[:3] == ("cp", "async", "bulk") for each in entry.code)
+    together = GROUP if warpgroups else WARP
     lanes = -(-threads // together) * together
     total = math.prod(shape.grid)
     blocks = min(total, max(_LANES // lanes // shape.cluster, 1) * shape.cluster)
@@ -64,9 +67,11 @@ def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value], 
     shared = Shared(nbytes, blocks, shape.cluster, lanes)
     local = Shared(own_bytes, blocks * lanes if entry.local else 1, 1, 1)
     warps = -(-threads // WARP)
-    wave = Wave(blocks, lanes, warps, shape.cluster, registers, memory, shared, local, parameters, order=order)
+    unfenced = Unfenced(len(shared.data)) if asynchronous else None
+    sides = registers, memory, shared, local, parameters
+    wave = Wave(blocks, lanes, warps, shape.cluster, *sides, order=order, unfenced=unfenced)
     with np.errstate(all="ignore"):
-        program = Program(entry, wave, decode)
+        program = Program(entry, wave, decoder(entry))
         for first in range(0, total, blocks):
             _place(special, shape, first, blocks, lanes)
             in_grid = first + wave.block_of < total

@@ -154,7 +154,11 @@ def _store_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
         lanes = wave.index(mask)
         words = np.stack([each[lanes].reshape(-1, 8, 4) for each in sources], axis=1)
         tiles = np.ascontiguousarray(words).view(np.uint16)
-        wave.shared.views[2][rows(lanes)] = tiles.swapaxes(2, 3) if transposed else tiles
+        places = rows(lanes)
+        wave.shared.views[2][places] = tiles.swapaxes(2, 3) if transposed else tiles
+        if wave.unfenced:
+            rowed = np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, : 8 * count]
+            wave.unfenced.wrote(2 * places[..., 0].reshape(-1), rowed.reshape(-1))
 
     return together(wave, at, WARP, stored)
 

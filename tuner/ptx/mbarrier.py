@@ -23,6 +23,7 @@ class Barrier:
     pending: int
     nbytes: int = 0
     phase: int = 0
+    unfenced: int = -1  # the lane that initialised it and has executed no fence since
 
 
 class Barriers:
@@ -32,12 +33,18 @@ class Barriers:
         self._wave = wave
         self._known: dict[int, Barrier] = {}
 
-    def make(self, offset: int, count: int) -> None:
+    def make(self, offset: int, count: int, lane: int) -> None:
         if offset in self._known:
             raise FaultError("mbarrier.init of a barrier that is one")
         if not 1 <= count <= _MOST:
             raise FaultError(f"mbarrier.init of {count} arrivals: 1 to {_MOST}")
-        self._known[offset] = Barrier(count, count)
+        self._known[offset] = Barrier(count, count, unfenced=lane)
+
+    def publish(self, lanes: Array) -> None:
+        """`lanes` [lanes] bool have executed fence.mbarrier_init, or fence.proxy.async."""
+        for barrier in self._known.values():
+            if barrier.unfenced >= 0 and lanes[barrier.unfenced]:
+                barrier.unfenced = -1
 
     def drop(self, offset: int) -> None:
         self.at(offset)
@@ -67,6 +74,8 @@ class Barriers:
 
     def complete(self, offset: int, nbytes: int) -> None:
         barrier = self.at(offset)
+        if barrier.unfenced >= 0:
+            raise FaultError("a copy counts on an mbarrier after whose mbarrier.init no fence.mbarrier_init came")
         barrier.nbytes -= nbytes
         self._end(offset, barrier)
 
@@ -104,14 +113,14 @@ def _value(wave: Wave, instruction: Instruction, operand: int, default: int) -> 
     return np.broadcast_to(value, wave.lanes)
 
 
-def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int], object], default: int) -> Step:
-    """`act(offset, value)` for every lane; the value is the operand after the address, where there is one."""
+def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int, int], object], default: int) -> Step:
+    """`act(offset, value, lane)` for every lane; the value is the operand after the address, where there is one."""
     locate, value = _located(wave, instruction, 0), _value(wave, instruction, 1, default)
 
     def acted(mask: Mask) -> None:
         lanes, offsets = locate(mask)
         for lane, offset in zip(lanes, offsets, strict=True):
-            act(int(offset), int(value[lane]))
+            act(int(offset), int(value[lane]), int(lane))
 
     return acted
 
@@ -178,7 +187,7 @@ def _store(wave: Wave, instruction: Instruction) -> Step:
         for lane, place, barrier in zip(lanes, places, at, strict=True):
             if wave.shared.block(int(place)) != wave.shared.block(int(barrier)):
                 raise FaultError("st.async to one block, and its barrier in another")
-            wave.late.append(_landing(wave, int(place), np.array([each[lane] for each in values]), int(barrier)))
+            wave.land(_landing(wave, int(place), np.array([each[lane] for each in values]), int(barrier)))
 
     return issued
 
@@ -197,11 +206,11 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         return _store(wave, instruction)
     name = instruction.opcode[1]
     if name == "init":
-        return _each(wave, instruction, lambda offset, n: barriers(wave).make(offset, n), 0)
+        return _each(wave, instruction, lambda offset, n, lane: barriers(wave).make(offset, n, lane), 0)
     if name == "inval":
-        return _each(wave, instruction, lambda offset, _: barriers(wave).drop(offset), 0)
+        return _each(wave, instruction, lambda offset, *_: barriers(wave).drop(offset), 0)
     if name == "expect_tx":
-        return _each(wave, instruction, lambda offset, n: barriers(wave).expect(offset, n), 0)
+        return _each(wave, instruction, lambda offset, n, _: barriers(wave).expect(offset, n), 0)
     if name == "arrive":
         return _arrive(wave, instruction)
     if name in ("test_wait", "try_wait"):
@@ -209,4 +218,19 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     raise UnsupportedError(".".join(instruction.opcode))
 
 
-DECODERS: Mapping[str, Decoder] = {"mbarrier": decode}
+def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """fence.proxy.async and fence.mbarrier_init; memory of this machine is in order but for these."""
+    proxy = instruction.opcode[1] == "proxy"
+    if not proxy and instruction.opcode[1] != "mbarrier_init":
+        return lambda _: None
+
+    def fenced(mask: Mask) -> None:
+        lanes = wave.running(mask)
+        barriers(wave).publish(lanes)
+        if proxy and wave.unfenced:
+            wave.unfenced.fence(lanes)
+
+    return fenced
+
+
+DECODERS: Mapping[str, Decoder] = {"mbarrier": decode, "fence": _fence}

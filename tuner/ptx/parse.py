@@ -111,11 +111,12 @@ def _entry(text: str, head: re.Match[str], shared: tuple[Variable, ...]) -> Entr
     )
 
 
-_VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(\[(\d*)\])?\s*[;=]"
+_POINTS_TO = r"(?:\.ptr\s+(?:\.(?:global|shared|local|const)\s+)?(?:\.align\s+\d+\s+)?)?"  # of a pointer parameter
+_VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+" + _POINTS_TO + r"([\w$]+)\s*(\[(\d*)\])?\s*[;=]"
 
 
 def _variables(text: str, space: str) -> Iterator[Variable]:
-    for found in re.finditer(_VARIABLE.format(space=space), text):
+    for found in re.finditer(_VARIABLE.replace("{space}", space), text):
         size = BYTES[found[2]]
         count = int(found[5] or 0) if found[4] else 1
         yield Variable(found[3], size * count, int(found[1] or size))

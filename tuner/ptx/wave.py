@@ -8,10 +8,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tuner.ptx.memory import FaultError, Global, Parameters, Shared
+from tuner.ptx.proxy import Unfenced
 from tuner.ptx.values import Array, Mask, Registers
 
 # Who executes next. All warps that stand at the lowest instruction; or one warp until it waits: the first that can run,
-# or the last, and then the newest copy lands first. What no barrier orders comes in another order each time.
+# and copies land at once, or the last, and the newest copy lands first. What no barrier orders comes in three orders.
 Order = Literal["together", "first", "last"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -46,6 +47,7 @@ class Wave:
     late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that nobody can wait for but by a phase
     extra: dict[str, Any] = field(default_factory=dict)  # what one family of instructions remembers, by its name
     order: Order = "together"
+    unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
     alone: bool = False  # nobody else is to run
 
     def __post_init__(self) -> None:
@@ -67,6 +69,8 @@ class Wave:
         self.extra.clear()
         self.shared.clear()
         self.local.clear()
+        if self.unfenced:
+            self.unfenced.clear()
 
     def next(self) -> tuple[int, Mask] | None:
         """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left.
@@ -86,6 +90,13 @@ class Wave:
                 return lowest, None if mask.all() else mask
             if not self._progress():
                 return None
+
+    def land(self, copy: Callable[[], None]) -> None:
+        """Take in a copy that nobody can wait for but by a phase: it lands at once, or as late as the order says."""
+        if self.order == "first":
+            copy()
+        else:
+            self.late.append(copy)
 
     def _progress(self) -> bool:
         """Nobody runs: copies land, one at a time, then those wake that gave way to others."""

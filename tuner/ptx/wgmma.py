@@ -10,7 +10,7 @@ from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.matrix import FLOATS, a_fragment, halves
 from tuner.ptx.memory import SHARED_BASE, FaultError
-from tuner.ptx.parse import Instruction
+from tuner.ptx.parse import Entry, Instruction
 from tuner.ptx.tensor import swizzled
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
@@ -92,6 +92,8 @@ class Product:
         places = matrix.addresses(count, 16, transposed)
         lanes = np.full(places.size, self.lanes.start)
         offsets = wave.shared.locate(places.reshape(-1), lanes, 2)
+        if wave.unfenced:
+            wave.unfenced.check(offsets)
         return FLOATS[self.kind](wave.shared.views[2][offsets // 2]).reshape(count, 16)
 
 
@@ -129,6 +131,33 @@ def _groups(wave: Wave, mask: Mask) -> list[int]:
     return found
 
 
+def registers_of(entry: Entry) -> frozenset[str]:
+    """The accumulators and A's registers of all products: writing one needs a wgmma.fence before the next product."""
+    products = [each for each in entry.code if each.opcode[:2] == ("wgmma", "mma_async")]
+    vectors = (each.operands[i] for each in products for i in (0, 1))  # not a descriptor
+    return frozenset(name for vector in vectors if isinstance(vector, tuple) for name in vector)
+
+
+def _written(wave: Wave) -> Array:
+    """[warpgroups] bool: whether registers of products were written, or never fenced, since the last wgmma.fence."""
+    found: Array = wave.extra.setdefault("wgmma.written", np.ones(wave.lanes // GROUP, bool))
+    return found
+
+
+def watched(step: Step, wave: Wave) -> Step:
+    """`step`, which writes a register of a product."""
+
+    def run(mask: Mask) -> Mask:
+        _written(wave)[wave.running(mask).reshape(-1, GROUP).any(1)] = True
+        return step(mask)
+
+    return run
+
+
+def _fence(wave: Wave, mask: Mask) -> None:
+    _written(wave)[_groups(wave, mask)] = False
+
+
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     """D, A or its descriptor, B's descriptor, whether to accumulate, two signs, then which operands are MN-major."""
     shape, *kinds = instruction.opcode[4:]
@@ -149,6 +178,8 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     def issued(mask: Mask) -> None:
         accumulates = registers.condition(scale)
         for group in _groups(wave, mask):
+            if _written(wave)[group]:
+                raise FaultError("registers of a product were written, or never fenced, since the last wgmma.fence")
             first = GROUP * group
             lanes = slice(first, first + GROUP)
             for bits in (b_bits,) if in_registers else (a_bits, b_bits):
@@ -183,7 +214,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name == "mma_async":
         return _multiply(wave, instruction, at)
     if name == "fence":
-        return together(wave, at, GROUP, lambda _: None)
+        return together(wave, at, GROUP, lambda mask: _fence(wave, mask))
     if name == "commit_group":
         return together(wave, at, GROUP, lambda mask: _commit(wave, mask))
     if name == "wait_group":

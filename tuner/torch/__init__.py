@@ -11,14 +11,25 @@ the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attenti
 
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
-from tuner.torch.flash import flash_attn_func, flash_attn_varlen_func
+from tuner.torch.flash import (
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+)
 from tuner.torch.kvcache import flash_attn_with_kvcache
 from tuner.torch.registered import register
 
 __all__ = [
     "chunk_kda",
     "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
     "fused_recurrent_kda",
     "schema",

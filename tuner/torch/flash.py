@@ -2,7 +2,7 @@
 
     from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
 
-Both are the operator `flash_attention`, and with a window to the left `streaming_attention`.
+All are the operator `flash_attention`, and with a window to the left `streaming_attention`.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ def flash_attn_func(
 ) -> Any:
     """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
 
-    q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H; fp16 or bf16; D is 8 to 256 in steps of 8. causal, and
-    window_size (left, 0) of `left` keys before a query's own, are aligned at the last query and key. softcap: if
+    q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H; fp16, bf16 or fp32; D is 8 to 256 in steps of 8. causal,
+    and window_size (left, 0) of `left` keys before a query's own, are aligned at the last query and key. softcap: if
     c > 0, scaled scores x become c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there
     is no dropout whose pattern the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
 
@@ -75,7 +75,7 @@ def flash_attn_varlen_func(
     each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
     (o, lse, None), lse fp32 [H, T].
 
-    There are no gradients: tensors that require them are refused. Raises UsageError for dropout, alibi_slopes, any
+    o and lse have gradients, but not with a softcap. Raises UsageError for dropout, alibi_slopes, any
     window that is not causal, and block_table; InputError for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
@@ -92,6 +92,27 @@ def flash_attn_varlen_func(
         max_seqlen_q=max(int(max_seqlen_q), 1),
     )
     return (o[0], lse[0], None) if return_attn_probs else o[0]
+
+
+def flash_attn_qkvpacked_func(qkv: Any, *options: Any, **named: Any) -> Any:
+    """`flash_attn_func` of qkv [B, T, 3, H, D], of which q, k and v are views; `options` from dropout_p on."""
+    return flash_attn_func(*qkv.unbind(2), *options, **named)
+
+
+def flash_attn_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
+    """`flash_attn_func` of q [B, T, H, D] and kv [B, S, 2, HK, D], of which k and v are views."""
+    return flash_attn_func(q, *kv.unbind(2), *options, **named)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Any, cu_seqlens: Any, max_seqlen: int, *options: Any, **named: Any) -> Any:
+    """`flash_attn_varlen_func` of qkv [T, 3, H, D]: as many keys as queries in every sequence."""
+    q, k, v = qkv.unbind(1)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options, **named)
+
+
+def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
+    """`flash_attn_varlen_func` of q [T, H, D] and kv [S, 2, HK, D]; `options` from cu_seqlens_q on."""
+    return flash_attn_varlen_func(q, *kv.unbind(1), *options, **named)
 
 
 def _refuse(function: str, unserved: Mapping[str, Any], why: str = "") -> None:
