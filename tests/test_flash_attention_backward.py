@@ -35,9 +35,10 @@ def draw(problem: Problem, kind: str = "normal") -> Arrays:
 
 @pytest.mark.parametrize("lse_used", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, lse_used: bool) -> None:
+@pytest.mark.parametrize("capped", [False, True])
+def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, lse_used: bool, capped: bool) -> None:
     # causal: two queries attend no key
-    problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5, use_lse_gradient=lse_used)
+    problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5, use_lse_gradient=lse_used, use_softcap=capped)
     arrays: Arrays = {name: np.asarray(x, np.float64) for name, x in draw(problem).items()}
     rng, step = np.random.default_rng(1), 1e-5
     found = OPERATOR.reference(problem, arrays)
@@ -122,6 +123,23 @@ def test_a_packed_sequence_has_the_bits_that_it_has_alone() -> None:
         found = dispatcher.flash_attention_backward(**alone, causal=True)
         packed = (dq[:, queries], dk[:, keys], dv[:, keys])
         assert all(np.array_equal(one, other) for one, other in zip(found, packed, strict=True))
+
+
+@pytest.mark.parametrize(("implementation", "packed"), [("naive", False), ("mma_sync", False), ("mma_sync", True)])
+def test_capped_scores_are_right_at_every_edge(implementation: str, packed: bool) -> None:
+    problem = Problem(head_dim=40, dtype=DType.FP16, batch=1, causal=True, use_cu_seqlens=packed, use_softcap=True)
+    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
+    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("head_dim", "arch"), [(64, "sm_120a"), (128, "sm_90a"), (256, "sm_80")])
+def test_no_default_spills_where_scores_are_capped(head_dim: int, arch: str) -> None:
+    problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=True, use_softcap=True)
+    source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, mma_sync.default(problem, ARCHES[arch]))
+    cubin = compile_source(source, Options(arch=arch))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert not any(entry.spills for entry in cubin.entries.values())
 
 
 @pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])

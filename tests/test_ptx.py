@@ -248,7 +248,7 @@ FAULTS = {
     "sub.s64 %rd1, %rd1, %rd3; ld.global.v2.u32 {%r9, %r3}, [%rd1+4];": "no multiple of 8",
     "ld.shared.u32 %r9, [smem+256];": "4 bytes at offset 256 of shared memory",
     "setp.eq.u32 %p1, %r1, 0; @%p1 bra L; bar.sync 0; L: bar.warp.sync 1;": "deadlock: 11 lanes wait",
-    "bar.sync 1, 64;": "deadlock: 12 lanes wait, thread 0 of block 0 at a block's barrier",
+    "bar.sync 1, 64;": "deadlock: 12 lanes wait, thread 0 of block 0 at a block's barrier .line 13 of kernel: bar.sync",
     "L: nanosleep.u32 1; bra L;": "livelock",
     "mbarrier.arrive.shared::cta.b64 _, [smem];": "no mbarrier at offset 0",
     "wmma.load.a.sync.aligned.m16n16k16.row.f16 {%r3}, [%rd1], 16;": "unsupported: wmma.load",

@@ -1,7 +1,9 @@
 """The compiler's PTX of the operators' kernels, executed and judged as on the emulator; and errors put into it."""
 
 import re
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -9,12 +11,14 @@ from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wron
 
 from tuner import nvrtc, operators, ptx
 from tuner.arch import ARCHES
+from tuner.cache import Cache
 from tuner.check import Job, cases, drawn
 from tuner.check_ptx import check_ptx
 from tuner.cli.app import build
 from tuner.operator import canonical, to_fields
 from tuner.render import render
 from tuner.result import Failed
+from tuner.source import Source
 from tuner.toolkit import Options
 
 # One of each family: plain loops, mma with cp.async, a look-back over blocks, chunks in tf32 and bf16, TMA and wgmma.
@@ -121,6 +125,16 @@ def test_columns_of_a_tile_are_found_where_the_descriptors_say(question: Questio
             assert not wrong_lse(arrays, column, outputs["lse"])
         else:
             assert wrong_columns(arrays, outputs["o"]) == []
+
+
+def test_ptx_is_kept_by_its_source_and_an_error_is_told(tmp_path: Path) -> None:
+    cache, source = Cache(tmp_path), Source(("k",), 'extern "C" __global__ void k() {}', (), "cuda")
+    text = nvrtc.ptx(source, Options("sm_90a"), cache)
+    assert isinstance(text, str)
+    assert ".target sm_90a" in text
+    assert nvrtc.ptx(source, Options("sm_90a"), cache) == text
+    assert cache.size().entries == 1
+    assert isinstance(nvrtc.ptx(replace(source, text="void k("), Options("sm_90a"), cache), Failed)
 
 
 def test_verify_tells_both_verdicts() -> None:

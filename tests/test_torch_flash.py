@@ -124,12 +124,12 @@ def test_tensors_that_kernels_cannot_address_are_copied() -> None:
     assert torch.equal(flash_attn_func(*awkward), flash_attn_func(q, k, v))
 
 
-@pytest.mark.parametrize("window", [(-1, -1), (3, 0)])
-def test_gradients_are_those_of_the_definition(window: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("window", "softcap"), [((-1, -1), 0.0), ((3, 0), 0.0), ((-1, -1), 1.5)])
+def test_gradients_are_those_of_the_definition(window: tuple[int, int], softcap: float) -> None:
     given = [each.requires_grad_() for each in qkv(1)]
-    flash_attn_func(*given, causal=True, window_size=window).float().square().sum().backward()
+    flash_attn_func(*given, causal=True, window_size=window, softcap=softcap).float().square().sum().backward()
     doubles = [each.detach().double().requires_grad_() for each in given]
-    exact(*doubles, causal(12, 20, window[0] if window[0] >= 0 else 20))[0].square().sum().backward()
+    exact(*doubles, causal(12, 20, window[0] if window[0] >= 0 else 20), softcap)[0].square().sum().backward()
     for ours, theirs in zip(given, doubles, strict=True):
         assert torch.allclose(ours.grad.double(), theirs.grad, atol=1e-2)
 

@@ -29,7 +29,7 @@ class Executed:
         return not self.finding and bool(self.errors) and all(error.ok for error in self.errors)
 
 
-_QUICK = 20_000  # instructions: where warps run one by one, they take a second
+_QUICK = 25_000  # instructions: where warps run one by one, they take a second
 
 
 def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Order] = ORDERS) -> Verdict:

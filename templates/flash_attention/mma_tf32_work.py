@@ -76,8 +76,8 @@ def _group_tile(problem: Problem, config: Config) -> Instructions:
     return Instructions(
         mma=(2 * several + 1) * m * keys * columns,
         # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
-        fma=(3 + 3 * capped) * scores + 6 * row_values + (0 if config.lazy_rescale else 4 * m * columns) + split,
-        mufu=(1 + 2 * capped) * scores + row_values,
+        fma=(3 + 5 * capped) * scores + 6 * row_values + (0 if config.lazy_rescale else 4 * m * columns) + split,
+        mufu=(1 + 1.5 * capped) * scores + row_values,
         alu=2 * split + rounded + 6 * row_values + parts * (columns + keys),
         wavefronts=keys_and_values + query * (not config.q_in_registers) + shared * (p + scores + row_values * parts),
     )

@@ -42,7 +42,7 @@ def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
     return drawn
 
 
-def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool) -> Arrays:
+def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
     """Where query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` has o and lse as well.
 
     `rounded`: P, dS and the results are rounded to the dtype, and sums over D kept in fp32.
@@ -51,7 +51,8 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool) ->
 
     dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D + dlse)      dQ = scale · dS K      dK = scale · dSᵀ Q
 
-    P is the derivative of lse by the scaled scores.
+    P is the derivative of lse by the scaled scores. With a softcap c scores are c · t, t the tanh of what they are over
+    c, and dS counts 1 − t² times.
     """
     q, k, v, dout, o, lse = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout", "o", "lse"))
     sums = np.float32 if rounded else np.float64  # where all but one key are forgotten, dS is what these sums leave
@@ -61,8 +62,9 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool) ->
     for b, h in np.ndindex(problem.batch, problem.heads):
         shared = h // (problem.heads // problem.kv_heads)
         keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
-        p = _probabilities(scale * q[b, :, h] @ keys.T, lse[b, h], visible)
-        ds = p * (upstream.astype(sums) @ values.astype(sums).T - delta[b, h][:, None])
+        scores, slope = _capped(scale * q[b, :, h] @ keys.T, softcap)
+        p = _probabilities(scores, lse[b, h], visible)
+        ds = p * (upstream.astype(sums) @ values.astype(sums).T - delta[b, h][:, None]) * slope
         if rounded:
             p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
         found["dv"][b, :, shared] += p.T @ upstream
@@ -75,6 +77,14 @@ def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
     """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
     found = row_sums.swapaxes(1, 2)
     return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
+
+
+def _capped(scores: Array, softcap: float) -> tuple[Array, Array]:
+    """Scores with a softcap, if it is not 0, and their derivative by those without."""
+    if not softcap:
+        return scores, np.ones(())
+    tanh = np.tanh(scores / softcap)
+    return softcap * tanh, 1 - tanh**2
 
 
 def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:

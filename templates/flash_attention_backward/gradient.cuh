@@ -1,6 +1,7 @@
 // From scores and products to gradients, for the 16 kM rows of a warp: rows are keys for dK and dV, queries for dQ.
 #pragma once
 #include "flash_attention/products.cuh"
+#include "flash_attention/softcap.cuh"
 #include "math.cuh"
 
 // Where a query's row of P and dS is taken from: 2^(score - shift), and the product less delta.
@@ -11,22 +12,33 @@ struct alignas(16) TwoRows {
   RowValues at[2];
 };
 
-// P and dS, rounded to T as operands A of 16 columns each, from scores S (in units of `scale`, base 2; -inf where
-// hidden) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the warp's tile at
+// The derivative of a score by what it was before `cap`: 1 without a Softcap. A hidden one has none.
+__device__ __forceinline__ float slope(float, float) { return 1; }
+__device__ __forceinline__ float slope(float score, Softcap) {
+  float const tanh = fmaxf(score, -1);
+  return fmaf(-tanh, tanh, 1);
+}
+__device__ __forceinline__ float factor_of(float scale) { return scale; }
+__device__ __forceinline__ float factor_of(Softcap scale) { return scale.outer; }
+
+// P and dS, rounded to T as operands A of 16 columns each, from scores S (as `cap` leaves them; -inf where hidden;
+// `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the warp's tile at
 // its columns 8 n + lane % 4 · 2 and the next.
-template <class T, int kM, int kN, class Values>
+template <class T, int kM, int kN, class Scale, class Values>
 __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], uint32_t (&r_ds)[kN / 2][kM][4],
                                               float const (&r_s)[kM][kN][4], float const (&r_dp)[kM][kN][4],
-                                              float scale, Values const& values) {
+                                              Scale const& scale, Values const& values) {
+  float const factor = factor_of(scale);
 #pragma unroll
   for (int n = 0; n < kN; ++n)
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
       int const m = i / 2, h = i % 2, e = 2 * h;
       TwoRows const two = values(m, h, n);
-      float const p0 = exp2_approx(fmaf(r_s[m][n][e], scale, -two.at[0].shift));
-      float const p1 = exp2_approx(fmaf(r_s[m][n][e + 1], scale, -two.at[1].shift));
-      float const ds0 = p0 * (r_dp[m][n][e] - two.at[0].delta), ds1 = p1 * (r_dp[m][n][e + 1] - two.at[1].delta);
+      float const p0 = exp2_approx(fmaf(r_s[m][n][e], factor, -two.at[0].shift));
+      float const p1 = exp2_approx(fmaf(r_s[m][n][e + 1], factor, -two.at[1].shift));
+      float const ds0 = p0 * (r_dp[m][n][e] - two.at[0].delta) * slope(r_s[m][n][e], scale);
+      float const ds1 = p1 * (r_dp[m][n][e + 1] - two.at[1].delta) * slope(r_s[m][n][e + 1], scale);
       r_p[n / 2][m][n % 2 * 2 + h] = pack<T>(p0, p1);
       r_ds[n / 2][m][n % 2 * 2 + h] = pack<T>(ds0, ds1);
     }

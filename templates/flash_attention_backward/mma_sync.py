@@ -20,12 +20,12 @@ from .mma_sync_config import (
     register_limit,
 )
 from .mma_sync_work import row_lanes, tiles, work
-from .optional import bounds, pointer, taken
+from .optional import pointer, spelled, taken
 from .problem import Problem
 
 ROW_THREADS = 256
 _INPUTS = ("dout", "q", "k", "v")
-_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries")
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap")
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -113,7 +113,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
             **pointer(problem),
-            **bounds(problem),
+            **spelled(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, T, 2)),),
     )

@@ -11,7 +11,7 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from ..flash_attention.naive import WARP, Config, default, space
 from ..flash_attention.problem import unpacked, visible_keys
 from .operator import ARGUMENTS, OPTIONAL, cost
-from .optional import bounds, pointer, taken
+from .optional import pointer, spelled, taken
 from .problem import Problem
 
 _ENTRY = "flash_attention_backward_naive"
@@ -19,7 +19,7 @@ _ENTRY = "flash_attention_backward_naive"
 
 def plan(problem: Problem, config: Config) -> Plan:
     found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL))))
-    return replace(found, constants={**found.constants, **bounds(problem)})
+    return replace(found, constants={**found.constants, **spelled(problem)})
 
 
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:

@@ -38,13 +38,12 @@ ARGUMENTS = (
     _tensor("dv", _KEYS, Role.OUTPUT, "gradient of v, likewise"),
     *(argument for argument in forward.ARGUMENTS if argument.role is Role.SCALAR),
 )
-OPTIONAL = tuple(argument for argument in forward_arguments.OPTIONAL if argument.name != "softcap")
+OPTIONAL = forward_arguments.OPTIONAL
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1)."""
     arrays = optional_inputs(problem, rng, "one_hot" if kind == "one_hot" else "normal")
-    del arrays["softcap"]
     return with_upstream(problem, arrays, rng, kind, lambda given: forward.rounded(problem, given))
 
 
@@ -59,14 +58,15 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
-        return gradients(problem, arrays, _visible(problem), rounded=rounded)
+        return gradients(problem, arrays, _visible(problem), rounded=rounded, softcap=softcap)
     found = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
     for one, queries, keys in sequences(problem, arrays):
         alone = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
         alone |= {name: arrays[name][:, keys] for name in ("k", "v")}
         alone |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
-        of_one = gradients(one, arrays | alone, _visible(cast(Problem, one)), rounded=rounded)
+        of_one = gradients(one, arrays | alone, _visible(cast(Problem, one)), rounded=rounded, softcap=softcap)
         found["dq"][:, queries], found["dk"][:, keys], found["dv"][:, keys] = (of_one[f"d{name}"] for name in "qkv")
     return found
 
@@ -112,6 +112,7 @@ def flash_attention_backward(
     dlse: Any = None,
     causal: bool = False,
     softmax_scale: float | None = None,
+    softcap: float = 0.0,
     max_seqlen_q: int | None = None,
     layout: str = "bthd",
 ) -> Request:
@@ -125,15 +126,16 @@ def flash_attention_backward(
     dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
     keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
 
-    cu_seqlens_q, cu_seqlens_k, max_seqlen_q: what flash_attention was given. Gradients of rows that lie in no sequence
-    are not written.
+    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q: what flash_attention was given. Gradients of rows that lie in no
+    sequence are not written.
 
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
     0. The same inputs give the same bits.
 
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
-    options: dict[str, Any] = {"causal": causal, "softmax_scale": softmax_scale, "max_seqlen_q": max_seqlen_q}
+    options: dict[str, Any] = {"causal": causal, "softmax_scale": softmax_scale, "softcap": softcap}
+    options["max_seqlen_q"] = max_seqlen_q
     request = forward.flash_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, layout=layout, **options)
     arrays = {"dout": dout, **request.arrays, "o": o, "lse": lse}
     if dlse is not None:

@@ -7,6 +7,7 @@ _FLAGS = {
     "cu_seqlens_q": "use_cu_seqlens",
     "cu_seqlens_k": "use_cu_seqlens",
     "boundaries": "use_cu_seqlens",
+    "softcap": "use_softcap",
 }
 
 
@@ -21,7 +22,7 @@ def pointer(problem: Any) -> dict[str, str]:
     return {"dlse_row": f"dlse + {steps}" if problem.use_lse_gradient else "nullptr"}
 
 
-def bounds(problem: Any) -> dict[str, str]:
-    """`<name>_argument` → the parameter that tells where packed sequences begin, or what stands for it."""
-    absent = {"cu_seqlens_q": "nullptr", "cu_seqlens_k": "nullptr", "boundaries": "0"}
-    return {f"{name}_argument": name if problem.use_cu_seqlens else instead for name, instead in absent.items()}
+def spelled(problem: Any) -> dict[str, str]:
+    """`<name>_argument` → the parameter of packed sequences or of capped scores, or what stands for it."""
+    absent = {"cu_seqlens_q": "nullptr", "cu_seqlens_k": "nullptr", "boundaries": "0", "softcap": "0.0f"}
+    return {f"{name}_argument": name if taken(problem, name) else instead for name, instead in absent.items()}

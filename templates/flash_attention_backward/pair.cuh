@@ -1,11 +1,24 @@
 // One query and one key, by one thread in fp32; what a product of tensor cores would take is rounded as for one, so that
 // errors are those of the other implementations.
 #pragma once
+#include "flash_attention/softcap.cuh"
 #include "flash_attention_backward/row.cuh"
 
 struct Pair {
   float p, ds;  // a probability, and the gradient of its score
 };
+
+// A score in base 2, and its derivative by the scaled score that it was before it was capped.
+struct Score {
+  float exponent, slope;
+};
+__device__ __forceinline__ Score score_of(float product, float softmax_scale) {
+  return {product * softmax_scale * kLog2e, 1};
+}
+__device__ __forceinline__ Score score_of(float product, Softcap scale) {
+  float const tanh = capped(scale.inner * product);
+  return {scale.outer * tanh, fmaf(-tanh, tanh, 1)};
+}
 
 template <class T, int D>
 struct QueryRow {
@@ -15,9 +28,12 @@ struct QueryRow {
   __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse, float const* dlse)
       : q(q), dout(dout), shift(shift_of(lse)), delta(delta_of(dot(dout, o), lse, dlse)) {}
 
-  __device__ __forceinline__ Pair with(T const* k, T const* v, float scale) const {
-    float const p = exp2_approx(dot(q, k) * scale * kLog2e - shift);
-    return {rounded(p), rounded(p * (dot(dout, v) - delta))};
+  // `scale`: of the softmax, or a Softcap.
+  template <class Scale>
+  __device__ __forceinline__ Pair with(T const* k, T const* v, Scale const& scale) const {
+    Score const score = score_of(dot(q, k), scale);
+    float const p = exp2_approx(score.exponent - shift);
+    return {rounded(p), rounded(p * (dot(dout, v) - delta) * score.slope)};
   }
   static __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
   static __device__ __forceinline__ float dot(T const* a, T const* b) {

@@ -17,8 +17,6 @@ class Problem(Forward):
 
     def __post_init__(self) -> None:
         Forward.__post_init__(self)
-        if self.use_softcap:
-            raise UsageError("use_softcap: flash_attention_backward has no gradient of that yet, only flash_attention")
         if self.precision is not Precision.DTYPE:
             raise UsageError(f"precision {self.precision.value}: operands are as the tensors are")
 

@@ -41,6 +41,8 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
+    if problem.use_softcap:
+        return "use_softcap: its scores are scaled in the exponent alone"
     if problem.use_cu_seqlens:
         return "use_cu_seqlens: its tiles are read by TMA, which knows no ends of sequences"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:

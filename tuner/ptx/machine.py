@@ -59,14 +59,13 @@ class Program:
     def run(self) -> None:
         """Until every lane has left. Raises FaultError, which names the line."""
         self._executed, self._at = 0, 0
-        while found := self.wave.next():
-            at, mask = found
-            try:
-                self._run_from(at, mask)
-            except FaultError as error:
-                instruction = self.entry.code[min(self._at, len(self.entry.code) - 1)]
-                where = f"line {instruction.line} of {self.entry.name}: {instruction.text[:160]}"
-                raise FaultError(f"{error} ({where})") from error
+        try:
+            while found := self.wave.next():
+                self._run_from(*found)
+        except FaultError as error:
+            instruction = self.entry.code[self.wave.stuck if self.wave.stuck >= 0 else self._at]
+            where = f"line {instruction.line} of {self.entry.name}: {instruction.text[:160]}"
+            raise FaultError(f"{error} ({where})") from error
 
     def _run_from(self, at: int, mask: Mask) -> None:
         while at >= 0:
@@ -120,7 +119,7 @@ def guarded(step: Step, registers: Registers, guard: str) -> Step:
 
     def run(mask: Mask) -> Mask:
         condition = registers.condition(guard)
-        lanes = condition if mask is None else condition & mask
+        lanes = condition.copy() if mask is None else condition & mask  # a mask never changes, a register does
         if not lanes.any():
             return None
         going = step(None if lanes.all() else lanes)

@@ -49,6 +49,7 @@ class Wave:
     order: Order = "together"
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
     alone: bool = False  # nobody else is to run
+    stuck: int = -1  # where the first lane of a deadlock stands
 
     def __post_init__(self) -> None:
         self.lanes = self.blocks * self.lanes_of_block
@@ -63,7 +64,7 @@ class Wave:
 
     def start(self, present: Array) -> None:
         """Begin with the lanes of `present`; others never are."""
-        self.pc[...], self.slept[...], self._wakes = 0, False, 0
+        self.pc[...], self.slept[...], self._wakes, self.stuck = 0, False, 0, -1
         self.state[...] = np.where(present, RUNS, LEFT)
         self.late.clear()
         self.extra.clear()
@@ -117,7 +118,7 @@ class Wave:
         waiting = np.flatnonzero(self.state != LEFT)
         lane = int(waiting[0])
         block, thread = divmod(lane, self.lanes_of_block)
-        why = _WHY[int(self.state[lane])]
+        why, self.stuck = _WHY[int(self.state[lane])], int(self.pc[lane]) - (self.state[lane] == BARRIER)
         return f"deadlock: {len(waiting)} lanes wait, thread {thread} of block {block} {why}"
 
     def park(self, lanes: Array, pc: int, state: int) -> None:

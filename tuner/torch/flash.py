@@ -34,9 +34,8 @@ def flash_attn_func(
     c > 0, scaled scores x become c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there
     is no dropout whose pattern the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
 
-    o and lse have gradients, but not with a softcap. Tensors of any strides are taken: what kernels cannot address is
-    copied. Raises UsageError for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for
-    tensors that do not fit.
+    o and lse have gradients. Tensors of any strides are taken: what kernels cannot address is copied. Raises UsageError
+    for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for tensors that do not fit.
     """
     _refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes})
     rows = tuple(map(addressable, (q, k, v)))
@@ -75,7 +74,7 @@ def flash_attn_varlen_func(
     each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
     (o, lse, None), lse fp32 [H, T].
 
-    o and lse have gradients, but not with a softcap. Raises UsageError for dropout, alibi_slopes, any
+    o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any
     window that is not causal, and block_table; InputError for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"

@@ -23,7 +23,7 @@ class Names:
 
 
 DIFFERENTIABLE: Mapping[str, Names] = {
-    "flash_attention": Names({"o": "dout", "lse": "dlse"}, refused=("softcap",)),
+    "flash_attention": Names({"o": "dout", "lse": "dlse"}),
     "kda": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
     "linear_attention": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
     "streaming_attention": Names({"o": "dout", "lse": "dlse"}, refused=("seq_k", "cache_seqlens", "rolling")),
