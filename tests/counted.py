@@ -1,5 +1,6 @@
 """What the emulator counted, by launch: what an implementation's Work is compared with."""
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -17,6 +18,16 @@ def by_launch(run: Run, plan: Plan) -> list[Counters]:
     blocks = np.cumsum([prod(launch.grid) for launch in plan.launches])
     parts: Any = np.split(run.block_counters, blocks[:-1])
     return [Counters(*(int(count) for count in part.sum(axis=0))) for part in parts]
+
+
+def declared(works: Iterable[Work]) -> list[tuple[float, ...]]:
+    """Of each launch: mma, bytes between the SMs and L2, barriers and bank conflicts, of which there are to be none."""
+    return [(work.mma, work.l2_bytes, work.barriers, 0) for work in works]
+
+
+def counted(run: Run, plan: Plan) -> list[tuple[float, ...]]:
+    """The same of a checked run."""
+    return [(each.mma, global_bytes(each), each.barriers, each.bank_conflicts) for each in by_launch(run, plan)]
 
 
 def global_bytes(counters: Counters) -> int:

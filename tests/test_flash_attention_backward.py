@@ -1,10 +1,13 @@
 """flash_attention_backward: its mathematics, its kernels on the emulator, what they do, and how it is called."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from claims import DISTINCT_ARCHES, assert_no_spills, drawn
+from slope import gradients_and_slopes
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
@@ -13,7 +16,7 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import Arrays, scalars, to_fields
+from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward import mma_sync
@@ -26,11 +29,7 @@ from tuner.toolkit import Options
 
 HOPPER = ARCHES["sm_90a"]
 SMALL = Problem(head_dim=16, dtype=DType.FP16, batch=1, heads=4, kv_heads=2, seq_q=5, seq_k=7)
-
-
-def draw(problem: Problem, kind: str = "normal") -> Arrays:
-    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+draw = partial(drawn, OPERATOR, kind="normal")
 
 
 @pytest.mark.parametrize("lse_used", [False, True])
@@ -39,23 +38,9 @@ def draw(problem: Problem, kind: str = "normal") -> Arrays:
 def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, lse_used: bool, capped: bool) -> None:
     # causal: two queries attend no key
     problem = replace(SMALL, causal=causal, seq_q=7, seq_k=5, use_lse_gradient=lse_used, use_softcap=capped)
-    arrays: Arrays = {name: np.asarray(x, np.float64) for name, x in draw(problem).items()}
-    rng, step = np.random.default_rng(1), 1e-5
-    found = OPERATOR.reference(problem, arrays)
-    for name in "qkv":
-        direction = rng.standard_normal(arrays[name].shape)
-        losses = [loss(problem, arrays | {name: arrays[name] + sign * step * direction}) for sign in (1, -1)]
-        numeric = (losses[0] - losses[1]) / (2 * step)
-        assert np.sum(found[f"d{name}"] * direction) == pytest.approx(numeric, rel=1e-7)
-
-
-def loss(problem: Problem, arrays: Arrays) -> Any:
-    """One whose gradients are dout and dlse."""
-    found = forward.reference(problem, arrays)
-    of_o = np.sum(arrays["dout"] * found["o"])
-    if not problem.use_lse_gradient:
-        return of_o
-    return of_o + np.sum(np.where(np.isfinite(found["lse"]), arrays["dlse"] * found["lse"], 0))
+    both = gradients_and_slopes(OPERATOR, problem, draw(problem), partial(forward.reference, problem))
+    for gradient, slope in both:
+        assert gradient == pytest.approx(slope, rel=1e-7)
 
 
 def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
@@ -136,10 +121,7 @@ def test_capped_scores_are_right_at_every_edge(implementation: str, packed: bool
 @pytest.mark.parametrize(("head_dim", "arch"), [(64, "sm_120a"), (128, "sm_90a"), (256, "sm_80")])
 def test_no_default_spills_where_scores_are_capped(head_dim: int, arch: str) -> None:
     problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=True, use_softcap=True)
-    source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, mma_sync.default(problem, ARCHES[arch]))
-    cubin = compile_source(source, Options(arch=arch))
-    assert not isinstance(cubin, Failed), cubin.log
-    assert not any(entry.spills for entry in cubin.entries.values())
+    assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, problem, arch)
 
 
 @pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])
@@ -159,12 +141,8 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
 def test_no_default_spills_on_any_arch(head_dim: int) -> None:
     packed = head_dim == 128  # that of all others is dense
     problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=packed)
-    for arch in ARCHES.values():
-        config = mma_sync.default(problem, arch)
-        source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)
-        cubin = compile_source(source, Options(arch=arch.name))
-        assert not isinstance(cubin, Failed), cubin.log
-        assert not any(entry.spills for entry in cubin.entries.values()), arch.name
+    for arch in DISTINCT_ARCHES:
+        assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, problem, arch)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slope import gradient_and_slope
 
 from tuner import dispatcher, emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -123,17 +124,12 @@ def test_what_no_kernel_takes_is_refused_by_name_and_value(fields: dict[str, Any
 
 def assert_slope(problem: Problem, name: str, kind: str) -> None:
     """The reference's gradient agrees with a difference of kda along a random direction."""
-    given = drawn(problem, kind)
-    arrays = {each: x if each == "cu_seqlens" else x.astype(np.float64) for each, x in given.items()}
-    forward = FORWARD.inputs(problem.forward(), np.random.default_rng(0), kind)
-    direction = np.random.default_rng(1).standard_normal(arrays[name].shape)
+    inputs = FORWARD.inputs(problem.forward(), np.random.default_rng(0), kind)
 
-    def loss(step: float) -> float:
-        outputs = FORWARD.reference(problem.forward(), {**forward, **arrays, name: arrays[name] + step * direction})
-        return float(np.sum(outputs["o"] * arrays["d_o"]) + np.sum(outputs["final_state"] * arrays["dht"]))
+    def forward(moved: Arrays) -> Arrays:
+        return FORWARD.reference(problem.forward(), {**inputs, **moved})
 
-    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
-    found = float(np.sum(OPERATOR.reference(problem, arrays)[GATED[name]] * direction))
+    found, slope = gradient_and_slope(OPERATOR, problem, drawn(problem, kind), forward, name, 1e-5)
     assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 

@@ -5,22 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import declared_and_counted, global_bytes
+from claims import assert_declared, assert_no_spills, assert_right, assert_right_on_tails, drawn
 from test_kda_segmented_fused import BASE as FUSED_BASE
 from test_kda_segmented_fused import KERNEL as SEGMENTED_FUSED
+from test_kda_segmented_once import BASE as ONCE_BASE
+from test_kda_segmented_once import KERNEL as SEGMENTED_ONCE
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import PLAIN
 from tuner.dtype import DType
-from tuner.nvrtc import compile
-from tuner.operator import to_fields
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_config import Config
 from tuner.predict import uncompiled
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("kda")
@@ -74,10 +71,7 @@ def predicted(implementation: Any, problem: Problem) -> float:
 
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
-    problem, config = CASES[case]
-    assert SEGMENTED.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job("kda", "segmented", to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1]))
-    assert verdict.ok, verdict.reason
+    assert_right_on_tails(OPERATOR, SEGMENTED, *CASES[case])
 
 
 @pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
@@ -115,6 +109,32 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, config: 
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize(
+    ("implementation", "seq_len", "segments"),
+    [(SEGMENTED_FUSED, 141, 5), (SEGMENTED_ONCE, 413, 6)],
+    ids=["segmented_fused", "segmented_once"],
+)
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_segments_are_right_for_every_kind_of_input(
+    implementation: Any, seq_len: int, segments: int, kind: str
+) -> None:
+    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=1)
+    config = replace(implementation.default(problem, ARCHES["sm_90a"]), segments=segments)
+    assert_right(OPERATOR, implementation, problem, config, drawn(OPERATOR, problem, kind))
+
+
+@pytest.mark.parametrize(
+    ("implementation", "config"),
+    [(SEGMENTED_FUSED, FUSED_BASE), (SEGMENTED_ONCE, ONCE_BASE)],
+    ids=["segmented_fused", "segmented_once"],
+)
+def test_a_gate_that_wipes_the_state_leaves_the_maps_exact(implementation: Any, config: Any) -> None:
+    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1, gate_dtype=DType.FP32)
+    arrays = drawn(OPERATOR, problem, "strong_gate")
+    arrays["g"][:, 5::13] = -np.inf
+    assert_right(OPERATOR, implementation, problem, config, arrays)
+
+
 @pytest.mark.parametrize("seq_len", [9, 45, 200])
 @pytest.mark.parametrize(
     "config",
@@ -123,13 +143,30 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, config: 
 )
 def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, config: Config) -> None:
     problem = replace(SMALL, key_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=2)
-    launches = declared_and_counted(OPERATOR, SEGMENTED, problem, config, H200, "weak_gate")
-    assert len(launches) == 4
-    for work, counters in launches:
-        assert work.mma == counters.mma
-        assert work.barriers == counters.barriers
-        assert work.l2_bytes == global_bytes(counters)
-        assert counters.bank_conflicts == 0
+    assert_declared(OPERATOR, SEGMENTED, problem, config, H200, "weak_gate")
+
+
+WIDE_CHUNKS = {"C": 32, "segments": 5, "prep_groups": 4, "stages": 2, "producers": 2}
+
+
+@pytest.mark.parametrize("seq_len", [9, 45, 200])
+@pytest.mark.parametrize(
+    ("implementation", "choices"),
+    [
+        (SEGMENTED_FUSED, {}),
+        (SEGMENTED_FUSED, {**WIDE_CHUNKS, "BV": 32, "map_columns": 32}),
+        (SEGMENTED_ONCE, {}),
+        (SEGMENTED_ONCE, WIDE_CHUNKS),
+    ],
+    ids=["fused", "fused_two_warps_a_group", "once", "once_two_warps_a_group"],
+)
+def test_what_prepares_its_own_chunks_counts_mma_bytes_and_barriers(
+    seq_len: int, implementation: Any, choices: dict[str, Any]
+) -> None:
+    fields = {"batch": 1, "seq_len": seq_len, "heads": 1, "value_heads": 2, "use_qk_l2norm_in_kernel": True}
+    problem = replace(SMALL, key_dim=64, value_dim=64, **fields)
+    config = replace(implementation.default(problem, ARCHES["sm_90a"]), **choices)
+    assert_declared(OPERATOR, implementation, problem, config, H200, "weak_gate")
 
 
 def test_a_chain_is_as_long_as_a_segment() -> None:
@@ -156,10 +193,12 @@ FP32 = dict.fromkeys(("dtype", "gate_dtype", "beta_dtype"), DType.FP32)
 )
 def test_the_default_of_long_keys_compiles_without_spills(dim: int, fields: dict[str, Any], arch: str) -> None:
     problem = replace(SMALL, key_dim=dim, value_dim=dim, **fields)
-    source = render(OPERATOR, SEGMENTED, problem, SEGMENTED.default(problem, ARCHES[arch]))
-    cubin = compile(source, Options(arch=arch))
-    assert not isinstance(cubin, Failed), cubin.log
-    assert not any(usage.spills for usage in cubin.entries.values())
+    assert_no_spills(OPERATOR, SEGMENTED, problem, arch)
+
+
+@pytest.mark.parametrize("implementation", [SEGMENTED_FUSED, SEGMENTED_ONCE], ids=lambda each: each.name)
+def test_the_default_of_64_dims_with_states_compiles_without_spills(implementation: Any) -> None:
+    assert_no_spills(OPERATOR, implementation, replace(SMALL, key_dim=64, value_dim=64), "sm_89")
 
 
 def test_fp32_operands_of_long_keys_are_refused_with_what_serves_them() -> None:

@@ -3,23 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from counted import declared_and_counted, global_bytes
+from claims import assert_right_on_tails
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dtype import DType
-from tuner.nvrtc import compile
-from tuner.operator import to_fields
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_once_config import Config
 from tuner.predict import uncompiled
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
-from tuner.verify import errors
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "segmented_once")
@@ -55,46 +47,7 @@ def default(problem: Problem, **choices: Any) -> Config:
 
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
-    problem, config = CASES[case]
-    assert KERNEL.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job("kda", "segmented_once", to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1]))
-    assert verdict.ok, verdict.reason
-
-
-@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
-def test_segments_are_right_for_every_kind_of_input(kind: str) -> None:
-    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=413, heads=1, value_heads=1)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    outputs, _ = emulator.run(OPERATOR, KERNEL, problem, default(problem, segments=6), arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
-
-
-def test_a_gate_that_wipes_the_state_leaves_the_maps_exact() -> None:
-    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1, gate_dtype=DType.FP32)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
-    arrays["g"][:, 5::13] = -np.inf
-    outputs, _ = emulator.run(OPERATOR, KERNEL, problem, BASE, arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
-
-
-@pytest.mark.parametrize("seq_len", [9, 45, 200])
-@pytest.mark.parametrize(
-    "choices",
-    [{}, {"C": 32, "segments": 5, "prep_groups": 4, "stages": 2, "producers": 2}],
-    ids=["one_warp_a_group", "chunk32_two_warps_a_group"],
-)
-def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, choices: dict[str, Any]) -> None:
-    fields = {"batch": 1, "seq_len": seq_len, "heads": 1, "value_heads": 2, "use_qk_l2norm_in_kernel": True}
-    problem = replace(SMALL, key_dim=64, value_dim=64, **fields)
-    launches = declared_and_counted(OPERATOR, KERNEL, problem, default(problem, **choices), H200, "weak_gate")
-    assert len(launches) == 2
-    for work, counters in launches:
-        assert work.mma == counters.mma
-        assert work.barriers == counters.barriers
-        assert work.l2_bytes == global_bytes(counters)
-        assert counters.bank_conflicts == 0
+    assert_right_on_tails(OPERATOR, KERNEL, *CASES[case])
 
 
 def test_each_chunk_is_walked_once() -> None:
@@ -127,11 +80,3 @@ def test_short_keys_of_few_heads_are_predicted_to_gain_most() -> None:
 def test_what_it_does_not_serve_is_refused_by_name(fields: dict[str, Any], why: str) -> None:
     reason = KERNEL.refusal(replace(SMALL, **fields), ARCHES["sm_90a"])
     assert reason is not None and why in reason
-
-
-@pytest.mark.parametrize("arch", ["sm_89", "sm_100a"])
-def test_the_default_of_64_dims_compiles_without_spills(arch: str) -> None:
-    problem = replace(SMALL, key_dim=64, value_dim=64)
-    cubin = compile(render(OPERATOR, KERNEL, problem, KERNEL.default(problem, ARCHES[arch])), Options(arch=arch))
-    assert not isinstance(cubin, Failed), cubin.log
-    assert not any(usage.spills for usage in cubin.entries.values())

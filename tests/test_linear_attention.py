@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_no_spills, assert_right, drawn
 from counted import by_launch, global_bytes
 
 from tuner import dispatcher, emulator, operators
@@ -14,7 +15,7 @@ from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import InputError, UsageError
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import Arrays, parameters, scalars
+from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention import chunked, halo, lookback, sequential
 from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
 from tuner.operators.linear_attention.problem import Problem
@@ -22,7 +23,6 @@ from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
 from tuner.usage import occupancy
-from tuner.verify import errors
 
 HOPPER = ARCHES["sm_90a"]
 RANDOM = Mode(checked=True, schedule="random", asynchronous="random", seed=1)
@@ -48,20 +48,14 @@ def served(name: str, problem: Problem) -> Problem:
 
 
 def draw(problem: Problem, kind: str = "normal") -> Arrays:
-    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+    return drawn(OPERATOR, problem, kind)
 
 
 def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, arrays: Arrays | None = None) -> Any:
     """(outputs, Run) of a config, by default the default, found right."""
     implementation = operators.implementation("linear_attention", name)
     config = config or implementation.default(problem, HOPPER)
-    arrays = arrays or draw(problem)
-    outputs, done = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
-    assert not done.findings, done.findings[0]
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, f"{error}"
-    return outputs, done
+    return assert_right(OPERATOR, implementation, problem, config, arrays or draw(problem), mode)
 
 
 def test_without_forgetting_the_output_is_the_weighted_mean_of_the_past() -> None:
@@ -136,11 +130,7 @@ def test_the_original_of_96_kb_stages_three_whole_tiles() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_default_for_every_option_at_once_never_spills(name: str) -> None:
     implementation = operators.implementation("linear_attention", name)
-    problem = served(name, EVERYTHING)
-    source = render(OPERATOR, implementation, problem, implementation.default(problem, HOPPER))
-    cubin = compile_source(source, Options(arch="sm_80"))
-    assert not isinstance(cubin, Failed), cubin.log
-    assert all(usage.spills == 0 for usage in cubin.entries.values())
+    assert_no_spills(OPERATOR, implementation, served(name, EVERYTHING), "sm_80")
 
 
 def test_packed_sequences_are_right_where_some_are_empty() -> None:

@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import by_launch, global_bytes
+from claims import assert_no_spills, assert_right, drawn
+from counted import counted, declared
+from slope import gradient_and_slope
 
 from tuner import dispatcher, emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
-from tuner.nvrtc import compile as compile_source
-from tuner.operator import Arrays, parameters, scalars
+from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
 from tuner.operators.linear_attention_backward.problem import Problem
 from tuner.operators.linear_attention_backward.tiles import Config
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
-from tuner.verify import distance, errors
+from tuner.verify import distance
 
 FORWARD = operators.load("linear_attention")
 HOPPER = ARCHES["sm_90a"]
@@ -30,6 +28,7 @@ IN_ORDER = Mode(checked=True)
 STATES: dict[str, Any] = {"use_initial_state": True, "use_final_gradient": True}
 TINY = Problem(head_dim=3, dtype=DType.FP32, decay="channel", heads=2, seq_len=19, **STATES)
 SMALL = Problem(head_dim=64, dtype=DType.FP32, heads=2, seq_len=150)
+WITH_STATES = replace(SMALL, decay="channel", **STATES)
 EVERYTHING = Problem(
     head_dim=40, dtype=DType.FP16, decay="channel", varlen=True, heads=2, seq_len=150, boundaries=9, **STATES
 )
@@ -39,33 +38,23 @@ GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "beta": "dbeta", "initial_state": 
 
 
 def draw(problem: Problem, kind: str = "normal") -> Arrays:
-    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+    return drawn(OPERATOR, problem, kind)
 
 
 def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, arrays: Arrays | None = None) -> Any:
     """(outputs, Run) of a config, by default the default, found right."""
     implementation = operators.implementation("linear_attention_backward", name)
     config = config or implementation.default(problem, HOPPER)
-    arrays = arrays or draw(problem)
-    outputs, done = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
-    assert not done.findings, done.findings[0]
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, f"{error}"
-    return outputs, done
+    return assert_right(OPERATOR, implementation, problem, config, arrays or draw(problem), mode)
 
 
 def assert_slope(problem: Problem, name: str, kind: str) -> None:
     """The reference's gradient agrees with a difference of linear_attention along a random direction."""
-    arrays = {each: x if each == "cu_seqlens" else np.asarray(x, np.float64) for each, x in draw(problem, kind).items()}
-    direction = np.random.default_rng(1).standard_normal(arrays[name].shape)
 
-    def loss(step: float) -> float:
-        outputs = FORWARD.reference(problem.forward(), {**arrays, name: arrays[name] + step * direction})
-        return float(np.sum(outputs["o"] * arrays["d_o"]) + np.sum(outputs["final_state"] * arrays["dht"]))
+    def forward(moved: Arrays) -> Arrays:
+        return FORWARD.reference(problem.forward(), moved)
 
-    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
-    found = float(np.sum(OPERATOR.reference(problem, arrays)[GRADIENTS[name]] * direction))
+    found, slope = gradient_and_slope(OPERATOR, problem, draw(problem, kind), forward, name, 1e-6)
     assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
@@ -101,17 +90,13 @@ def test_any_head_dim_is_right(name: str, head_dim: int) -> None:
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 @pytest.mark.parametrize("name", ALL)
 def test_fp32_gradients_are_right_for_every_kind_of_input(name: str, kind: str) -> None:
-    run(
-        name,
-        replace(SMALL, decay="channel", **STATES),
-        mode=Mode(),
-        arrays=draw(replace(SMALL, decay="channel", **STATES), kind),
-    )
+    run(name, WITH_STATES, mode=Mode(), arrays=draw(WITH_STATES, kind))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_where_all_is_forgotten_the_gradient_of_keys_is_nothing(name: str) -> None:
-    outputs, _ = run(name, SMALL, mode=Mode(), arrays=draw(SMALL, "forget_at_once"))
+    arrays = draw(WITH_STATES, "forget_at_once")
+    outputs, _ = run(name, WITH_STATES, mode=Mode(), arrays=arrays | {"dht": np.zeros_like(arrays["dht"])})
     assert np.abs(outputs["dk"]).max() < 1e-5
 
 
@@ -135,11 +120,13 @@ def test_tokens_behind_the_last_boundary_have_gradients_of_zero_and_change_nothi
 
 
 def test_no_token_gets_anything_from_the_gradients_of_earlier_outputs() -> None:
-    arrays = draw(SMALL)
+    arrays = draw(WITH_STATES)
     changed = {**arrays, "d_o": arrays["d_o"].copy()}
     changed["d_o"][:, :70] = 7
     for name in ALL:
-        before, after = (run(name, SMALL, arrays=each, mode=Mode())[0]["dv"][:, 70:] for each in (arrays, changed))
+        before, after = (
+            run(name, WITH_STATES, arrays=each, mode=Mode())[0]["dv"][:, 70:] for each in (arrays, changed)
+        )
         np.testing.assert_array_equal(before, after)
 
 
@@ -174,15 +161,9 @@ def test_tiles_of_every_make_are_right(config: Config) -> None:
     run("lookback", problem, config)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_tiles_find_what_follows_them_whatever_order_blocks_start_in(seed: int) -> None:
-    problem = replace(SMALL, head_dim=32, heads=1, seq_len=400)
-    run("lookback", problem, Config(4, 32, 64, 1, 1, True, 13568), Mode(True, "random", "random", seed))
-
-
-def test_no_bit_depends_on_the_order_in_which_tiles_come() -> None:
-    problem, config = replace(SMALL, head_dim=32, heads=1, decay="head"), Config(8, 32, 64, 2, 1, False, 13568)
-    arrays = draw(problem)
+def test_tiles_are_right_and_equal_in_every_bit_whatever_order_they_come_in() -> None:
+    problem = replace(SMALL, head_dim=32, heads=1, seq_len=400, decay="head")
+    arrays, config = draw(problem), Config(4, 32, 64, 1, 1, True, 13568)
     modes = [IN_ORDER, *(Mode(True, "random", "random", seed) for seed in range(2))]
     found = [run("lookback", problem, config, mode, arrays)[0] for mode in modes]
     for name in GRADIENTS.values():
@@ -198,10 +179,7 @@ def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
 
 
 def test_the_default_for_every_option_at_once_never_spills() -> None:
-    source = render(OPERATOR, LOOKBACK, EVERYTHING, LOOKBACK.default(EVERYTHING, HOPPER))
-    cubin = compile_source(source, Options(arch="sm_80"))
-    assert not isinstance(cubin, Failed), cubin.log
-    assert all(usage.spills == 0 for usage in cubin.entries.values())
+    assert_no_spills(OPERATOR, LOOKBACK, EVERYTHING, "sm_80")
 
 
 def test_between_the_two_passes_only_keys_and_values_are_read_again() -> None:
@@ -223,7 +201,7 @@ def test_values_far_from_zero_cost_little_even_over_a_long_memory() -> None:
 
 COUNTED = [
     Problem(head_dim=40, heads=3, batch=2, seq_len=150),
-    replace(SMALL, decay="channel", **STATES),
+    WITH_STATES,
     replace(SMALL, decay="head", head_dim=20),
 ]
 
@@ -234,11 +212,8 @@ def test_declared_bytes_and_barriers_are_those_that_the_emulator_counts(name: st
     implementation = operators.implementation("linear_attention_backward", name)
     config = implementation.default(problem, HOPPER)
     _, done = run(name, problem, config, IN_ORDER, draw(problem, "never_forget"))
-    counted = by_launch(done, implementation.plan(problem, config))
     works = implementation.work(problem, config, gpu("sm_90a"))
-    assert [work.l2_bytes for work in works] == [global_bytes(each) for each in counted]
-    assert [work.barriers for work in works] == [each.barriers for each in counted]
-    assert done.counters.bank_conflicts == 0
+    assert declared(works) == counted(done, implementation.plan(problem, config))
 
 
 def test_a_call_leaves_out_what_it_is_not_given() -> None:

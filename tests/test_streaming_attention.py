@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import by_launch, global_bytes
+from counted import counted, declared
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -239,12 +239,8 @@ def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
     D, implementation, config = CASES[case]
     for problem in OPERATOR.tails(Problem(head_dim=D)):
         _, _, happened = run(implementation, problem, config, Mode(checked=True))
-        counters = by_launch(happened, implementation.plan(problem, config))
-        for work, counted in zip(implementation.work(problem, config, H200), counters, strict=True):
-            assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
-            assert work.l2_bytes == global_bytes(counted)
-            assert work.barriers == counted.barriers
-            assert counted.bank_conflicts == 0
+        works = implementation.work(problem, config, H200)
+        assert declared(works) == counted(happened, implementation.plan(problem, config))
 
 
 @pytest.mark.parametrize("window", [1, 64, 1000])
@@ -355,13 +351,7 @@ def test_heads_are_packed_as_far_as_their_number_has_the_power_of_two(
     arrays, outputs, happened = run(MMA_SYNC, problem, config, Mode(checked=True))
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
-    (counted,), (work,) = (
-        by_launch(happened, MMA_SYNC.plan(problem, config)),
-        MMA_SYNC.work(problem, config, H200),
-    )
-    assert work.mma == counted.mma_m16n8k16 + counted.mma_m16n8k8 / 2
-    assert work.l2_bytes == global_bytes(counted)
-    assert counted.bank_conflicts == 0
+    assert declared(MMA_SYNC.work(problem, config, H200)) == counted(happened, MMA_SYNC.plan(problem, config))
 
 
 def test_packed_heads_read_keys_once_and_multiply_fewer_of_them() -> None:

@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from claims import DISTINCT_ARCHES, assert_no_spills, drawn
 from counted import declared_and_counted, global_bytes
+from slope import gradients_and_slopes
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
@@ -14,8 +17,7 @@ from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.nvrtc import compile as compile_source
-from tuner.operator import Arrays, scalars, to_fields
+from tuner.operator import to_fields
 from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward
@@ -23,19 +25,12 @@ from tuner.operators.streaming_attention_backward import mma_sync
 from tuner.operators.streaming_attention_backward.mma_sync_config import Config
 from tuner.operators.streaming_attention_backward.operator import OPERATOR, streaming_attention_backward
 from tuner.operators.streaming_attention_backward.problem import Problem
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 
 HOPPER = ARCHES["sm_90a"]
 H200 = gpu("H200")
 SMALL = Problem(head_dim=16, dtype=DType.FP16, batch=1, heads=4, kv_heads=2, seq_q=9, seq_k=12, window=4, sinks=2)
 CONFIG = Config(64, 32, 4, 2, 1, 1, 64, 32, 4, 2, 1, narrow=16, BM_sink=32, sink_warps=2, sink_stages=2, sink_splits=4)
-
-
-def draw(problem: Problem, kind: str = "normal") -> Arrays:
-    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return {**drawn, **scalars(OPERATOR, problem, drawn)}
+draw = partial(drawn, OPERATOR, kind="normal")
 
 
 @pytest.mark.parametrize("lse_used", [False, True])
@@ -45,23 +40,9 @@ def test_the_reference_is_the_derivative_of_the_forward_reference(
 ) -> None:
     sizes = {"seq_q": seq_q, "seq_k": seq_k, "window": window, "sinks": sinks}
     problem = replace(SMALL, use_lse_gradient=lse_used, **sizes)
-    arrays: Arrays = {name: np.asarray(x, np.float64) for name, x in draw(problem).items()}
-    rng, step = np.random.default_rng(1), 1e-5
-    found = OPERATOR.reference(problem, arrays)
-    for name in "qkv":
-        direction = rng.standard_normal(arrays[name].shape)
-        losses = [loss(problem, arrays | {name: arrays[name] + sign * step * direction}) for sign in (1, -1)]
-        numeric = (losses[0] - losses[1]) / (2 * step)
-        assert np.sum(found[f"d{name}"] * direction) == pytest.approx(numeric, rel=1e-7)
-
-
-def loss(problem: Problem, arrays: Arrays) -> Any:
-    """One whose gradients are dout and dlse."""
-    found = forward.reference(problem.forward, arrays)
-    of_o = np.sum(arrays["dout"] * found["o"])
-    if not problem.use_lse_gradient:
-        return of_o
-    return of_o + np.sum(np.where(np.isfinite(found["lse"]), arrays["dlse"] * found["lse"], 0))
+    both = gradients_and_slopes(OPERATOR, problem, draw(problem), partial(forward.reference, problem.forward))
+    for gradient, slope in both:
+        assert gradient == pytest.approx(slope, rel=1e-7)
 
 
 def test_a_window_over_everything_has_the_gradients_of_causal_attention() -> None:
@@ -116,12 +97,8 @@ def test_fp32_is_right_at_every_edge() -> None:
 
 def test_the_default_with_most_sums_a_thread_spills_on_no_arch() -> None:
     problem = Problem(head_dim=192)
-    for arch in ARCHES.values():
-        config = mma_sync.default(problem, arch)
-        source = render(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)
-        cubin = compile_source(source, Options(arch=arch.name))
-        assert not isinstance(cubin, Failed), cubin.log
-        assert not any(entry.spills for entry in cubin.entries.values()), arch.name
+    for arch in DISTINCT_ARCHES:
+        assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, problem, arch)
 
 
 @pytest.mark.parametrize(

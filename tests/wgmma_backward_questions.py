@@ -104,7 +104,7 @@ def _given(problem: Problem, **drawn: np.ndarray) -> dict[str, Any]:
     zeros = {name: np.zeros_like(_integers(problem, name, 0)) for name in ("q", "k", "v", "o")}
     arrays = {"dout": _integers(problem, "dout", 1), **zeros, **drawn}
     logits = np.einsum("bthd,bshd->bhts", *(arrays[name].astype(np.float64) for name in "qk"))
-    lse = np.log(np.exp(logits).sum(axis=3)).astype(np.float32)
+    lse = np.log(np.exp(logits).sum(axis=3)).astype(np.float32, order="C")
     absent = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")  # optional arguments
     return {**absent, **arrays, "lse": lse, "softmax_scale": 1.0}
 

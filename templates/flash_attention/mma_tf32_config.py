@@ -43,7 +43,7 @@ def _shared_rows(c: Any) -> Any:
 def register_estimate(D: int, terms: int, c: Any) -> Any:
     """Registers a thread: O, scores, Q where it stays, operands of steps under way, and what no config does without.
 
-    Hardly any config that this puts over the limit compiles without spills (mma_tf32.md has the counts).
+    Of two terms a lower bound: sums that start from zero take what is left (mma_tf32.md).
     """
     tiles = c.BM * c.d_warps / (16 * c.warps)
     query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # all its terms

@@ -1,6 +1,7 @@
 // fp32 as operands of m16n8k8: one tf32 an element, or two whose products have the accuracy of fp32.
 #pragma once
 #include "mma.cuh"
+#include "register.cuh"
 
 // Operands A of 16 kM rows, and B of kTiles 8-wide columns, over 8 elements of the contraction. Of two terms the first
 // is the element rounded, the second the rest, of which the tensor core reads all but 2^-21 of the element (Ootomo and
@@ -40,13 +41,36 @@ __device__ __forceinline__ void split(uint32_t (&terms)[kTerms][kCount][kRegiste
   }
 }
 
-// Column tiles from `first` on: r_d += A B, the smallest products first; that of two second terms is left out.
+// r_sum += A B of one term each.
+template <int kM, int kTiles>
+__device__ __forceinline__ void multiply_terms(float (&r_sum)[kM][kTiles][4], uint32_t const (&r_a)[kM][4],
+                                               uint32_t const (&r_b)[kTiles][2]) {
+#pragma unroll
+  for (int i = 0; i < kM * kTiles; ++i) mma_m16n8k8_tf32(r_sum[i % kM][i / kM], r_a[i % kM], r_b[i / kM]);
+}
+
+// r_d += r_sum, before what follows: the compiler would keep many sums, and add them later.
+__device__ __forceinline__ void add_now(float (&r_d)[4], float const (&r_sum)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) r_d[i] += r_sum[i];
+  fence_registers(r_d);
+}
+
+// Column tiles from `first` on: r_d += A B. Of two terms the smallest products come first, that of both second terms not
+// at all; and fp32 adds the sum to r_d, since tensor cores cut sums off: over thousands of keys that is a bias.
 template <int kTerms, int kTiles, int kM, int kN>
 __device__ __forceinline__ void multiply(float (&r_d)[kM][kN][4], OperandA<kTerms, kM> const& r_a,
                                          OperandB<kTerms, kTiles> const& r_b, int first) {
-#pragma unroll
-  for (int product = 4 - 2 * kTerms; product < 3; ++product)
+  if constexpr (kTerms == 1) {
 #pragma unroll
     for (int i = 0; i < kM * kTiles; ++i)
-      mma_m16n8k8_tf32(r_d[i % kM][first + i / kM], r_a[product == 0][i % kM], r_b[product == 1][i / kM]);
+      mma_m16n8k8_tf32(r_d[i % kM][first + i / kM], r_a[0][i % kM], r_b[0][i / kM]);
+  } else {
+    float r_sum[kM][kTiles][4] = {};
+    multiply_terms(r_sum, r_a[1], r_b[0]);
+    multiply_terms(r_sum, r_a[0], r_b[1]);
+    multiply_terms(r_sum, r_a[0], r_b[0]);
+#pragma unroll
+    for (int i = 0; i < kM * kTiles; ++i) add_now(r_d[i % kM][first + i / kM], r_sum[i % kM][i / kM]);
+  }
 }

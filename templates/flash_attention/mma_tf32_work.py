@@ -70,14 +70,19 @@ def _group_tile(problem: Problem, config: Config) -> Instructions:
     m, parts, keys, columns = config.rows_per_warp // 16, config.d_warps, config.BN // 8, D // 8
     query, p, keys_and_values = parts * m * 4 * columns, parts * m * 4 * keys, 4 * keys * columns
     scores, row_values, shared = 4 * m * keys, 2 * m * parts, parts > 1
-    # Two terms are an addition and a mask, and a difference; of P alone the addition is left.
+    # Two terms are an addition and a mask, and a difference; their products are added to sums in fp32. Of P alone the
+    # addition is left.
     split = (p + keys_and_values + query) * several
     rounded = (p + ROUNDING * keys_and_values * (not config.round_on_arrival)) * (1 - several)
     return Instructions(
         mma=(2 * several + 1) * m * keys * columns,
         # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
-        fma=(3 + 5 * capped) * scores + 6 * row_values + (0 if config.lazy_rescale else 4 * m * columns) + split,
-        mufu=(1 + 1.5 * capped) * scores + row_values,
+        fma=(3 + 3 * capped) * scores
+        + 6 * row_values
+        + (0 if config.lazy_rescale else 4 * m * columns)
+        + split
+        + several * 8 * m * keys * columns,
+        mufu=(1 + 2 * capped) * scores + row_values,
         alu=2 * split + rounded + 6 * row_values + parts * (columns + keys),
         wavefronts=keys_and_values + query * (not config.q_in_registers) + shared * (p + scores + row_values * parts),
     )

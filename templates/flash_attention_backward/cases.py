@@ -45,7 +45,8 @@ def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
 def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
     """Where query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` has o and lse as well.
 
-    `rounded`: P, dS and the results are rounded to the dtype, and sums over D kept in fp32.
+    `rounded`: P, dS and the results are rounded to the dtype, and sums over D kept in fp32, those of 16-bit products as
+    tensor cores add.
 
     With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
 
@@ -56,6 +57,7 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
     """
     q, k, v, dout, o, lse = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout", "o", "lse"))
     sums = np.float32 if rounded else np.float64  # where all but one key are forgotten, dS is what these sums leave
+    tensor_cores = rounded and problem.dtype is not DType.FP32
     row_sums = (dout * o).astype(sums).sum(axis=3)
     delta, scale = _delta(problem, arrays, row_sums, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
     found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
@@ -64,7 +66,8 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
         keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
         scores, slope = _capped(scale * q[b, :, h] @ keys.T, softcap)
         p = _probabilities(scores, lse[b, h], visible)
-        ds = p * (upstream.astype(sums) @ values.astype(sums).T - delta[b, h][:, None]) * slope
+        product = _summed(upstream, values) if tensor_cores else upstream.astype(sums) @ values.astype(sums).T
+        ds = p * (product - delta[b, h][:, None]) * slope
         if rounded:
             p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
         found["dv"][b, :, shared] += p.T @ upstream
@@ -77,6 +80,22 @@ def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
     """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
     found = row_sums.swapaxes(1, 2)
     return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
+
+
+def _summed(a: Array, b: Array) -> Array:
+    """a bᵀ of a [T, D] and b [S, D], added as tensor cores add: see "what it proves" in templates/primitives."""
+    total: Array = np.zeros((len(a), len(b)))
+    for d in range(0, a.shape[1], 8):
+        terms = np.stack([total, *(np.outer(a[:, e], b[:, e]) for e in range(d, d + 8))])
+        aligned = _cut_off(terms, np.abs(terms).max(axis=0), 24).sum(axis=0)
+        total = _cut_off(aligned, np.abs(aligned), 23)
+    return total
+
+
+def _cut_off(x: Array, largest: Array, bits: int) -> Array:
+    """x without what lies more than `bits` binary digits below the first of `largest`."""
+    unit = np.exp2(np.frexp(np.maximum(largest, 2.0**-126))[1] - 1.0 - bits)
+    return np.trunc(x / unit) * unit
 
 
 def _capped(scores: Array, softcap: float) -> tuple[Array, Array]:

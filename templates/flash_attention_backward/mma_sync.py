@@ -28,7 +28,8 @@ _INPUTS = ("dout", "q", "k", "v")
 _SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap")
 
 
-def space(problem: Problem, arch: Arch) -> Space[Config]:
+def space(problem: Any, arch: Arch) -> Space[Config]:
+    """Of the problem it reads head_dim alone, whatever queries attend."""
     D = problem.head_dim
     return Space(
         Config,
@@ -77,46 +78,57 @@ def _fits(arch: Arch, of: str, smem: Any, min_ctas: Any) -> Constraint:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
-    kv_smem, q_smem, lanes = int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)), row_lanes(D)
+    B, H, HK, T = problem.batch, problem.heads, problem.kv_heads, problem.seq_q
+    constants = constants_of(problem, config)
     kv_grid = (tiles(problem, problem.seq_k, config.BN_kv) * config.kv_slices, HK, B)
     q_grid = (tiles(problem, T, config.BM_q), H, B)
     common, sizes = (*_INPUTS, "row_values"), taken(problem, *_SIZES)
     return Plan(
         launches=(
-            Launch(
-                "flash_attention_backward_rows",
-                (-(-B * H * T * lanes // ROW_THREADS), 1, 1),
-                ROW_THREADS,
-                0,
-                taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q"),
-            ),
+            rows_launch("flash_attention_backward_rows", problem),
             Launch(
                 "flash_attention_backward_dkv",
                 kv_grid,
                 WARP * config.kv_warps,
-                kv_smem,
+                constants["kv_smem_bytes"],
                 (*common, "dk", "dv", "softmax_scale", *sizes),
             ),
             Launch(
                 "flash_attention_backward_dq",
                 q_grid,
                 WARP * config.q_warps,
-                q_smem,
+                constants["q_smem_bytes"],
                 (*common, "dq", "softmax_scale", *sizes),
             ),
         ),
-        constants={
-            "row_threads": ROW_THREADS,
-            "row_lanes": lanes,
-            "kv_columns": int(kv_columns(D, config)),
-            "kv_smem_bytes": kv_smem,
-            "q_smem_bytes": q_smem,
-            **pointer(problem),
-            **spelled(problem),
-        },
-        workspaces=(Workspace("row_values", DType.FP32, (B, H, T, 2)),),
+        constants={**constants, **spelled(problem)},
+        workspaces=(row_values(problem),),
     )
+
+
+def rows_launch(entry: str, problem: Any) -> Launch:
+    """Of the kernel that writes `row_values`."""
+    threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim)
+    takes = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
+    return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
+
+
+def row_values(problem: Any) -> Workspace:
+    """Shift and delta of each query of a head."""
+    return Workspace("row_values", DType.FP32, (problem.batch, problem.heads, problem.seq_q, 2))
+
+
+def constants_of(problem: Any, config: Config) -> dict[str, Any]:
+    """What the kernels of rows, of dK and dV, and of dQ read, whatever queries attend."""
+    D = problem.head_dim
+    return {
+        "row_threads": ROW_THREADS,
+        "row_lanes": row_lanes(D),
+        "kv_columns": int(kv_columns(D, config)),
+        "kv_smem_bytes": int(kv_smem_bytes(D, config)),
+        "q_smem_bytes": int(q_smem_bytes(D, config)),
+        **pointer(problem),
+    }
 
 
 # Rows and warps of a block, a step: the first that fits is the default.
@@ -133,8 +145,8 @@ _QUERIES = ((128, 32, 8), (64, 32, 4), (64, 16, 4), (32, 16, 2))
 _REGISTERS = 216  # an estimate up to here compiles without spills on every arch
 
 
-def default(problem: Problem, arch: Arch) -> Config:
-    """The largest tiles that neither spill nor exceed an arch's shared memory."""
+def default(problem: Any, arch: Arch) -> Config:
+    """The largest tiles that neither spill nor exceed an arch's shared memory; of the problem head_dim is read."""
     D = problem.head_dim
     for BN_kv, BM_kv, kv_warps, kv_slices in _KEYS:
         for BM_q, BN_q, q_warps in _QUERIES:

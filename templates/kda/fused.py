@@ -9,12 +9,11 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
-from .fused_config import Config, block_bytes, block_threads, register_estimate, turns
+from .fused_config import CHOICES, Config, block_bytes, block_threads, registers_fit, turns
 from .fused_work import work
 from .operands import operands_of
-from .optional import TENSORS, pointers, taken
+from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
-from .prep_scan_config import thread_registers, token_registers
 from .problem import Problem
 
 ENTRY = "kda_fused"
@@ -36,17 +35,13 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, operands = problem.key_dim, problem.value_dim, operands_of(problem)
+    K, V = problem.key_dim, problem.value_dim
     return Space(
         Config,
         choices={
             "C": (16, 32),
             "BV": (16, 32, 48, 64, 96, 128, 256),
-            "rows": (16, 32),
-            "stages": tuple(range(2, 8)),
-            "partials": (1, 2),
-            "prep_groups": (1, 2, 4, 8, 16),
-            "producers": tuple(range(1, 8)),
+            **CHOICES,
         },
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
@@ -58,11 +53,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: block_bytes(problem, c, c.BV) <= arch.smem_per_block,
             ),
             Constraint(
-                "the state fits the registers",
-                lambda c: (
-                    register_estimate(K, c, c.rows, operands, token_registers(problem))
-                    <= thread_registers(threads(K, c), arch)
-                ),
+                "the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(K, c))
             ),
         ),
     )
@@ -70,11 +61,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     K = problem.key_dim
-    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     operands = operands_of(problem)
     smem = int(block_bytes(problem, config, config.BV))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
-    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *names))
+    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *TENSORS, *SCALARS))
     return Plan((launch,), {"operands": operands.cuda, "smem_bytes": smem, **pointers(problem)})
 
 

@@ -5,14 +5,31 @@ from typing import Any
 
 import numpy as np
 
+from tuner.arch import Arch
 from tuner.space import Constraint
 
 from .operands import BF16 as BF16_OPERANDS
 from .operands import Operands, operands_of
-from .prep_scan_config import BF16, WARP, prep_smem_bytes, prep_threads, stage_bytes, tokens_fit
+from .prep_scan_config import (
+    BF16,
+    WARP,
+    prep_smem_bytes,
+    prep_threads,
+    stage_bytes,
+    thread_registers,
+    token_registers,
+    tokens_fit,
+)
 from .problem import Problem
 
 NAMED_BARRIERS = 15  # of a block, besides that of all its threads
+CHOICES = {  # of what every such block is free to choose, but the tokens of a chunk and the columns
+    "rows": (16, 32),
+    "stages": tuple(range(2, 8)),
+    "partials": (1, 2),
+    "prep_groups": (1, 2, 4, 8, 16),
+    "producers": tuple(range(1, 8)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,12 @@ def register_estimate(K: int, c: Any, rows: Any, operands: Operands = BF16_OPERA
     other = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
     carries = rows * K / 32 + tokens * (1 + packed + c.partials) + other
     return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))
+
+
+def registers_fit(problem: Problem, arch: Arch, c: Any, rows: Any, threads: Any) -> Any:
+    """Whether those of `threads` hold `rows` columns a warp, and what prepares chunks."""
+    estimate = register_estimate(problem.key_dim, c, rows, operands_of(problem), token_registers(problem))
+    return estimate <= thread_registers(threads, arch)
 
 
 def chunk_barriers(K: int, c: Any) -> int:

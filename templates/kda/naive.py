@@ -7,7 +7,7 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from .operator import cost
-from .optional import TENSORS, pointers, state_bytes, taken
+from .optional import SCALARS, TENSORS, pointers, state_bytes, taken
 from .problem import Problem
 
 ENTRY = "kda_naive"
@@ -33,10 +33,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     grid = (_blocks(problem, config), problem.value_heads, problem.sequences)
     smem = _smem_bytes(problem, config.threads)
-    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *names))
+    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *TENSORS, *SCALARS))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 

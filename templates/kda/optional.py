@@ -6,6 +6,7 @@ TENSORS = (
     *("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens"),
     *("initial_state", "state_pool", "ssm_state_indices", "o", "final_state"),
 )
+SCALARS = ("scale", "lower_bound", "seq_len", "heads", "value_heads")
 
 # Argument → the flag that brings it.
 _FLAGS = {

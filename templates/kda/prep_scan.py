@@ -7,7 +7,7 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from .operands import operands_of
-from .optional import pointers, taken
+from .optional import SCALARS, pointers, taken
 from .prep_scan_config import (
     WARP,
     Config,
@@ -94,13 +94,12 @@ def plan(problem: Problem, config: Config) -> Plan:
     operands = operands_of(problem)
     image, prep_smem = int(image_bytes(K, config.C, operands)), int(prep_block_bytes(problem, config))
     scan_smem = int(scan_smem_bytes(K, config, operands, problem.dtype.itemsize))
-    scalars = ("scale", "lower_bound", "seq_len", "heads", "value_heads", "boundaries")
     prep = Launch(
         "kda_prep",
         (NT, problem.value_heads, problem.batch),
         prep_threads(K, config),
         prep_smem,
-        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", "cu_seqlens", *scalars, "chunks"),
+        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", "cu_seqlens", *SCALARS, "boundaries", "chunks"),
     )
     scan = Launch(
         "kda_scan",

@@ -10,7 +10,7 @@ from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from .operator import cost
-from .optional import TENSORS, pointers, state_bytes, taken
+from .optional import SCALARS, TENSORS, pointers, state_bytes, taken
 from .problem import Problem
 
 ENTRY = "kda_recurrent"
@@ -64,10 +64,9 @@ def smem_bytes(K: int, c: Any) -> Any:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(smem_bytes(problem.key_dim, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
-    launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *names))
+    launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *TENSORS, *SCALARS))
     return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
 
 

@@ -16,8 +16,8 @@ from .prep_scan import plan as scan_plan
 from .prep_scan import refusal as refused_by_chunks
 from .prep_scan import space as scan_space
 from .prep_scan_config import register_estimate, scan_threads, thread_registers
-from .problem import MAX_BLOCKS, Problem
-from .segmented_config import MERGE_STAGES, Config, merge_smem_bytes, merge_threads
+from .problem import Problem
+from .segmented_config import MERGE_STAGES, Config, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
 from .segmented_work import work
 
 SEGMENTS = (4, 8, 16, 32, 64)
@@ -27,8 +27,8 @@ WIDEST_SPLIT = 176  # channels of a state that leave a thread registers to split
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
-    if problem.sequences * SEGMENTS[0] > MAX_BLOCKS:
-        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+    if reason := exceeds_grid(problem, SEGMENTS[0]):
+        return reason
     if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
         return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers of map: use prep_scan"
     return refused_by_chunks(problem, arch)
@@ -50,7 +50,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 ),
             ),
             Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
-            Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS),
+            within_grid(problem),
         ),
     )
 

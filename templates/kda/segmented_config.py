@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.space import Constraint
+
 from .prep_scan_config import Config as ScanConfig
+from .problem import MAX_BLOCKS, Problem
 
 MERGE_STAGES = 4
 MERGE_ROWS = 16  # of a map, a tile
@@ -15,6 +18,18 @@ class Config(ScanConfig):
     segments: int  # of a sequence, scanned side by side
     scan_min_ctas: int  # blocks of map and scan that the registers of an SM must hold
     merge_columns: int  # of the state, a thread of merge
+
+
+def within_grid(problem: Problem) -> Constraint:
+    """All segments of all sequences are one dim of a launch."""
+    return Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS)
+
+
+def exceeds_grid(problem: Problem, segments: int) -> str | None:
+    """Why not even the fewest segments that there are of each sequence fit it."""
+    if problem.sequences * segments > MAX_BLOCKS:
+        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+    return None
 
 
 def merge_threads(K: int) -> int:

@@ -13,13 +13,12 @@ from tuner.space import Constraint, Space
 
 from .fused import producing
 from .fused import space as fused_space
-from .fused_config import block_bytes, register_estimate
+from .fused_config import block_bytes, registers_fit
 from .operands import operands_of
-from .optional import TENSORS, pointers, taken
+from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
-from .prep_scan_config import thread_registers, token_registers
-from .problem import MAX_BLOCKS, Problem
-from .segmented_config import MERGE_STAGES, merge_smem_bytes, merge_threads
+from .problem import Problem
+from .segmented_config import MERGE_STAGES, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
 from .segmented_fused_config import Config, map_bytes, map_threads, scan_threads
 from .segmented_fused_work import work
 
@@ -30,8 +29,8 @@ WIDEST = 128  # channels: a map of more takes so many blocks that images in memo
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
-    if problem.sequences * SEGMENTS[0] > MAX_BLOCKS:
-        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+    if reason := exceeds_grid(problem, SEGMENTS[0]):
+        return reason
     if problem.key_dim > WIDEST:
         return f"key_dim {problem.key_dim}: each block of a map would prepare its chunks anew: use segmented"
     if reason := refused_by_chunks(problem, arch):
@@ -45,7 +44,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, operands = problem.key_dim, problem.value_dim, operands_of(problem)
+    K, V = problem.key_dim, problem.value_dim
     fused = fused_space(problem, arch)
     return Space(
         Config,
@@ -77,13 +76,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "the map fits the registers",
-                lambda c: (
-                    register_estimate(K, c, c.map_rows, operands, token_registers(problem))
-                    <= thread_registers(map_threads(K, c), arch)
-                ),
+                lambda c: registers_fit(problem, arch, c, c.map_rows, map_threads(K, c)),
             ),
             Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
-            Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS),
+            within_grid(problem),
         ),
     )
 
@@ -92,7 +88,6 @@ def plan(problem: Problem, config: Config) -> Plan:
     """The first segments and the maps of others; their merge; and the scan of all but the first."""
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     N, merge_smem = problem.sequences, int(merge_smem_bytes(K, config))
-    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     smem = int(map_bytes(problem, config))
     scan_smem = int(block_bytes(problem, config, config.BV))
     maps = Launch(
@@ -100,7 +95,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         ((V + K) // config.map_columns, heads, N * (S - 1)),
         int(map_threads(K, config)),
         smem,
-        taken(problem, *names, "maps", "states"),
+        taken(problem, *TENSORS, *SCALARS, "maps", "states"),
     )
     merge = Launch(
         "kda_merge",
@@ -115,7 +110,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         grid=(V // config.BV, heads, N * (S - 1)),
         threads=int(scan_threads(K, config)),
         smem_bytes=scan_smem,
-        arguments=tuple(name for name in taken(problem, *names, "states") if name != "initial_state"),
+        arguments=tuple(name for name in taken(problem, *TENSORS, *SCALARS, "states") if name != "initial_state"),
     )
     sizes = {"map_smem_bytes": smem, "scan_smem_bytes": scan_smem, "merge_smem_bytes": merge_smem}
     return Plan(

@@ -10,13 +10,12 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from .fused import producing
-from .fused_config import register_estimate, turns
-from .operands import operands_of
-from .optional import TENSORS, pointers, taken
+from .fused_config import CHOICES, registers_fit, turns
+from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
-from .prep_scan_config import WARP, thread_registers, token_registers
-from .problem import MAX_BLOCKS, Problem
-from .segmented_config import MERGE_STAGES
+from .prep_scan_config import WARP
+from .problem import Problem
+from .segmented_config import MERGE_STAGES, exceeds_grid, within_grid
 from .segmented_once_config import Config, correct_bytes, correct_threads, pass_bytes, pass_threads
 from .segmented_once_work import work
 
@@ -35,8 +34,8 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
             f"key_dim {problem.key_dim} by value_dim {problem.value_dim}: correct takes multiples of {16 * WARP} up to "
             f"{16 * CORRECT_THREADS}: use segmented_fused"
         )
-    if problem.sequences * SEGMENTS[0] > MAX_BLOCKS:
-        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+    if reason := exceeds_grid(problem, SEGMENTS[0]):
+        return reason
     if reason := refused_by_chunks(problem, arch):
         return reason
     if _fitting(problem, arch) is None:
@@ -48,16 +47,12 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, operands = problem.key_dim, problem.value_dim, operands_of(problem)
+    K, V = problem.key_dim, problem.value_dim
     return Space(
         Config,
         choices={
             "C": (16, 32),
-            "rows": (16, 32),
-            "stages": tuple(range(2, 8)),
-            "partials": (1, 2),
-            "prep_groups": (1, 2, 4, 8, 16),
-            "producers": tuple(range(1, 8)),
+            **CHOICES,
             "segments": SEGMENTS,
         },
         constraints=(
@@ -73,12 +68,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "the columns of a warp fit the registers",
-                lambda c: (
-                    register_estimate(K, c, c.rows, operands, token_registers(problem))
-                    <= thread_registers(pass_threads(problem, c), arch)
-                ),
+                lambda c: registers_fit(problem, arch, c, c.rows, pass_threads(problem, c)),
             ),
-            Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS),
+            within_grid(problem),
         ),
     )
 
@@ -87,7 +79,6 @@ def plan(problem: Problem, config: Config) -> Plan:
     """The maps of all segments, with the outputs from zero; and what these lack."""
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     N, smem, correct_smem = problem.sequences, int(pass_bytes(problem, config)), correct_bytes(problem)
-    names = (*TENSORS, "scale", "lower_bound", "seq_len", "heads", "value_heads")
     workspaces = (
         Workspace("maps", DType.FP32, (N, heads, S - 1, K, K)),
         Workspace("states", DType.FP32, (N, heads, S, K, V)),
@@ -100,7 +91,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         (1, heads, N * S),
         int(pass_threads(problem, config)),
         smem,
-        taken(problem, *names, *spaces),
+        taken(problem, *TENSORS, *SCALARS, *spaces),
     )
     correct = Launch(
         "kda_correct",

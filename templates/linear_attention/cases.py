@@ -1,5 +1,6 @@
 """Inputs of linear_attention, from kind to hostile, and small problems on every edge."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -61,15 +62,15 @@ def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; fewer tokens than a tile; a multiple of nothing; many short sequences."""
-    shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, 300, 1, 12), (3, 130, 2, 2))
     return tuple(
-        replace(
-            problem,
-            batch=1 if problem.varlen else batch,
-            seq_len=seq_len,
-            heads=heads,
-            boundaries=boundaries * problem.varlen,
-        )
-        for batch, seq_len, heads, boundaries in shapes
+        replace(problem, batch=B, seq_len=T, heads=H, boundaries=boundaries)
+        for B, T, H, boundaries in tail_extents(problem.varlen, 300)
     )
+
+
+def tail_extents(varlen: bool, several: int) -> Iterator[tuple[int, int, int, int]]:
+    """batch, seq_len, heads and boundaries: of one token, fewer than a tile, `several` (many short sequences where they
+    are packed), and a multiple of nothing."""
+    shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, several, 1, 12), (3, 130, 2, 2))
+    for batch, seq_len, heads, boundaries in shapes:
+        yield (1, seq_len, heads, boundaries) if varlen else (batch, seq_len, heads, 0)

@@ -9,6 +9,7 @@ from . import tiles
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
+from .sizes import Sizes
 from .tiles import WARP, smem_bytes, staged
 from .work import CARRY, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
 
@@ -59,12 +60,12 @@ def default(problem: Problem, arch: Arch) -> Config:
     return tiles.default(problem, arch, TICKET)
 
 
-def flag_words(problem: Problem, config: Config) -> int:
+def flag_words(problem: Sizes, config: tiles.Shape) -> int:
     """One for the channels of a warp in each tile."""
-    return row_tiles(problem, config) * -(-problem.channels // config.BK) * config.BK // WARP
+    return blocks(problem, config) * config.BK // WARP
 
 
-def exchanged_bytes(problem: Problem, config: Config) -> int:
+def exchanged_bytes(problem: Sizes, config: tiles.Shape) -> int:
     """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
     published = CARRY * channels * tiles + 4 * flags

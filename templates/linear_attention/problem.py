@@ -7,6 +7,8 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import extent, static
 
+from .sizes import Sizes
+
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 DECAYS = ("scalar", "head", "channel")
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a tile more
@@ -16,7 +18,7 @@ MAX_KEY_FLOOR = 60  # e^-60, and what it is multiplied with, stay normal in fp32
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Sizes):
     """batch sequences of seq_len tokens; each of heads · head_dim channels has a state of two numbers, s and n.
 
     With varlen, one row of tokens holds boundaries - 1 sequences, which may be empty. Raises UsageError for what no
@@ -42,39 +44,8 @@ class Problem:
             raise UsageError(refusal)
 
     @property
-    def sequences(self) -> int:
-        return self.boundaries - 1 if self.varlen else self.batch
-
-    @property
-    def channels(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def elements(self) -> int:
-        """Of q, and of k, v and o each."""
-        return self.batch * self.seq_len * self.channels
-
-    @property
-    def numbers(self) -> int:
-        """Of a channel's state: s and n."""
-        return 2
-
-    # The sizes of tensors that are not always there: 0 where they are not.
-
-    @property
-    def beta_heads(self) -> int:
-        return self.heads * (self.decay != "scalar")
-
-    @property
-    def beta_channels(self) -> int:
-        return self.head_dim if self.decay == "channel" else 1
-
-    @property
-    def initial_states(self) -> int:
-        return self.sequences * self.use_initial_state
-
-    @property
     def final_states(self) -> int:
+        """0 where they are not asked for."""
         return self.sequences * self.output_final_state
 
 

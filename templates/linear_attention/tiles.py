@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.space import Constraint, Space
+from tuner.space import Constraint, Space, Value
 
 from .problem import Problem
+from .sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ LONG = 2**14  # tokens
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks an SM
 
 
-def widths(problem: Problem) -> tuple[int, ...]:
+def widths(problem: Sizes) -> tuple[int, ...]:
     """Channels a thread may load at once: a vector lies in one head and is as aligned as the rows of a dense tensor."""
     widest = math.gcd(LOAD // problem.dtype.itemsize, problem.head_dim)
     return tuple(width for width in (1, 2, 4, 8) if widest % width == 0)
@@ -68,7 +69,7 @@ def sum_bytes(c: Any) -> Any:
     return 8 * c.threads * c.width + 4 * groups(c)
 
 
-def tile_bytes(problem: Problem, c: Any) -> Any:
+def tile_bytes(problem: Sizes, c: Any) -> Any:
     """A tile of one tensor."""
     return problem.dtype.itemsize * c.BT * c.BK
 
@@ -92,7 +93,7 @@ def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
     return kept + 2 * tokens + 4 * c.width + 40
 
 
-def shape_constraints(problem: Problem, arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
+def shape_constraints(problem: Sizes, arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
     """What every tile needs whose block takes smem(c) bytes of shared memory."""
     return (
         Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
@@ -112,45 +113,56 @@ def shape_constraints(problem: Problem, arch: Arch, smem: Callable[[Any], Any]) 
     )
 
 
-def budget_constraints(problem: Problem, arch: Arch, extra: int = 0) -> tuple[Constraint, ...]:
-    """What a tile needs that stays in shared memory where the budget has room, and in registers otherwise."""
+def budget_constraints(arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
+    """What a tile needs besides that stays in shared memory where the budget has room."""
     budgets = smem_budgets(arch)
     return (
-        Constraint("the block fits the shared-memory budget", lambda c: smem_bytes(problem, c, extra) <= c.smem_budget),
+        Constraint("the block fits the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
         Constraint(
             "a smaller shared-memory budget holds the same",
-            lambda c: smem_bytes(problem, c, extra) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
+            lambda c: smem(c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
-        register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
     )
 
 
 def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Constraint:
     return Constraint(
         "a thread's vectors fit its registers",
-        lambda c: (
-            register_estimate(problem, c, in_registers(c))
-            <= np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
-        ),
+        lambda c: register_estimate(problem, c, in_registers(c)) <= register_limit(arch, c),
     )
+
+
+def register_limit(arch: Arch, c: Any) -> Any:
+    """What the blocks asked for leave a thread."""
+    return np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
+
+
+def choices(problem: Sizes, arch: Arch) -> dict[str, tuple[Value, ...]]:
+    """Of every budgeted tile."""
+    return {
+        "BT": (4, 8, 16, 32, 64, 128, 256, 512),
+        "BK": (32, 64, 128, 256),
+        "threads": (64, 128, 256, 512),
+        "width": widths(problem),
+        "min_ctas": (1, 2, 3, 4, 6, 8),
+        "keep_weights": (False, True),
+        "smem_budget": smem_budgets(arch),
+    }
 
 
 def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
     """Every tile of an implementation whose blocks take `extra` bytes of shared memory besides."""
+
+    def smem(c: Any) -> Any:
+        return smem_bytes(problem, c, extra)
+
     return Space(
         Budgeted,
-        choices={
-            "BT": (4, 8, 16, 32, 64, 128, 256, 512),
-            "BK": (32, 64, 128, 256),
-            "threads": (64, 128, 256, 512),
-            "width": widths(problem),
-            "min_ctas": (1, 2, 3, 4, 6, 8),
-            "keep_weights": (False, True),
-            "smem_budget": smem_budgets(arch),
-        },
+        choices=choices(problem, arch),
         constraints=(
-            *shape_constraints(problem, arch, lambda c: smem_bytes(problem, c, extra)),
-            *budget_constraints(problem, arch, extra),
+            *shape_constraints(problem, arch, smem),
+            *budget_constraints(arch, smem),
+            register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
         ),
     )
 

@@ -8,23 +8,24 @@ from tuner.operator import Work
 
 from .operator import cost
 from .problem import Problem
+from .sizes import Sizes
 from .tiles import WARP, Shape, sum_bytes, tokens_per_thread
 
 PAIR = 8  # bytes of s and n in fp32
 CARRY = 16  # in fp64
 
 # An element's instructions, conversions and the key floor among the ALU's.
-_WEIGHT_FMA, _WEIGHT_MUFU, _WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
-_STATE_FMA, _STATE_ALU = 3, 1  # n, σ v, s
+WEIGHT_FMA, WEIGHT_MUFU, WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
+STATE_FMA, STATE_ALU = 3, 1  # n, σ v, s
 _OUT_FMA, _OUT_MUFU, _OUT_ALU = 2, 1, 2
 
 
-def tensor_bytes(problem: Problem, tensors: float) -> float:
-    """So many of q, k, v, o."""
+def tensor_bytes(problem: Sizes, tensors: float) -> float:
+    """So many of the shape of q."""
     return tensors * problem.elements * problem.dtype.itemsize
 
 
-def beta_bytes(problem: Problem, channels: int) -> int:
+def beta_bytes(problem: Sizes, channels: int) -> int:
     """Of β that a thread reads for its channels, which share a head."""
     return {"scalar": 0, "head": 4, "channel": 4 * channels}[problem.decay]
 
@@ -50,9 +51,9 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int, compensat
         ctas=-(-items // threads),
         warps=threads // WARP,
         mma=0,
-        fma=lanes * (_WEIGHT_FMA + _STATE_FMA + _OUT_FMA + compensation),
-        mufu=lanes * (_WEIGHT_MUFU + _OUT_MUFU),
-        alu=lanes * (_WEIGHT_ALU + _STATE_ALU + _OUT_ALU + 8 / width),
+        fma=lanes * (WEIGHT_FMA + STATE_FMA + _OUT_FMA + compensation),
+        mufu=lanes * (WEIGHT_MUFU + _OUT_MUFU),
+        alu=lanes * (WEIGHT_ALU + STATE_ALU + _OUT_ALU + 8 / width),
         smem_wavefronts=0,
         l2_bytes=moved + own,
         dram_bytes=cost(problem).bytes,
@@ -81,17 +82,22 @@ def clearing(ctas: int, threads: int, nbytes: int) -> Work:
     )
 
 
-def row_tiles(problem: Problem, config: Shape) -> int:
+def row_tiles(problem: Sizes, config: Shape) -> int:
     """Tiles along the tokens of all rows."""
     return problem.batch * -(-problem.seq_len // config.BT)
 
 
-def blocks(problem: Problem, config: Shape) -> int:
+def blocks(problem: Sizes, config: Shape) -> int:
     """Tiles of BT tokens and BK channels."""
     return row_tiles(problem, config) * -(-problem.channels // config.BK)
 
 
-def tile_beta_bytes(problem: Problem, config: Shape) -> int:
+def pair_bytes(problem: Sizes, config: Shape) -> int:
+    """Of what all tiles hand over, once: s and n in fp32."""
+    return PAIR * row_tiles(problem, config) * problem.channels
+
+
+def tile_beta_bytes(problem: Sizes, config: Shape) -> int:
     """β as the threads of every tile read it: each group for its vectors, then the threads that fold channels."""
     groups = config.threads * config.width // config.BK
     vectors = groups * problem.channels // config.width * beta_bytes(problem, config.width)
@@ -123,9 +129,9 @@ def tiled(
         ctas=ctas,
         warps=config.threads // WARP,
         mma=0,
-        fma=lanes * (weight_sweeps * _WEIGHT_FMA + state_sweeps * _STATE_FMA + writes_o * _OUT_FMA),
-        mufu=lanes * (weight_sweeps * _WEIGHT_MUFU + writes_o * _OUT_MUFU),
-        alu=lanes * (weight_sweeps * _WEIGHT_ALU + state_sweeps * _STATE_ALU + writes_o * _OUT_ALU + addresses),
+        fma=lanes * (weight_sweeps * WEIGHT_FMA + state_sweeps * STATE_FMA + writes_o * _OUT_FMA),
+        mufu=lanes * (weight_sweeps * WEIGHT_MUFU + writes_o * _OUT_MUFU),
+        alu=lanes * (weight_sweeps * WEIGHT_ALU + state_sweeps * STATE_ALU + writes_o * _OUT_ALU + addresses),
         smem_wavefronts=blocks(problem, config) * folds * 3 * tile_sums
         + in_shared * tensor_bytes(problem, tensors_read + read_back) / 128,
         l2_bytes=moved + exchanged,

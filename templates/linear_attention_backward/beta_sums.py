@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from tuner.dtype import DType
 from tuner.operator import Launch, Work, Workspace
 
+from ..linear_attention.tiles import WARP
 from .optional import taken
 from .problem import Problem
 
-WARP = 32
 ENTRY = "linear_attention_backward_beta"
 THREADS = 128
 _UNROLL = 8  # parts that a thread loads at once

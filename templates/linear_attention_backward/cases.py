@@ -26,15 +26,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; fewer tokens than a tile; a multiple of nothing; many short sequences."""
-    shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, 150, 1, 12), (3, 130, 2, 2))
     return tuple(
-        replace(
-            problem,
-            batch=1 if problem.varlen else batch,
-            seq_len=seq_len,
-            heads=heads,
-            boundaries=boundaries * problem.varlen,
-        )
-        for batch, seq_len, heads, boundaries in shapes
+        replace(problem, batch=B, seq_len=T, heads=H, boundaries=boundaries)
+        for B, T, H, boundaries in forward.tail_extents(problem.varlen, 150)
     )

@@ -4,10 +4,11 @@ from tuner.arch import GPU
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 
-from ..linear_attention.chunked import SCAN_AHEAD, SCAN_THREADS
+from ..linear_attention import scan
+from ..linear_attention.lookback import flag_words
 from ..linear_attention.tiles import sum_bytes, tile_bytes
+from ..linear_attention.work import blocks, row_tiles
 from . import beta_sums, lookback_work
-from .lookback_work import blocks, flag_words, row_tiles
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
 from .tiles import Config, default, smem_bytes, space, staged
@@ -15,16 +16,15 @@ from .tiles import Config, default, smem_bytes, space, staged
 
 def plan(problem: Problem, config: Config) -> Plan:
     in_shared, smem = bool(staged(problem, config)), int(smem_bytes(problem, config))
-    sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem.forward(), config)
+    sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem, config)
     grid, tiles, channels = (blocks(problem, config), 1, 1), row_tiles(problem, config), problem.channels
-    scan_grid = (-(-problem.batch * channels // SCAN_THREADS), 1, 1)
     sums = taken(problem, "k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS)
-    scan = taken(problem, "beta", "cu_seqlens", "dht", "dh0", *SCALARS)
+    scanned = taken(problem, "beta", "cu_seqlens", "dht", "dh0", *SCALARS)
     main = taken(problem, *INPUTS, *OUTPUTS, *SCALARS, "beta_parts")
     return Plan(
         launches=(
             Launch(f"{_NAME}_sums", grid, config.threads, sum_smem, (*sums, "carries", "flags", "ticket")),
-            Launch(f"{_NAME}_scan", scan_grid, SCAN_THREADS, 0, (*scan, "carries")),
+            Launch(f"{_NAME}_scan", (scan.blocks(problem), 1, 1), scan.THREADS, 0, (*scanned, "carries")),
             Launch(
                 f"{_NAME}_lookback",
                 grid,
@@ -38,8 +38,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "staged": in_shared,
             "sum_smem": sum_smem,
             "smem_bytes": smem,
-            "scan_threads": SCAN_THREADS,
-            "scan_ahead": SCAN_AHEAD,
+            **scan.constants(),
             **beta_sums.constants(problem),
             **pointers(problem),
         },

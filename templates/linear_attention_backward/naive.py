@@ -7,11 +7,13 @@ from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from tuner.space import Space
 
+from ..linear_attention.tiles import WARP
+from ..linear_attention.work import beta_bytes, tensor_bytes
 from . import beta_sums
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem
-from .work import WARP, beta_bytes, state_bytes, tensor_bytes
+from .work import state_bytes
 
 ENTRY = "linear_attention_backward_naive"
 

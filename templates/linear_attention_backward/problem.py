@@ -7,10 +7,11 @@ from tuner.operator import extent, static
 
 from ..linear_attention.problem import DECAYS, DTYPES
 from ..linear_attention.problem import Problem as Forward
+from ..linear_attention.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Sizes):
     """batch sequences of seq_len tokens; each of heads · head_dim channels has a state of two numbers, s and n.
 
     The fields have the names and the meaning of linear_attention's. Raises UsageError for what no kernel takes.
@@ -48,37 +49,6 @@ class Problem:
         )
 
     @property
-    def sequences(self) -> int:
-        return self.boundaries - 1 if self.varlen else self.batch
-
-    @property
-    def channels(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def elements(self) -> int:
-        """Of q, and of k, v, do and their gradients each."""
-        return self.batch * self.seq_len * self.channels
-
-    @property
-    def numbers(self) -> int:
-        """Of a channel's state: s and n."""
-        return 2
-
-    # The sizes of tensors that are not always there: 0 where they are not.
-
-    @property
-    def beta_heads(self) -> int:
-        return self.heads * (self.decay != "scalar")
-
-    @property
-    def beta_channels(self) -> int:
-        return self.head_dim if self.decay == "channel" else 1
-
-    @property
-    def initial_states(self) -> int:
-        return self.sequences * self.use_initial_state
-
-    @property
     def final_states(self) -> int:
+        """0 where their gradient is not given."""
         return self.sequences * self.use_final_gradient

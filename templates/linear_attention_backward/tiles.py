@@ -16,6 +16,9 @@ from ..linear_attention.tiles import (
     LOAD,
     LONG,
     Budgeted,
+    budget_constraints,
+    choices,
+    register_limit,
     shape_constraints,
     smem_budgets,
     sum_bytes,
@@ -40,13 +43,13 @@ def _sums(c: Any) -> Any:
 
 def staged(problem: Problem, c: Any) -> Any:
     """Whether tensors arrive in shared memory: where they fit the budget and are wide enough for cp.async."""
-    fits = TENSORS * tile_bytes(problem.forward(), c) + _sums(c) <= c.smem_budget
+    fits = TENSORS * tile_bytes(problem, c) + _sums(c) <= c.smem_budget
     return fits & (problem.dtype.itemsize * c.width >= CP_ASYNC)
 
 
 def smem_bytes(problem: Problem, c: Any) -> Any:
     """Shared memory of a block that computes gradients."""
-    return np.where(staged(problem, c), TENSORS * tile_bytes(problem.forward(), c), 0) + _sums(c)
+    return np.where(staged(problem, c), TENSORS * tile_bytes(problem, c), 0) + _sums(c)
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
@@ -60,23 +63,17 @@ def register_estimate(problem: Problem, c: Any) -> Any:
 
 
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
-    budgets = smem_budgets(arch)
+    def smem(c: Any) -> Any:
+        return smem_bytes(problem, c)
+
     return (
-        *shape_constraints(problem.forward(), arch, lambda c: smem_bytes(problem, c)),
+        *shape_constraints(problem, arch, smem),
         Constraint(
             "a thread's loops over its elements are unrolled", lambda c: tokens_per_thread(c) * c.width <= MAX_ELEMENTS
         ),
-        Constraint("the block fits the shared-memory budget", lambda c: smem_bytes(problem, c) <= c.smem_budget),
+        *budget_constraints(arch, smem),
         Constraint(
-            "a smaller shared-memory budget holds the same",
-            lambda c: smem_bytes(problem, c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
-        ),
-        Constraint(
-            "a thread's elements fit its registers",
-            lambda c: (
-                register_estimate(problem, c)
-                <= np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
-            ),
+            "a thread's elements fit its registers", lambda c: register_estimate(problem, c) <= register_limit(arch, c)
         ),
     )
 
@@ -84,15 +81,7 @@ def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
-        choices={
-            "BT": (4, 8, 16, 32, 64, 128, 256),
-            "BK": (32, 64, 128, 256),
-            "threads": (64, 128, 256, 512),
-            "width": widths(problem.forward()),
-            "min_ctas": (1, 2, 3, 4, 6, 8),
-            "keep_weights": (False, True),
-            "smem_budget": smem_budgets(arch),
-        },
+        choices={**choices(problem, arch), "BT": (4, 8, 16, 32, 64, 128, 256)},
         constraints=_constraints(problem, arch),
     )
 
@@ -101,7 +90,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 in fp32 or with sequences to
     keep apart, and 8 where the tensors stay in registers. σ(k) is computed in each sweep. The smallest budget that has
     room for a tile, or for sums; three blocks an SM where that has room and no gradient of β takes the registers."""
-    width = next(each for each in reversed(widths(problem.forward())) if each * problem.dtype.itemsize <= LOAD // 2)
+    width = next(each for each in reversed(widths(problem)) if each * problem.dtype.itemsize <= LOAD // 2)
     few = problem.varlen or problem.dtype is DType.FP32
     elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if few else 32
     BK = 64 if problem.channels >= 512 or problem.seq_len < LONG else 32

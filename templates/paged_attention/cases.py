@@ -1,6 +1,5 @@
 """What paged_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from tuner.operator import Array, Arrays
 
 from ..flash_attention import cases as dense
+from ..streaming_attention.cases import of_sequences, sized
 from ..streaming_attention.problem import Problem as Sequence
 from ..streaming_attention.problem import attends
 from .problem import Problem
@@ -71,14 +71,10 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lengths = np.clip(arrays["cache_seqlens"], 0, problem.seq_k).tolist()
-    found = [_one_sequence(problem, arrays, b, length, rounded=rounded) for b, length in enumerate(lengths)]
-    return {name: np.concatenate([each[name] for each in found]) for name in ("o", "lse")}
+    return of_sequences(problem, lengths, lambda b, length: _one_sequence(problem, arrays, b, length, rounded=rounded))
 
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:
-    if length == 0:
-        o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
-        return {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
     of_both = ("head_dim", "dtype", "heads", "kv_heads", "seq_q", "window", "sinks")
     sizes: dict[str, Any] = {name: getattr(problem, name) for name in of_both}
     one = Sequence(**sizes, batch=1, seq_k=length)
@@ -100,5 +96,4 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (1, 8, 1, 20, 8, 2, 0, 0),  # more queries than positions: some attend nothing; two tiles of rows
     )
     names = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
-    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
-    return tuple(replace(problem, pages=0, **sizes) for sizes in extents)
+    return sized(problem, names, shapes, pages=0)

@@ -1,31 +1,21 @@
 """paged_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
 
-from dataclasses import replace
-
-import numpy as np
-
 from tuner.arch import GPU
 from tuner.operator import Implementation, Plan, Work
 
-from ..flash_attention import naive as dense
-from ..flash_attention.naive import Config
-from ..streaming_attention.problem import attended_keys
+from ..flash_attention.naive import Config, default, space
+from ..streaming_attention.naive import plan_of, work_of
 from .operator import cost
 from .optional import with_softcap
 from .problem import Problem
 
-ENTRY = "paged_attention_naive"
-
 
 def plan(problem: Problem, config: Config) -> Plan:
-    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
-    return with_softcap(problem, Plan((replace(launch, entry=ENTRY),), {}))
+    return with_softcap(problem, plan_of("paged_attention_naive", problem, config))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    attended = attended_keys(problem)  # type: ignore[arg-type]  # of which it reads the sizes
-    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
-    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
+    return work_of(problem, config, cost(problem))
 
 
 IMPLEMENTATION = Implementation(
@@ -33,8 +23,8 @@ IMPLEMENTATION = Implementation(
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
     refusal=lambda _problem, _arch: None,
-    space=dense.space,
+    space=space,
     plan=plan,
-    default=dense.default,
+    default=default,
     work=work,
 )

@@ -1,17 +1,14 @@
 """paged_attention, forward: a sequence's last queries attend its keys, which lie in pages of a cache."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+from tuner.operator import Argument, Cost, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
-from ..streaming_attention.problem import attended_keys
+from ..streaming_attention.operator import cost_of, tolerance
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem
 
@@ -39,25 +36,13 @@ ARGUMENTS = (
 SOFTCAP = _SHARED["softcap"]
 
 
-def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """o to the rounding of its dtype; lse to that of fp32 sums and of the ex2 and lg2 units."""
-    of_o = {DType.BF16: 4e-3, DType.FP16: 5e-4, DType.FP32: 2e-5}
-    return {"o": Tolerance(of_o[problem.dtype]), "lse": Tolerance(1e-5)}
-
-
 def cost(problem: Problem) -> Cost:
     """Two multiply-adds an element of D and an attended pair; every tensor once, of K and V the keys attended.
 
     A batch counts as if every sequence had as many positions as its table has pages for.
     """
-    attended: Any = attended_keys(problem)  # type: ignore[arg-type]  # of which it reads the sizes
-    pairs = problem.batch * problem.heads * int(np.sum(attended))
-    keys = min(problem.seq_k, problem.reach)
-    elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + keys * problem.kv_heads)
-    rows = problem.batch * problem.heads * problem.seq_q
-    tables = problem.batch * (1 + -(-keys // problem.page_size))
-    nbytes = 2 * problem.dtype.itemsize * elements + 4 * (rows + tables)
-    return Cost(flops=4 * problem.head_dim * pairs, bytes=nbytes, items=rows, item="query and head")
+    pages = -(-min(problem.seq_k, problem.reach) // problem.page_size)
+    return cost_of(problem, problem.batch * (1 + pages))
 
 
 def paged_attention(

@@ -1,5 +1,6 @@
 """What streaming_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..flash_attention import operator as dense
 from .problem import Problem, attends, slots
 
 INPUT_KINDS = dense.INPUT_KINDS
+EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
@@ -63,14 +65,18 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lengths = arrays["cache_seqlens"].tolist() if problem.ragged else [problem.seq_k] * problem.batch
-    found = [_one_sequence(problem, arrays, b, length, rounded=rounded) for b, length in enumerate(lengths)]
-    return {name: np.concatenate([each[name] for each in found]) for name in ("o", "lse")}
+    return of_sequences(problem, lengths, lambda b, length: _one_sequence(problem, arrays, b, length, rounded=rounded))
+
+
+def of_sequences(problem: Any, lengths: Iterable[int], attention: Callable[[int, int], Arrays]) -> Arrays:
+    """o and lse of a batch; attention(b, length) has those of sequence b, which is not empty."""
+    o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
+    empty = {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
+    found = [attention(b, length) if length else empty for b, length in enumerate(lengths)]
+    return {name: np.concatenate([each[name] for each in found]) for name in empty}
 
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:
-    if length == 0:
-        o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
-        return {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
     one = _sequence(problem, length)
     by_position = {name: np.nan_to_num(arrays[name][b : b + 1, slots(one)]) for name in ("k", "v")}
     given = arrays | by_position | {"q": arrays["q"][b : b + 1]}
@@ -90,6 +96,9 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (1, 1, 1, 70, 70, 1, 70),  # every key a sink
         *(((4, 2, 1, 2, 100, 30, 5),) if problem.ragged else ()),  # steps of sequences of different lengths
     )
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
-    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
-    return tuple(replace(problem, slots=0, **sizes) for sizes in extents)
+    return sized(problem, EXTENTS, shapes, slots=0)
+
+
+def sized(problem: Any, names: tuple[str, ...], shapes: Iterable[tuple[int, ...]], **derived: int) -> tuple[Any, ...]:
+    """The problem in each of these shapes, extents in the order of their names; `derived` are given anew in all."""
+    return tuple(replace(problem, **dict(zip(names, shape, strict=True)), **derived) for shape in shapes)

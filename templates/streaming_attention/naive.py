@@ -1,11 +1,12 @@
 """streaming_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Implementation, Plan, Work
+from tuner.operator import Cost, Implementation, Plan, Work
 
 from ..flash_attention import naive as dense
 from ..flash_attention.naive import Config
@@ -13,18 +14,26 @@ from .operator import cost
 from .optional import with_lengths
 from .problem import Problem, attended_keys
 
-ENTRY = "streaming_attention_naive"
-
 
 def plan(problem: Problem, config: Config) -> Plan:
-    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
-    return with_lengths(problem, Plan((replace(launch, entry=ENTRY),), {}))
+    return with_lengths(problem, plan_of("streaming_attention_naive", problem, config))
+
+
+def plan_of(entry: str, problem: Any, config: Config) -> Plan:
+    """The launch of `entry` for a problem with the sizes of this one."""
+    (launch,) = dense.plan(problem, config).launches
+    return Plan((replace(launch, entry=entry),), {})
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return work_of(problem, config, cost(problem))
+
+
+def work_of(problem: Any, config: Config, cost: Cost) -> tuple[Work, ...]:
+    """Work where queries attend a window and sinks, and the tensors are as large as `cost` says."""
     attended = attended_keys(problem)
     of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
-    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
+    return (replace(of_pairs, dram_bytes=cost.bytes, chain=float(np.max(attended))),)
 
 
 IMPLEMENTATION = Implementation(

@@ -26,7 +26,7 @@ ARGUMENTS = (
 )
 
 
-def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+def tolerance(problem: Any) -> Mapping[str, Tolerance]:
     """o to the rounding of its dtype; lse to that of fp32 sums and of the ex2 and lg2 units."""
     of_o = {DType.BF16: 4e-3, DType.FP16: 5e-4, DType.FP32: 2e-5}
     return {"o": Tolerance(of_o[problem.dtype]), "lse": Tolerance(1e-5)}
@@ -37,11 +37,16 @@ def cost(problem: Problem) -> Cost:
 
     A ragged batch counts as if the cache of each sequence were full.
     """
+    return cost_of(problem, problem.sequences)
+
+
+def cost_of(problem: Any, integers: int) -> Cost:
+    """The same where kernels read so many int32 of lengths and tables."""
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem)))
     keys = min(problem.seq_k, problem.reach)
     elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + keys * problem.kv_heads)
     rows = problem.batch * problem.heads * problem.seq_q
-    nbytes = 2 * problem.dtype.itemsize * elements + 4 * (rows + problem.sequences)
+    nbytes = 2 * problem.dtype.itemsize * elements + 4 * (rows + integers)
     return Cost(flops=4 * problem.head_dim * pairs, bytes=nbytes, items=rows, item="query and head")
 
 

@@ -1,8 +1,5 @@
 """What streaming_attention_backward is tried on: inputs, extents that hit every edge, and the gradients in float64."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
 from tuner.operator import Arrays
@@ -45,6 +42,4 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (2, 2, 1, 90, 200, 70, 20),  # tiles between the sinks and the window that nobody attends
         (1, 1, 1, 70, 70, 1, 70),  # every key a sink
     )
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
-    extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=True)) for shape in shapes]
-    return tuple(replace(problem, **sizes) for sizes in extents)
+    return forward.sized(problem, forward.EXTENTS, shapes)

@@ -9,38 +9,26 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
-from ..flash_attention.mma_sync import MAX_GRID_YZ
 from ..flash_attention_backward import mma_sync as dense
-from ..flash_attention_backward.mma_sync_config import (
-    WARP,
-    kv_columns,
-    kv_smem_bytes,
-    q_smem_bytes,
-    register_limit,
-)
-from ..flash_attention_backward.mma_sync_work import row_lanes
-from ..flash_attention_backward.optional import pointer, taken
-from ..flash_attention_backward.problem import Problem as DenseProblem
+from ..flash_attention_backward.mma_sync_config import WARP, register_limit
+from ..streaming_attention import mma_sync as forward
 from .mma_sync_config import SINK_KEYS, Config, sink_register_estimate, sink_smem_bytes
 from .mma_sync_work import MERGE_THREADS, merge_blocks, sink_blocks, window_blocks, work
 from .problem import Problem
 
 _ENTRY = "streaming_attention_backward_"
-_SCALARS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks", "softmax_scale")
 _PASS = ("dout", "q", "k", "v", "row_values")
 
 
-def refusal(problem: Problem, _arch: Arch) -> str | None:
-    if problem.dtype is DType.FP32:
-        return "dtype fp32: mma.sync multiplies 16-bit operands"
-    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
-        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, a grid's limit in y and z"
-    return None
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    """That of the forward pass."""
+    return forward.refusal(problem.forward, arch)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     """flash_attention_backward's for the same head_dim, with what the sinks and the edges of a window add."""
-    D, tiles = problem.head_dim, dense.space(_dense(problem), arch)
+    D, tiles = problem.head_dim, dense.space(problem, arch)
     choices = {
         **tiles.choices,
         "narrow": (0, 16, 32),
@@ -70,53 +58,34 @@ def _constraints(D: int, arch: Arch) -> tuple[Constraint, ...]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
-    columns, sizes = int(kv_columns(D, config)), (*_SCALARS, "softmax_scale")
-    smem = {
-        "kv_smem_bytes": int(kv_smem_bytes(D, config)),
-        "sink_smem_bytes": int(sink_smem_bytes(D, config)),
-        "q_smem_bytes": int(q_smem_bytes(D, config)),
+    B, H, HK, T = problem.batch, problem.heads, problem.kv_heads, problem.seq_q
+    constants = {
+        **dense.constants_of(problem, config),
+        "merge_threads": MERGE_THREADS,
+        "sink_smem_bytes": int(sink_smem_bytes(problem.head_dim, config)),
     }
 
     def launch(name: str, blocks: int, threads: int, smem_bytes: int, arguments: tuple[str, ...], heads: int) -> Launch:
-        return Launch(_ENTRY + name, (blocks, heads, B), threads, smem_bytes, (*arguments, *sizes))
+        return Launch(_ENTRY + name, (blocks, heads, B), threads, smem_bytes, (*arguments, *_SIZES))
 
-    row_blocks = -(-B * H * T * row_lanes(D) // dense.ROW_THREADS)
-    of_rows = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
+    sinks, sums = max(sink_blocks(problem, config), 1), 2 * constants["kv_columns"] * 128
     return Plan(
         launches=(
-            Launch(f"{_ENTRY}rows", (row_blocks, 1, 1), dense.ROW_THREADS, 0, of_rows),
+            dense.rows_launch(f"{_ENTRY}rows", problem),
             launch(
                 "dkv",
                 window_blocks(problem, config),
                 WARP * config.kv_warps,
-                smem["kv_smem_bytes"],
+                constants["kv_smem_bytes"],
                 (*_PASS, "dk", "dv"),
                 HK,
             ),
-            launch(
-                "sinks",
-                max(sink_blocks(problem, config), 1),
-                WARP * config.sink_warps,
-                smem["sink_smem_bytes"],
-                (*_PASS, "sink_sums"),
-                HK,
-            ),
+            launch("sinks", sinks, WARP * config.sink_warps, constants["sink_smem_bytes"], (*_PASS, "sink_sums"), HK),
             launch("merge", merge_blocks(problem, config), MERGE_THREADS, 0, ("sink_sums", "dk", "dv"), HK),
-            launch("dq", -(-T // config.BM_q), WARP * config.q_warps, smem["q_smem_bytes"], (*_PASS, "dq"), H),
+            launch("dq", -(-T // config.BM_q), WARP * config.q_warps, constants["q_smem_bytes"], (*_PASS, "dq"), H),
         ),
-        constants={
-            "row_threads": dense.ROW_THREADS,
-            "row_lanes": row_lanes(D),
-            "merge_threads": MERGE_THREADS,
-            "kv_columns": columns,
-            **smem,
-            **pointer(problem),
-        },
-        workspaces=(
-            Workspace("row_values", DType.FP32, (B, H, T, 2)),
-            Workspace("sink_sums", DType.FP32, (B, HK, max(sink_blocks(problem, config), 1), 2 * columns * 128)),
-        ),
+        constants=constants,
+        workspaces=(dense.row_values(problem), Workspace("sink_sums", DType.FP32, (B, HK, sinks, sums))),
     )
 
 
@@ -126,7 +95,7 @@ _BLOCKS = 256  # of sinks: enough to fill a large GPU
 
 def default(problem: Problem, arch: Arch) -> Config:
     """flash_attention_backward's for the same head_dim, with narrow spans of half a tile of keys."""
-    tiles: dict[str, Any] = asdict(dense.default(_dense(problem), arch))
+    tiles: dict[str, Any] = asdict(dense.default(problem, arch))
     tiles["narrow"] = tiles["BN_q"] // 2 if tiles["BN_q"] > 16 else 0
     alike = problem.batch * problem.kv_heads * max(-(-problem.first_keys // SINK_KEYS), 1)
     splits = next((n for n in (1, 2, 4, 8, 16, 32, 64) if n * alike >= _BLOCKS), 128)
@@ -135,11 +104,6 @@ def default(problem: Problem, arch: Arch) -> Config:
         if sink_smem_bytes(problem.head_dim, config) <= arch.smem_per_block:
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {problem.head_dim}")
-
-
-def _dense(problem: Problem) -> DenseProblem:
-    """The problem without sinks and window."""
-    return DenseProblem(head_dim=problem.head_dim, dtype=problem.dtype)
 
 
 IMPLEMENTATION = Implementation(

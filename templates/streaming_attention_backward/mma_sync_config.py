@@ -6,23 +6,13 @@ from typing import Any
 
 from ..flash_attention.mma_sync_config import row_bytes
 from ..flash_attention_backward.mma_sync_config import VALUES_BYTES, kv_columns
+from ..flash_attention_backward.mma_sync_config import Config as DenseConfig
 
 SINK_KEYS = 16  # of a block: the rows of one mma
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BN_kv: int  # keys whose dK and dV a block sums
-    BM_kv: int  # queries a step
-    kv_warps: int
-    kv_stages: int  # slots for tiles of Q and dO: one is read while the others are filled
-    kv_slices: int  # blocks that share their keys, with a part of D each: fewer sums a thread, scores computed again
-    kv_min_ctas: int  # blocks that the registers of an SM must hold
-    BM_q: int  # queries whose dQ a block sums
-    BN_q: int  # keys a step
-    q_warps: int
-    q_stages: int  # slots for tiles of K and V
-    q_min_ctas: int
+class Config(DenseConfig):
     narrow: int  # keys that a warp of dQ takes of a tile where it attends no others; 0: always the whole tile
     BM_sink: int  # queries a step of the blocks of sinks
     sink_warps: int  # which share these queries

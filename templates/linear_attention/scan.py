@@ -1,0 +1,41 @@
+"""The launch that makes of the sums of tiles what each tile starts from: a thread a channel of a row, all in L2."""
+
+from collections.abc import Mapping
+
+from tuner.operator import Work
+
+from .sizes import Sizes
+from .tiles import WARP, Shape
+from .work import beta_bytes, pair_bytes, row_tiles
+
+THREADS = 64  # few, so that the scan's blocks spread over all SMs
+AHEAD = 8  # tiles that a thread loads at once
+
+
+def constants() -> Mapping[str, int]:
+    """What its template reads."""
+    return {"scan_threads": THREADS, "scan_ahead": AHEAD}
+
+
+def blocks(problem: Sizes) -> int:
+    return -(-problem.batch * problem.channels // THREADS)
+
+
+def work(problem: Sizes, config: Shape) -> Work:
+    tiles, betas = row_tiles(problem, config), problem.batch * problem.channels * beta_bytes(problem, 1)
+    pairs = tiles * problem.channels / WARP
+    return Work(
+        ctas=blocks(problem),
+        warps=THREADS // WARP,
+        mma=0,
+        fma=2 * pairs,
+        mufu=0,
+        alu=8 * pairs,
+        smem_wavefronts=0,
+        l2_bytes=2 * pair_bytes(problem, config) + betas,
+        dram_bytes=0,
+        barriers=0,
+        longest_cta=1,
+        chain=tiles / problem.batch / AHEAD,
+        stages=1,
+    )

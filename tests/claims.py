@@ -1,0 +1,71 @@
+"""Claims about a config that tests of several operators make: it is right, nothing spills, it does what it declares."""
+
+from typing import Any
+
+import numpy as np
+from counted import counted, declared
+
+from tuner import emulator
+from tuner.arch import ARCHES, GPU
+from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.emulator import Mode, Run
+from tuner.nvrtc import compile
+from tuner.operator import Arrays, Implementation, Operator, scalars, to_fields
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+# Of arches with one machine code: sm_89 has that of sm_86.
+DISTINCT_ARCHES = tuple(name for name in ARCHES if name != "sm_89")
+
+
+def drawn(operator: Operator[Any], problem: Any, kind: str) -> Arrays:
+    """Inputs of this kind and the scalars, which the reference takes from the arrays."""
+    found = operator.inputs(problem, np.random.default_rng(0), kind)
+    return {**found, **scalars(operator, problem, found)}
+
+
+def assert_right(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    problem: Any,
+    config: Any,
+    arrays: Arrays,
+    mode: Mode = PLAIN[0],
+) -> tuple[Arrays, Run]:
+    """Within the tolerances of these arrays' exact results. Returns what the run wrote, and the run."""
+    outputs, done = emulator.run(operator, implementation, problem, config, arrays, mode)
+    assert not done.findings, done.findings[0]
+    for error in errors(operator, problem, arrays, outputs):
+        assert error.ok, f"{error}"
+    return outputs, done
+
+
+def assert_right_on_tails(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any
+) -> None:
+    """A config of the space on sm_90a, in a plain run whose copies come late and in a checked one."""
+    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    modes = PLAIN[1:] + CHECKED[:1]
+    verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+def assert_no_spills(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, arch: str
+) -> None:
+    """Of the default config in any of its kernels."""
+    config = implementation.default(problem, ARCHES[arch])
+    cubin = compile(render(operator, implementation, problem, config), Options(arch=arch))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert not any(usage.spills for usage in cubin.entries.values()), arch
+
+
+def assert_declared(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU, kind: str
+) -> None:
+    """Each launch's mma, bytes and barriers are those that the emulator counts, which finds no bank conflict."""
+    _, done = emulator.run(operator, implementation, problem, config, drawn(operator, problem, kind), CHECKED[0])
+    works = implementation.work(problem, config, gpu)
+    assert declared(works) == counted(done, implementation.plan(problem, config))
