@@ -110,9 +110,12 @@ def test_16_bits_are_refused_by_name() -> None:
 
 @PRECISIONS
 @pytest.mark.parametrize("D", range(8, 257, 8))
-def test_every_head_dim_has_dozens_of_configs_and_a_default_on_every_arch(problem: Problem, D: int) -> None:
+def test_every_head_dim_that_fits_has_dozens_of_configs_and_a_default_on_every_arch(problem: Problem, D: int) -> None:
     for arch in ARCHES.values():
         each = replace(problem, head_dim=D, causal=True)
+        if refused := MMA_TF32.refusal(each, arch):
+            assert problem is FP32 and D > 128 and D % 32 and f"head_dim {D}" in refused
+            continue
         space = MMA_TF32.space(each, arch)
         assert 20 < len(space) < 20_000
         assert space.refusal(MMA_TF32.default(each, arch)) is None

@@ -20,11 +20,18 @@ from .problem import Problem
 
 ENTRY = "flash_attention_mma_tf32"
 SHARED_FROM = 96  # warps share rows of a larger head_dim
+ALONE_UP_TO = 128  # the largest head_dim whose rows one warp owns where elements have two terms
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is not DType.FP32:
         return f"dtype {problem.dtype.value}: operands in tf32 are made of fp32; mma_sync takes 16 bits"
+    D = problem.head_dim
+    if terms(problem) == 2 and D > ALONE_UP_TO and D % 32:
+        return (
+            f"head_dim {D} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
+            "multiples of 32 only; precision='tf32' fits, and naive serves fp32"
+        )
     return exceeds_grid(problem)
 
 
@@ -114,8 +121,9 @@ _TILES = (
     _Tile(64, 32, 4, 2, {1: 256, 2: 0}),
     _Tile(128, 32, 8, 1, {1: 256, 2: 80}),
     _Tile(64, 32, 4, 1, {1: 256, 2: 80}),
-    _Tile(48, 16, 6, 2, {1: 0, 2: 256}),
-    _Tile(64, 16, 4, 1, {1: 256, 2: 248}),  # two terms spill from 152 on: mma_tf32.md says by how much
+    _Tile(48, 16, 6, 2, {1: 0, 2: 224}),
+    _Tile(32, 16, 4, 2, {1: 0, 2: 256}),
+    _Tile(64, 16, 4, 1, {1: 256, 2: ALONE_UP_TO}),
 )
 
 
