@@ -40,8 +40,10 @@ def at() -> Iterator[Dispatcher]:
 
 
 def know(driver: Driver, operator: Operator[Any], problem: Any) -> None:
-    """Give the device the kernels of every implementation's default config."""
+    """Give the device the kernels of the default config of every implementation that serves the problem."""
     for each in operators.implementations(operator.name):
+        if each.refusal(problem, ARCHES["sm_90a"]) is not None:
+            continue
         config = each.default(problem, ARCHES["sm_90a"])
         driver.know(emulator.build(render(operator, each, problem, config, "host"), checked=False))
 

@@ -244,7 +244,8 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:
         return f"{name}={name}" if parameter.kind is Parameter.KEYWORD_ONLY else name
-    passed = option != parameter.default and isinstance(option, bool | int | float | str)
+    absent = parameter.default is None and not option  # 0 of a size that need not be given
+    passed = not absent and option != parameter.default and isinstance(option, bool | int | float | str)
     return f"{name}={option!r}" if passed else ""
 
 
