@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import BOTH_WAYS
 from counted import by_launch, global_bytes
 
 from tuner import emulator, operators
@@ -184,12 +185,12 @@ def test_recurrent_is_right(case: str) -> None:
 
 @pytest.mark.parametrize("case", PREP_SCAN_CASES)
 def test_prep_scan_is_right(case: str) -> None:
-    assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], PLAIN[1:] + CHECKED[:1])
+    assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], BOTH_WAYS)
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right(FUSED, *FUSED_CASES[case], PLAIN[1:] + CHECKED[:1])
+    assert_right(FUSED, *FUSED_CASES[case], BOTH_WAYS)
 
 
 @pytest.mark.parametrize("implementation", [NAIVE, RECURRENT, PREP_SCAN, FUSED], ids=lambda each: each.name)

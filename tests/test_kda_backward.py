@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import BOTH_WAYS
 from slope import gradient_and_slope
 
 from tuner import dispatcher, emulator, operators
@@ -98,8 +99,7 @@ def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: st
 
 def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
     assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    modes = PLAIN[1:] + CHECKED[:1]
-    verdict = check(Job("kda_backward", implementation.name, to_fields(problem), to_fields(config), modes))
+    verdict = check(Job("kda_backward", implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS))
     assert verdict.ok, verdict.reason
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import BOTH_WAYS
 from counted import declared_and_counted, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import PLAIN, Job, check
 from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.nvrtc import Compiler
@@ -100,8 +101,7 @@ def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_on
 def test_chunked_is_right(case: str) -> None:
     problem, config = CASES[case]
     assert CHUNKED.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    modes = PLAIN[1:] + CHECKED[:1]
-    verdict = check(Job("kda_backward", "chunked", to_fields(problem), to_fields(config), modes))
+    verdict = check(Job("kda_backward", "chunked", to_fields(problem), to_fields(config), BOTH_WAYS))
     assert verdict.ok, verdict.reason
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import BOTH_WAYS
 from counted import declared_and_counted, global_bytes
 
 from tuner import emulator, operators
@@ -106,7 +107,7 @@ def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
 
 def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
     assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    job = Job("kda", implementation.name, to_fields(problem), to_fields(config), PLAIN[1:] + CHECKED[:1])
+    job = Job("kda", implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS)
     verdict = check(job)
     assert verdict.ok, verdict.reason
 
