@@ -39,6 +39,19 @@ def test_ours_is_timed_beside_a_copy_of_as_many_bytes_and_what_gives_context(com
     assert context.ratio is not None and context.ratio.mid == pytest.approx(1, rel=0.05)
 
 
+def test_dense_attention_runs_beside_streaming_on_the_same_tensors() -> None:
+    problem = STREAMING.problem(head_dim=16, heads=2, seq_q=32, window=8)
+    dense = bench.context(STREAMING, problem)
+    assert dense is not None
+    ours, beside = (
+        Code(operator.name, "naive", to_fields(each), to_fields(naive.default(each, gpu("H200").arch)), b"")
+        for operator, each in ((STREAMING, problem), dense)
+        for naive in (operators.implementation(operator.name, "naive"),)
+    )
+    found = bench.compare(ours, Simulation("H200"), MeasurementPolicy(rounds=8), context=(beside,))
+    assert {row.name: row.state for row in found.rows}["tuner flash_attention"] == "ok"
+
+
 def test_peers_that_are_not_there_are_listed_with_the_reason(comparison: bench.Comparison) -> None:
     absent = [row for row in comparison.rows if row.state == "absent"]
     assert {row.name for row in absent} == {peer.name for peer in peers.of("flash_attention")}

@@ -107,7 +107,8 @@ class Arena:
         nbytes = dtype.itemsize * int(np.prod(argument.shape(self.problem), dtype=np.int64))
         place = self._places[argument.name] = self._allocated(nbytes)
         if argument.given:
-            data = self._inputs[argument.name] = _bytes(np.asarray(arrays[argument.name], dtype.numpy))
+            drawn = arrays[argument.name] if nbytes else ()  # what has no elements need not be there
+            data = self._inputs[argument.name] = _bytes(np.asarray(drawn, dtype.numpy))
             self._device.write(place.address, data)
 
     def _holds(self, name: str, data: Bytes) -> bool:
