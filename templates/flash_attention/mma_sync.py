@@ -1,5 +1,8 @@
 """flash_attention on mma.sync (sm_80 and up): online softmax over tiles of keys that pass through a ring of slots."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from tuner.arch import Arch
@@ -22,6 +25,7 @@ from .problem import Problem
 
 ENTRY = "flash_attention_mma_sync"
 MAX_GRID_YZ = 65535
+SHARED_FROM = 96  # warps share rows of a larger head_dim
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -56,35 +60,47 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
         },
-        constraints=(
-            Constraint(
-                "a warp owns 16 or 32 rows of Q",
-                lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
-            ),
-            Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
-            Constraint("only D > 96 is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > 96)),
-            Constraint(
-                "warps that share rows own whole pairs of 8-wide columns of O",
-                lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
-            ),
-            Constraint("P V takes 16 keys a step", lambda c: c.BN % (16 * c.d_warps) == 0),
-            Constraint("the tiles fit the shared-memory budget", lambda c: smem_bytes(D, c) <= c.smem_budget),
-            Constraint(
-                "a smaller shared-memory budget holds the same tiles",
-                lambda c: smem_bytes(D, c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
-            ),
-            Constraint(
-                "the blocks asked for fit the threads of an SM",
-                lambda c: c.min_ctas * 32 * c.warps <= arch.threads_per_sm,
-            ),
-            Constraint(
-                "the blocks asked for fit the shared memory of an SM",
-                lambda c: c.min_ctas * (smem_bytes(D, c) + arch.smem_reserved) <= arch.smem_per_sm,
-            ),
-            Constraint(
-                "accumulators, scores and operands fit the registers",
-                lambda c: register_estimate(D, c) <= register_limit(c, arch),
-            ),
+        constraints=tile_constraints(
+            arch, D, 16, lambda c: smem_bytes(D, c), lambda c: register_estimate(D, c) <= register_limit(c, arch)
+        ),
+    )
+
+
+def tile_constraints(
+    arch: Arch, D: int, keys: int, smem: Callable[[Any], Any], fits: Callable[[Any], Any]
+) -> tuple[Constraint, ...]:
+    """Of tiles whose P V takes `keys` keys a step: `smem` gives their bytes, `fits` whether registers hold them."""
+    budgets = smem_budgets(arch)
+    return (
+        Constraint(
+            "a warp owns 16 or 32 rows of Q",
+            lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
+        ),
+        Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
+        Constraint(
+            f"only D > {SHARED_FROM} is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > SHARED_FROM)
+        ),
+        Constraint(
+            "warps that share rows own whole pairs of 8-wide columns of O",
+            lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
+        ),
+        Constraint(f"P V takes {keys} keys a step", lambda c: c.BN % (keys * c.d_warps) == 0),
+        Constraint("the tiles fit the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
+        Constraint(
+            "a smaller shared-memory budget holds the same tiles",
+            lambda c: smem(c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
+        ),
+        Constraint(
+            "the blocks asked for fit the threads of an SM",
+            lambda c: c.min_ctas * 32 * c.warps <= arch.threads_per_sm,
+        ),
+        Constraint(
+            "the blocks asked for fit the shared memory of an SM",
+            lambda c: c.min_ctas * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm,
+        ),
+        Constraint(
+            "accumulators, scores and operands fit the registers",
+            fits,
         ),
     )
 

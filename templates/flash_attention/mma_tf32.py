@@ -3,23 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.space import Space
 
 from .arguments import with_optional
-from .mma_sync import exceeds_grid
+from .mma_sync import SHARED_FROM, exceeds_grid, tile_constraints
 from .mma_sync_config import register_limit, smem_budgets
 from .mma_tf32_config import Config, q_in_ring, register_estimate, smem_bytes
 from .mma_tf32_work import terms, work
 from .problem import Problem
 
 ENTRY = "flash_attention_mma_tf32"
-SHARED_FROM = 96  # warps share rows of a larger head_dim
 ALONE_UP_TO = 128  # the largest head_dim whose rows one warp owns where elements have two terms
 
 
@@ -53,37 +50,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "heavy_first": (True, False) if problem.causal else (False,),
             "round_on_arrival": (False, True) if terms(problem) == 1 else (False,),
         },
-        constraints=(
-            Constraint(
-                "a warp owns 16 or 32 rows of Q",
-                lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
-            ),
-            Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
-            Constraint(
-                f"only D > {SHARED_FROM} is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > SHARED_FROM)
-            ),
-            Constraint(
-                "warps that share rows own whole pairs of 8-wide columns of O",
-                lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
-            ),
-            Constraint("P V takes 8 keys a step", lambda c: c.BN % (8 * c.d_warps) == 0),
-            Constraint("the tiles fit the shared-memory budget", lambda c: smem_bytes(D, c) <= c.smem_budget),
-            Constraint(
-                "a smaller shared-memory budget holds the same tiles",
-                lambda c: smem_bytes(D, c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
-            ),
-            Constraint(
-                "the blocks asked for fit the threads of an SM",
-                lambda c: c.min_ctas * 32 * c.warps <= arch.threads_per_sm,
-            ),
-            Constraint(
-                "the blocks asked for fit the shared memory of an SM",
-                lambda c: c.min_ctas * (smem_bytes(D, c) + arch.smem_reserved) <= arch.smem_per_sm,
-            ),
-            Constraint(
-                "accumulators, scores and operands fit the registers",
-                lambda c: register_estimate(D, terms(problem), c) <= register_limit(c, arch),
-            ),
+        constraints=tile_constraints(
+            arch,
+            D,
+            8,
+            lambda c: smem_bytes(D, c),
+            lambda c: register_estimate(D, terms(problem), c) <= register_limit(c, arch),
         ),
     )
 
