@@ -8,43 +8,22 @@ from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance, Updated
 
+from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
 from .optional import state_bytes
 from .problem import Problem
-from .recurrence import LOWER_BOUND, reference, rounded
-
-LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}  # beta has the first three
-_STATE = ("value_heads", "state_rows", "state_columns")
+from .recurrence import reference, rounded
 
 ARGUMENTS = (
-    Argument("q", "dtype", ("batch", "seq_len", "heads", "key_dim"), strided=True, doc="rows 16-byte aligned"),
-    Argument("k", "dtype", ("batch", "seq_len", "heads", "key_dim"), strided=True, doc="rows 16-byte aligned"),
-    Argument("v", "dtype", ("batch", "seq_len", "value_heads", "value_dim"), strided=True, doc="rows 16-byte aligned"),
-    Argument(
-        "g",
-        "gate_dtype",
-        ("batch", "seq_len", "value_heads", "key_dim"),
-        strided=True,
-        doc="natural logarithm of the decay, <= 0; rows 16-byte aligned",
-    ),
-    Argument(
-        "beta",
-        "beta_dtype",
-        ("batch", "seq_len", "value_heads"),
-        strided="all",
-        doc="how much of the error is written",
-    ),
-    Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
-    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
-    Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
-    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
+    *TOKENS,
+    *SEQUENCES,
     Argument(
         "state_pool",
         DType.FP32,
-        ("pool_states", *_STATE),
+        ("pool_states", *STATE),
         Role.UPDATED,
         strided=True,
-        doc="initial states, and final ones afterwards; rows 16-byte aligned",
+        doc=f"initial states, and final ones afterwards; {ROWS}",
     ),
     Argument(
         "ssm_state_indices",
@@ -53,29 +32,9 @@ ARGUMENTS = (
         strided="all",
         doc="each sequence's entry of the pool, no two alike; negative: none",
     ),
-    Argument(
-        "o",
-        "dtype",
-        ("batch", "seq_len", "value_heads", "value_dim"),
-        Role.OUTPUT,
-        strided=True,
-        doc="rows 16-byte aligned",
-    ),
-    Argument("final_state", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
-    Argument(
-        "scale",
-        DType.FP32,
-        role=Role.SCALAR,
-        default=lambda problem: float(problem.key_dim**-0.5),
-        doc="of q; default key_dim ** -0.5",
-    ),
-    Argument(
-        "lower_bound",
-        DType.FP32,
-        role=Role.SCALAR,
-        default=lambda _problem: LOWER_BOUND,
-        doc="of the kernel's gate with use_lower_bound",
-    ),
+    Argument("o", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
+    Argument("final_state", DType.FP32, ("final_states", *STATE), Role.OUTPUT, doc="empty unless asked for"),
+    *SCALARS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads", "boundaries")),
 )
 
@@ -160,21 +119,10 @@ def kda(
     Raises UsageError for an unknown layout, a wrong scale or lower_bound, A_log without its gate, or indices without a
     pool, and InputError for arrays that do not fit.
     """
-    if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: kda takes {', '.join(LAYOUTS)}")
-    if scale is not None and not abs(scale) < float("inf"):
-        raise UsageError(f"scale {scale}: must be finite")
-    if lower_bound is not None and not float("-inf") < lower_bound < 0:
-        raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
-    if (A_log is not None) != use_gate_in_kernel:
-        raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
     if (initial_state is None and inplace_final_state) or (ssm_state_indices is not None and not inplace_final_state):
         raise UsageError("ssm_state_indices go with inplace_final_state, and that with an initial_state: the pool")
-    if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
-        dt_bias = dt_bias.reshape(A_log.shape[0], -1)
     optional = {
-        "A_log": A_log,
-        "dt_bias": dt_bias,
+        **gate(A_log, dt_bias, use_gate_in_kernel),
         "cu_seqlens": cu_seqlens,
         "state_pool" if inplace_final_state else "initial_state": initial_state,
         "ssm_state_indices": ssm_state_indices,
@@ -197,9 +145,8 @@ def kda(
         "allow_neg_eigval": allow_neg_eigval,
         "safe_gate": safe_gate or (lower_bound is not None and lower_bound >= SAFE_GATE),
     }
-    scalars = {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
-    axes = dict.fromkeys(("q", "k", "v", "g", "o"), LAYOUTS[layout]) | {"beta": LAYOUTS[layout][:3]}
-    return Request(arrays, statics, scalars, axes)
+    strided = axes("kda", layout, ("q", "k", "v", "g", "o"), ("beta",))
+    return Request(arrays, statics, scalars(scale, lower_bound), strided)
 
 
 OPERATOR = Operator(

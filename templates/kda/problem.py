@@ -2,25 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
 from tuner.operator import extent, static
 
-DIMS = tuple(range(16, 257, 16))
-DTYPES = (DType.BF16, DType.FP16, DType.FP32)
-INDEX_DTYPES = (DType.INT64, DType.INT32)
-MAX_BLOCKS = 65535  # of a grid's second and third dims: heads and sequences
-MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a chunk more
+from .sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Sizes):
     """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
 
     The static flags have the names and the meaning of the arguments of FLA's `chunk_kda`, those of the pool of its
-    `fused_recurrent_kda_fwd`. The last extents follow from them: the first dim of a tensor that need not be there, 0
-    where it is not. Raises UsageError for what no kernel takes.
+    `fused_recurrent_kda_fwd`. Raises UsageError for what no kernel takes.
     """
 
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
@@ -55,83 +51,22 @@ class Problem:
     value_heads: int = extent("HV: heads of v, g, beta and o, a multiple of heads (0: as many)", default=0)
     boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences; 0 without", default=0)
     pool_states: int = extent("P: entries of the pool of states (0: as many as sequences); 0 without", default=0)
-    initial_states: int = extent("follows: sequences with use_initial_state, else 0", default=0)
-    final_states: int = extent("follows: sequences with output_final_state, else 0", default=0)
-    state_indices: int = extent("follows: sequences with use_state_indices, else 0", default=0)
-    gate_heads: int = extent("follows: value_heads with use_gate_in_kernel, else 0", default=0)
-    bias_heads: int = extent("follows: value_heads with use_dt_bias, else 0", default=0)
 
     def __post_init__(self) -> None:
-        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
-            object.__setattr__(self, "precision", Precision.DTYPE)
-        object.__setattr__(self, "value_heads", self.value_heads or self.heads)
-        object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
+        self.settle()
         object.__setattr__(self, "pool_states", (self.pool_states or self.sequences) * self.inplace_final_state)
-        object.__setattr__(self, "state_indices", self.sequences * self.use_state_indices)
-        object.__setattr__(self, "initial_states", self.sequences * self.use_initial_state)
-        object.__setattr__(self, "final_states", self.sequences * self.output_final_state)
-        object.__setattr__(self, "gate_heads", self.value_heads * self.use_gate_in_kernel)
-        object.__setattr__(self, "bias_heads", self.value_heads * self.use_dt_bias)
-        if refusal := next(_refusals(self), None):
+        if refusal := next(chain(refusals(self, "kda"), _pool_refusals(self)), None):
             raise UsageError(refusal)
 
     @property
-    def sequences(self) -> int:
-        """N: how many sequences there are, each with a state a head."""
-        return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+    def final_states(self) -> int:
+        """0 where they are no output, or lie in a pool."""
+        return self.sequences * self.output_final_state
 
     @property
-    def operands(self) -> str:
-        """What operands of matrix products are rounded to: bf16, tf32 or fp32."""
-        if self.precision is Precision.DTYPE:
-            return "fp32" if self.dtype is DType.FP32 else "bf16"
-        return self.precision.value
-
-    @property
-    def state_rows(self) -> int:
-        """The outer dim of a state as it is stored."""
-        return self.value_dim if self.state_v_first else self.key_dim
-
-    @property
-    def state_columns(self) -> int:
-        """The inner one."""
-        return self.key_dim if self.state_v_first else self.value_dim
-
-    @property
-    def mean_len(self) -> int:
-        """Tokens of a sequence: seq_len, or the mean of packed ones, whose lengths only the run knows."""
-        return -(-self.batch * self.seq_len // self.sequences)
-
-
-def _refusals(problem: Problem) -> Iterator[str]:
-    for name in ("key_dim", "value_dim"):
-        if getattr(problem, name) not in DIMS:
-            yield f"{name} {getattr(problem, name)}: kda takes 16 to 256 in steps of 16"
-    for name in ("dtype", "gate_dtype", "beta_dtype"):
-        if getattr(problem, name) not in DTYPES:
-            found = getattr(getattr(problem, name), "value", getattr(problem, name))
-            yield f"{name} {found}: kda takes {', '.join(each.value for each in DTYPES)}"
-    if problem.precision not in tuple(Precision):
-        yield f"precision {problem.precision}: kda takes {', '.join(each.value for each in Precision)}"
-    if problem.index_dtype not in INDEX_DTYPES:
-        yield f"index_dtype {problem.index_dtype.value}: kda takes {', '.join(each.value for each in INDEX_DTYPES)}"
-    if problem.use_cu_seqlens and problem.batch != 1:
-        yield f"batch {problem.batch}: cu_seqlens packs all sequences into a batch of 1"
-    for name in ("batch", "seq_len", "heads"):
-        if getattr(problem, name) < 1:
-            yield f"{name} {getattr(problem, name)}: kda takes 1 and more"
-    if problem.heads > 0 and problem.value_heads % problem.heads:
-        yield f"value_heads {problem.value_heads} is no multiple of heads {problem.heads}"
-    if max(problem.sequences, problem.value_heads) > MAX_BLOCKS or problem.seq_len > MAX_SEQ:
-        yield (
-            f"sequences {problem.sequences}, value_heads {problem.value_heads}, seq_len {problem.seq_len}: too large; "
-            f"sequences and value_heads go up to {MAX_BLOCKS}, seq_len up to {MAX_SEQ}"
-        )
-    yield from _pool_refusals(problem)
-    if problem.allow_neg_eigval and not problem.use_beta_sigmoid_in_kernel:
-        yield "allow_neg_eigval scales the kernel's sigmoid: set use_beta_sigmoid_in_kernel, or pass beta in (0, 2)"
-    if (problem.use_dt_bias or problem.use_lower_bound) and not problem.use_gate_in_kernel:
-        yield "dt_bias and lower_bound are of the kernel's gate: set use_gate_in_kernel, or pass g as it decays"
+    def state_indices(self) -> int:
+        """0 where sequences have none."""
+        return self.sequences * self.use_state_indices
 
 
 def _pool_refusals(problem: Problem) -> Iterator[str]:

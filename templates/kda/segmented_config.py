@@ -6,7 +6,8 @@ from typing import Any
 from tuner.space import Constraint
 
 from .prep_scan_config import Config as ScanConfig
-from .problem import MAX_BLOCKS, Problem
+from .problem import Problem
+from .sizes import MAX_BLOCKS
 
 MERGE_STAGES = 4
 MERGE_ROWS = 16  # of a map, a tile

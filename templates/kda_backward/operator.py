@@ -5,61 +5,46 @@ from pathlib import Path
 from typing import Any
 
 from tuner.dtype import DType
-from tuner.errors import UsageError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
 
+from ..kda.arguments import (
+    BETAS,
+    GATES,
+    KEYS,
+    ROWS,
+    SCALARS,
+    SEQUENCES,
+    STATE,
+    TOKENS,
+    VALUES,
+    axes,
+    gate,
+    scalars,
+)
 from ..kda.cases import SAFE_GATE
-from ..kda.operator import LAYOUTS
-from ..kda.recurrence import LOWER_BOUND
 from .adjoint import reference
 from .cases import INPUT_KINDS, inputs, tails
 from .optional import state_bytes
 from .problem import Problem
 from .rounding import rounded
 
-_KEYS = ("batch", "seq_len", "heads", "key_dim")
-_GATES = ("batch", "seq_len", "value_heads", "key_dim")
-_VALUES = ("batch", "seq_len", "value_heads", "value_dim")
-_BETAS = ("batch", "seq_len", "value_heads")
-_STATE = ("value_heads", "state_rows", "state_columns")
 _SIZES = ("batch", "seq_len", "heads", "value_heads", "boundaries")
-_ROWS = "rows 16-byte aligned"
 _STRIDED = ("q", "k", "v", "g", "d_o", "dq", "dk", "dv", "dg")
 
 ARGUMENTS = (
-    Argument("q", "dtype", _KEYS, strided=True, doc=_ROWS),
-    Argument("k", "dtype", _KEYS, strided=True, doc=_ROWS),
-    Argument("v", "dtype", _VALUES, strided=True, doc=_ROWS),
-    Argument("g", "gate_dtype", _GATES, strided=True, doc=f"natural logarithm of the decay, <= 0; {_ROWS}"),
-    Argument("beta", "beta_dtype", _BETAS, strided="all", doc="how much of the error is written"),
-    Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
-    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
-    Argument("d_o", "dtype", _VALUES, strided=True, doc=f"gradient of o, which the call names do; {_ROWS}"),
-    Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
-    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="absent: zeros"),
-    Argument("dht", DType.FP32, ("final_states", *_STATE), doc="gradient of the final state; absent: zeros"),
-    Argument("dq", "dtype", _KEYS, Role.OUTPUT, strided=True, doc=_ROWS),
-    Argument("dk", "dtype", _KEYS, Role.OUTPUT, strided=True, doc=_ROWS),
-    Argument("dv", "dtype", _VALUES, Role.OUTPUT, strided=True, doc=_ROWS),
-    Argument("dg", "gate_dtype", _GATES, Role.OUTPUT, strided=True, doc=_ROWS),
-    Argument("dbeta", "beta_dtype", _BETAS, Role.OUTPUT, strided="all"),
-    Argument("dh0", DType.FP32, ("initial_states", *_STATE), Role.OUTPUT, doc="empty without initial_state"),
+    *TOKENS,
+    Argument("d_o", "dtype", VALUES, strided=True, doc=f"gradient of o, which the call names do; {ROWS}"),
+    *SEQUENCES,
+    Argument("dht", DType.FP32, ("final_states", *STATE), doc="gradient of the final state; absent: zeros"),
+    Argument("dq", "dtype", KEYS, Role.OUTPUT, strided=True, doc=ROWS),
+    Argument("dk", "dtype", KEYS, Role.OUTPUT, strided=True, doc=ROWS),
+    Argument("dv", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
+    Argument("dg", "gate_dtype", GATES, Role.OUTPUT, strided=True, doc=ROWS),
+    Argument("dbeta", "beta_dtype", BETAS, Role.OUTPUT, strided="all"),
+    Argument("dh0", DType.FP32, ("initial_states", *STATE), Role.OUTPUT, doc="empty without initial_state"),
     Argument("dA_log", DType.FP32, ("gate_heads",), Role.OUTPUT, doc="empty without A_log"),
     Argument("ddt_bias", DType.FP32, ("bias_heads", "key_dim"), Role.OUTPUT, doc="empty without dt_bias"),
-    Argument(
-        "scale",
-        DType.FP32,
-        role=Role.SCALAR,
-        default=lambda problem: float(problem.key_dim**-0.5),
-        doc="of q; default key_dim ** -0.5",
-    ),
-    Argument(
-        "lower_bound",
-        DType.FP32,
-        role=Role.SCALAR,
-        default=lambda _problem: LOWER_BOUND,
-        doc="of the kernel's gate with use_lower_bound",
-    ),
+    *SCALARS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SIZES),
 )
 
@@ -136,19 +121,8 @@ def kda_backward(
     Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError for
     arrays that do not fit.
     """
-    if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: kda_backward takes {', '.join(LAYOUTS)}")
-    if scale is not None and not abs(scale) < float("inf"):
-        raise UsageError(f"scale {scale}: must be finite")
-    if lower_bound is not None and not float("-inf") < lower_bound < 0:
-        raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
-    if (A_log is not None) != use_gate_in_kernel:
-        raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
-    if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
-        dt_bias = dt_bias.reshape(A_log.shape[0], -1)
     optional = {
-        "A_log": A_log,
-        "dt_bias": dt_bias,
+        **gate(A_log, dt_bias, use_gate_in_kernel),
         "cu_seqlens": cu_seqlens,
         "initial_state": initial_state,
         "dht": dht,
@@ -169,9 +143,8 @@ def kda_backward(
         "allow_neg_eigval": allow_neg_eigval,
         "safe_gate": safe_gate or (lower_bound is not None and lower_bound >= SAFE_GATE),
     }
-    scalars = {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
-    axes = dict.fromkeys(_STRIDED, LAYOUTS[layout]) | dict.fromkeys(("beta", "dbeta"), LAYOUTS[layout][:3])
-    return Request(arrays, statics, scalars, axes)
+    strided = axes("kda_backward", layout, _STRIDED, ("beta", "dbeta"))
+    return Request(arrays, statics, scalars(scale, lower_bound), strided)
 
 
 OPERATOR = Operator(
