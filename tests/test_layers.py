@@ -14,6 +14,7 @@ assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument
 usage operator tuned portfolio
+draw
 contract defaults
 cubin operators arrays records_read sampler store device
 render verify lint predict floor records nvrtc binding arena timer trial

@@ -107,8 +107,7 @@ class Arena:
         nbytes = dtype.itemsize * int(np.prod(argument.shape(self.problem), dtype=np.int64))
         place = self._places[argument.name] = self._allocated(nbytes)
         if argument.given:
-            drawn = arrays[argument.name] if nbytes else ()  # what has no elements need not be there
-            data = self._inputs[argument.name] = _bytes(np.asarray(drawn, dtype.numpy))
+            data = self._inputs[argument.name] = _bytes(argument.drawn(self.problem, arrays))
             self._device.write(place.address, data)
 
     def _holds(self, name: str, data: Bytes) -> bool:

@@ -1,12 +1,15 @@
 """What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from tuner.dtype import DType
-from tuner.errors import TemplateError
+from tuner.errors import InputError, TemplateError
 from tuner.tensor_map import TensorMap
 
 
@@ -76,6 +79,27 @@ class Argument:
     def shape(self, problem: Any) -> tuple[int, ...]:
         return tuple(getattr(problem, dim) for dim in self.dims)
 
+    def drawn(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """What `arrays` holds for the tensor: one that has no elements for the problem need not be there.
+
+        Raises InputError where it is missing, or its shape or dtype is not the problem's.
+        """
+        dtype, shape = self.dtype_of(problem).numpy, self.shape(problem)
+        if self.name not in arrays:
+            if 0 not in shape:
+                raise InputError(f"{self.name} is missing: the problem takes {dtype}{list(shape)}")
+            return np.empty(shape, dtype)
+        array = np.asarray(arrays[self.name])
+        if array.shape != shape or array.dtype != dtype:
+            raise InputError(f"{self.name} is {array.dtype}{list(array.shape)}, the problem says {dtype}{list(shape)}")
+        return array
+
+    def laid_out(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The array as a kernel can address it: with its own strides where the kernel takes them, dense otherwise."""
+        rows = self.strided and array.ndim and array.strides[-1] == array.itemsize
+        keeps = (rows or self.strided == "all") and min(array.strides) >= 0
+        return array if keeps else np.ascontiguousarray(array)
+
     def parameters(self, problem: Any) -> list[Parameter]:
         """What a kernel that takes it declares: a scalar, or a pointer and its strides."""
         dtype = self.dtype_of(problem)
@@ -88,3 +112,10 @@ class Argument:
             declaration = f"long long {self.name}_{self.dims[axis]}_stride"
             found.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
         return found
+
+
+def span(array: npt.NDArray[Any]) -> int:
+    """Bytes from an array's first element to the end of its last; strides are not negative."""
+    if not array.size:
+        return 0
+    return int(array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)))

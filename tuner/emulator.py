@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tuner.argument import span
 from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
 from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
-from tuner.errors import InputError
 from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
 from tuner.tensor_map import MappedTensor
@@ -98,20 +98,9 @@ def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Ten
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         buffer = Buffer(argument.name, nbytes, writable=True, initialized=False)
         return _Tensor(buffer, buffer.view(dtype, shape))
-    array = np.asarray(arrays[argument.name])
-    if array.shape != shape or array.dtype != dtype:
-        raise InputError(f"{argument.name} is {array.dtype}{list(array.shape)}, the problem says {dtype}{list(shape)}")
-    return _copied(argument, array)
-
-
-def _copied(argument: Argument, array: Array) -> _Tensor:
-    """A copy in device memory, with the array's own strides where the kernel takes them."""
-    rows = argument.strided and array.ndim and array.strides[-1] == array.itemsize
-    keeps = (rows or argument.strided == "all") and min(array.strides) >= 0
-    source = array if keeps else np.ascontiguousarray(array)
-    span = array.itemsize + sum((n - 1) * stride for n, stride in zip(source.shape, source.strides, strict=True))
-    buffer = Buffer(argument.name, span if array.size else 0, writable=argument.written)
-    view = buffer.view(array.dtype, source.shape, source.strides)
+    source = argument.laid_out(argument.drawn(problem, arrays))
+    buffer = Buffer(argument.name, span(source), writable=argument.written)
+    view = buffer.view(dtype, shape, source.strides)
     view[...] = source
     return _Tensor(buffer, view)
 

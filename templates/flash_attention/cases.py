@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.draw import normal
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
 from tuner.operator import Array, Arrays
@@ -34,9 +35,11 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     visible key counts the same, so that o and lse give away a mask that is off by one. one_hot: query i finds the keys
     that equal i modulo head_dim, so that any confusion of rows or columns shows.
     """
-    q = rng.standard_normal((problem.batch, problem.seq_q, problem.heads, problem.head_dim))
-    k = rng.standard_normal((problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim))
-    v = rng.standard_normal(k.shape)
+    dtype = problem.dtype.numpy
+    of_queries = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
+    of_keys = (problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim)
+    wide = dtype if kind == "normal" else np.float64  # until it is what the kind wants
+    q, k, v = (normal(rng, shape, wide) for shape in (of_queries, of_keys, of_keys))
     if kind == "large_logits":
         q *= 50
     elif kind == "equal_keys":
@@ -46,7 +49,6 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         k[:] = _one_hot(problem.seq_k, problem.head_dim)[None, :, None, :]
     elif kind != "normal":
         raise UsageError(f"inputs {kind!r}: flash_attention has {', '.join(INPUT_KINDS)}")
-    dtype = problem.dtype.numpy
     scale = 1.0 if kind == "one_hot" else problem.head_dim**-0.5
     return {"q": q.astype(dtype), "k": k.astype(dtype), "v": v.astype(dtype), "softmax_scale": scale}
 

@@ -44,7 +44,14 @@ OPTIONAL = forward_arguments.OPTIONAL
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1)."""
     arrays = optional_inputs(problem, rng, "one_hot" if kind == "one_hot" else "normal")
-    return with_upstream(problem, arrays, rng, kind, lambda given: forward.rounded(problem, given))
+    return with_upstream(
+        problem, arrays, rng, kind, lambda given: forward.rounded(problem, given), lambda: _attended(problem)
+    )
+
+
+def _attended(problem: Problem) -> Array:
+    """How many keys each query attends, [T]; of packed sequences, as if their lengths were equal."""
+    return np.resize(visible_keys(unpacked(problem)), problem.seq_q)
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:

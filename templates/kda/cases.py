@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tuner.draw import drawn, normal
 from tuner.errors import UsageError
 from tuner.operator import Array, Arrays
 
@@ -24,24 +25,24 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     if kind not in INPUT_KINDS:
         raise UsageError(f"inputs {kind!r}: kda has {', '.join(INPUT_KINDS)}")
     tokens = (problem.batch, problem.seq_len)
-    q, k = (rng.standard_normal((*tokens, problem.heads, problem.key_dim)) for _ in range(2))
-    if kind == "equal_keys":
-        k = 0.9 * k[:, :1] + (1 - 0.9**2) ** 0.5 * k
-    v = rng.standard_normal((*tokens, problem.value_heads, problem.value_dim))
+    q, k = (_vectors(problem, rng, correlate=correlate) for correlate in (False, kind == "equal_keys"))
+    v = normal(rng, (*tokens, problem.value_heads, problem.value_dim), problem.dtype.numpy)
     beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
     states = (problem.value_heads, problem.state_rows, problem.state_columns)
     state, pool = (rng.standard_normal((count, *states)) for count in (problem.initial_states, problem.pool_states))
     A_log, dt_bias = (
         rng.standard_normal(shape) for shape in ((problem.gate_heads,), (problem.bias_heads, problem.key_dim))
     )
-    g = _gate(problem, rng, kind)
+    wide = np.float64 if problem.use_gate_in_kernel else problem.gate_dtype.numpy
+    of_gate = (*tokens, problem.value_heads, problem.key_dim)
+    g = drawn(rng, of_gate, wide, lambda generator, part: _gate(problem, generator, part, kind))
     if problem.use_gate_in_kernel:
         g = _before_gate(problem, g, A_log, dt_bias)
     return {
-        "q": _length(problem, q).astype(problem.dtype.numpy),
-        "k": _length(problem, k).astype(problem.dtype.numpy),
-        "v": v.astype(problem.dtype.numpy),
-        "g": g.astype(problem.gate_dtype.numpy),
+        "q": q,
+        "k": k,
+        "v": v,
+        "g": g.astype(problem.gate_dtype.numpy, copy=False),
         "beta": _beta(problem, beta).astype(problem.beta_dtype.numpy),
         "cu_seqlens": _boundaries(problem, rng).astype(problem.index_dtype.numpy),
         "initial_state": state.astype(np.float32),
@@ -69,6 +70,15 @@ def _entries(problem: Problem, rng: np.random.Generator) -> Array:
     return entries
 
 
+def _vectors(problem: Problem, rng: np.random.Generator, *, correlate: bool) -> Array:
+    """q or k."""
+    shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.key_dim), problem.dtype.numpy
+    if not correlate:
+        return drawn(rng, shape, dtype, lambda generator, part: _length(problem, generator.standard_normal(part)))
+    x = rng.standard_normal(shape)
+    return _length(problem, 0.9 * x[:, :1] + (1 - 0.9**2) ** 0.5 * x).astype(dtype)
+
+
 def _length(problem: Problem, x: Array) -> Array:
     """Unit vectors, unless the kernel is to make them: then of lengths that differ."""
     if problem.use_qk_l2norm_in_kernel:
@@ -81,8 +91,7 @@ def _beta(problem: Problem, logits: Array) -> Array:
     return logits if problem.use_beta_sigmoid_in_kernel else 1 / (1 + np.exp(-logits))
 
 
-def _gate(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
-    shape = (problem.batch, problem.seq_len, problem.value_heads, problem.key_dim)
+def _gate(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
     open_share: Array = rng.random(shape)
     bounded = problem.safe_gate or problem.use_lower_bound
     if kind == "strong_gate":

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tuner.draw import normal
 from tuner.operator import Arrays
 
 from ..kda import cases as forward
@@ -16,11 +17,12 @@ _FORWARD = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "initi
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """kda's inputs of that kind, and gradients of its outputs that are drawn like them."""
     drawn = forward.inputs(problem.forward(), rng, kind)
-    d_o = rng.standard_normal((problem.batch, problem.seq_len, problem.value_heads, problem.value_dim))
+    of_o = (problem.batch, problem.seq_len, problem.value_heads, problem.value_dim)
+    d_o = normal(rng, of_o, problem.dtype.numpy)
     dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.state_rows, problem.state_columns))
     return {
         **{name: drawn[name] for name in _FORWARD},
-        "d_o": d_o.astype(problem.dtype.numpy),
+        "d_o": d_o,
         "dht": dht.astype(np.float32),
     }
 

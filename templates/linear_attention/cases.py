@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tuner.draw import drawn
 from tuner.errors import UsageError
 from tuner.operator import Array, Arrays
 
@@ -23,9 +24,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     if kind not in INPUT_KINDS:
         raise UsageError(f"inputs {kind!r}: linear_attention has {', '.join(INPUT_KINDS)}")
     shape = (problem.batch, problem.seq_len, problem.heads, problem.head_dim)
-    q, k, v = (rng.standard_normal(shape, np.float32) for _ in range(3))
-    k *= 100 if kind == "extreme_keys" else 1
-    tensors = {name: x.astype(problem.dtype.numpy) for name, x in (("q", q), ("k", k), ("v", v))}
+    sizes = {"q": 1, "k": 100 if kind == "extreme_keys" else 1, "v": 1}
+    tensors = {name: _normal(problem, rng, shape, size) for name, size in sizes.items()}
     beta = _beta(problem, rng, kind)
     scalar = {"beta_scalar": float(beta.flat[0])} if beta.size and problem.decay == "scalar" else {}
     optional = {
@@ -34,6 +34,11 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         "cu_seqlens": _boundaries(problem, rng),
     }
     return tensors | scalar | optional
+
+
+def _normal(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
+    dtype = problem.dtype.numpy
+    return drawn(rng, shape, dtype, lambda generator, part: size * generator.standard_normal(part, np.float32))
 
 
 def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:

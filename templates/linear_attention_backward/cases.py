@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tuner.draw import drawn
 from tuner.operator import Arrays
 
 from ..linear_attention import cases as forward
@@ -17,12 +18,13 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
     far_values: v is N(16, 1), of which dk is to know the differences only.
     """
-    drawn = forward.inputs(problem.forward(), rng, "normal" if kind == "far_values" else kind)
+    given = forward.inputs(problem.forward(), rng, "normal" if kind == "far_values" else kind)
     if kind == "far_values":
-        drawn["v"] = (drawn["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
-    d_o = rng.standard_normal((problem.batch, problem.seq_len, problem.heads, problem.head_dim), np.float32)
+        given["v"] = (given["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
+    shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.head_dim), problem.dtype.numpy
+    d_o = drawn(rng, shape, dtype, lambda generator, part: generator.standard_normal(part, np.float32))
     dht = rng.standard_normal((problem.final_states, problem.numbers, problem.heads, problem.head_dim), np.float32)
-    return {**drawn, "d_o": d_o.astype(problem.dtype.numpy), "dht": dht}
+    return {**given, "d_o": d_o, "dht": dht}
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

@@ -6,7 +6,7 @@ from tuner.operator import Arrays
 
 from ..flash_attention_backward.cases import INPUT_KINDS, gradients, with_upstream
 from ..streaming_attention import cases as forward
-from ..streaming_attention.problem import attends
+from ..streaming_attention.problem import attended_keys, attends
 from .problem import Problem
 
 __all__ = ["INPUT_KINDS", "inputs", "reference", "rounded", "tails"]
@@ -16,7 +16,14 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """Those of flash_attention_backward, with o and lse of streaming_attention."""
     drawn = forward.inputs(problem.forward, rng, "one_hot" if kind == "one_hot" else "normal")
     given = {name: drawn[name] for name in ("q", "k", "v", "softmax_scale")}
-    return with_upstream(problem, given, rng, kind, lambda arrays: forward.rounded(problem.forward, arrays))
+    return with_upstream(
+        problem,
+        given,
+        rng,
+        kind,
+        lambda arrays: forward.rounded(problem.forward, arrays),
+        lambda: attended_keys(problem.forward),
+    )
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Parameter, Role
-from tuner.errors import InputError
+from tuner.argument import Parameter, Role, span
 from tuner.operator import Implementation, Operator, Plan, parameters, scalars
 from tuner.ptx.launch import Shape, Value, launch
 from tuner.ptx.memory import FaultError, Global
@@ -66,10 +65,10 @@ class _Device:
     @classmethod
     def of(cls, operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any]) -> "_Device":
         tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
-        given = {each.name: _source(each, problem, arrays) for each in tensors if each.given}
+        given = {each.name: each.laid_out(each.drawn(problem, arrays)) for each in tensors if each.given}
         free = {each.name: (each.dtype_of(problem).numpy, each.shape(problem)) for each in tensors if not each.given}
         free |= {space.name: (space.dtype.numpy, space.shape) for space in plan.workspaces}
-        sizes = {name: _span(array) for name, array in given.items()}
+        sizes = {name: span(array) for name, array in given.items()}
         sizes |= {name: np.dtype(d).itemsize * int(np.prod(shape, dtype=np.int64)) for name, (d, shape) in free.items()}
         writable = {each.name for each in tensors if each.written} | {space.name for space in plan.workspaces}
         memory = Global(sizes, frozenset(writable))
@@ -97,20 +96,3 @@ class _Device:
         assert parameter.tensor_map is not None
         address = self.memory.address(name)
         return MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)
-
-
-def _source(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> Array:
-    """The array as it is copied: with its own strides where the kernel takes them."""
-    array, shape = np.asarray(arrays[argument.name]), argument.shape(problem)
-    if array.shape != shape:
-        raise InputError(f"{argument.name} is {list(array.shape)}, the problem says {list(shape)}")
-    rows = argument.strided and array.ndim and array.strides[-1] == array.itemsize
-    keeps = (rows or argument.strided == "all") and min(array.strides) >= 0
-    return array if keeps else np.ascontiguousarray(array)
-
-
-def _span(array: Array) -> int:
-    """Bytes from the first element to the end of the last."""
-    if not array.size:
-        return 0
-    return int(array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)))

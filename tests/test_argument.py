@@ -1,0 +1,54 @@
+"""What an argument makes of the arrays of a call, the same on every machine that runs kernels."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tuner.argument import Argument, span
+from tuner.dtype import DType
+from tuner.errors import InputError
+
+
+class Sizes(NamedTuple):
+    T: int
+    K: int = 4
+
+
+STATE = Argument("state", DType.FP32, ("T", "K"))
+
+
+def test_what_has_no_elements_need_not_be_there() -> None:
+    array = STATE.drawn(Sizes(T=0), {})
+    assert array.shape == (0, 4) and array.dtype == np.float32
+
+
+def test_what_has_elements_is_missed() -> None:
+    with pytest.raises(InputError, match=r"state is missing: the problem takes float32\[2, 4\]"):
+        STATE.drawn(Sizes(T=2), {})
+
+
+@pytest.mark.parametrize("array", [np.zeros((4, 2), np.float32), np.zeros((2, 4), np.float64)], ids=["shape", "dtype"])
+def test_another_shape_or_dtype_is_refused(array: np.ndarray) -> None:
+    with pytest.raises(InputError, match=r"the problem says float32\[2, 4\]"):
+        STATE.drawn(Sizes(T=2), {"state": array})
+
+
+@pytest.mark.parametrize(
+    ("strided", "view", "kept"),
+    [
+        (False, np.s_[:, :4], False),
+        (True, np.s_[:, :4], True),
+        (True, np.s_[:, ::2], False),
+        ("all", np.s_[:, ::2], True),
+    ],
+)
+def test_strides_are_kept_where_the_kernel_takes_them(strided: bool, view: tuple[slice, ...], kept: bool) -> None:
+    array = np.zeros((3, 8), np.float32)[view]
+    laid_out = Argument("x", DType.FP32, ("T", "K"), strided=strided).laid_out(array)
+    assert (laid_out.strides == array.strides) is kept
+
+
+def test_a_span_ends_with_the_last_element() -> None:
+    assert span(np.zeros((3, 8), np.float32)[:, :4]) == 4 * (8 + 8 + 4)
+    assert span(np.zeros((0, 8), np.float32)) == 0
