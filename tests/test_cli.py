@@ -119,7 +119,9 @@ def test_explain_says_which_record_serves(searched: Path) -> None:
     assert json.loads(done.stdout)["record"]["identity"]["gpu"] == "sm_80"
     near = run("explain", *HEAD, "--seq-q", "100", "--db", searched)
     assert near.exit_code == 0
-    assert "record of sm_80" in near.stdout
+    assert "record of near problem on sm_80: seq_q=4096 for 100" in near.stdout
+    assert "to tune it: tuner search" in near.stdout
+    assert "to tune it further: tuner search" in run("explain", *HEAD, "--db", searched).stdout
 
 
 def test_explain_names_the_constraint_that_refuses_a_config(searched: Path) -> None:
@@ -179,6 +181,13 @@ def test_doctor_and_operators_speak_json_too() -> None:
     assert "flash_attention" in [each["name"] for each in json.loads(run("operators", "--json").stdout)]
 
 
+def test_operators_says_all_about_one_that_is_named() -> None:
+    done = run("operators", "kda")
+    assert "gate_dtype" in done.stdout and "[batch, seq_len, heads, key_dim]" in done.stdout
+    assert "linear_attention" not in done.stdout
+    assert run("operators", "kdaa").exit_code == 2
+
+
 def test_replay_says_how_near_a_sampler_came_on_a_recorded_space(tmp_path: Path) -> None:
     cache = {f"{a},{b}": {"a": a, "b": b, "time": 1.0 + (a - 4) ** 2 + b} for a in range(8) for b in range(4)}
     recorded = tmp_path / "made_up.json"
@@ -204,7 +213,7 @@ def test_every_command_has_help() -> None:
 
 def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = run("bench", "streaming_attention", "--gpu", "sm_80", "--seq-q", "128..512", "--html", page)
+    done = run("bench", "streaming_attention", "--gpu", "sm_80", "--seq-q", "128..512", "--out", page)
     assert done.exit_code == 0, done.output
     assert "nothing was timed: the tables are predictions for sm_80" in done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines() if "flash_attention/" in line] == ["128", "256", "512"]
@@ -212,7 +221,7 @@ def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path
 
 
 def test_bench_as_json_never_mixes_evidence(tmp_path: Path) -> None:
-    done = run("bench", "kda", "--gpu", "H200", "--json", "--html", tmp_path / "page.html")
+    done = run("bench", "kda", "--gpu", "H200", "--json", "--out", tmp_path / "page.html")
     (found,) = json.loads(done.stdout)
     assert found["evidence"] == "predicted"
     assert found["peers"] == ["fla chunk_kda", "fla fused_recurrent_kda"]
@@ -221,7 +230,7 @@ def test_bench_as_json_never_mixes_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(devices.available(), reason="this machine has a GPU")
 def test_bench_where_no_gpu_is_prints_predictions_and_fails(tmp_path: Path) -> None:
-    done = run("bench", "kda", "--html", tmp_path / "page.html")
+    done = run("bench", "kda", "--out", tmp_path / "page.html")
     assert done.exit_code == 2
     assert "predicted for H200, nothing was timed" in " ".join(done.stdout.split())
     assert "error: this machine has no GPU, and nothing was timed" in done.stderr

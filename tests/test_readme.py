@@ -39,7 +39,7 @@ def test_commands_run_in_the_order_in_which_they_stand(tmp_path: Path, monkeypat
     for line in commands("tuner"):
         report = ["--report", str(tmp_path / "r.html")] if line[0] == "search" else []
         out = ["--out", str(tmp_path / "r.html")] if line[0] == "report" else []
-        page = ["--html", str(tmp_path / "b.html")] if line[0] == "bench" else []
+        page = ["--out", str(tmp_path / "b.html")] if line[0] == "bench" else []
         done = CliRunner().invoke(build(), [*line, *report, *out, *page])
         assert done.exit_code == 0, f"tuner {shlex.join(line)}\n{done.output}"
 

@@ -82,8 +82,10 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
     columns = list(_columns(outcomes, terms.within))
     shared = []
     for outcome in outcomes:
-        with watch(outcome.request) as observe:
-            shared.append(session.extend(outcome, columns, observe))
+        if wanted := outcome.race.untried(columns):
+            with watch(outcome.request) as observe:
+                outcome = session.extend(outcome, wanted, observe)
+        shared.append(outcome)
     while True:
         regrets = _regrets(shared, columns)
         chosen = portfolio.choose(regrets, terms)

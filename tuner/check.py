@@ -133,7 +133,9 @@ class Case:
     kind: str
 
     def name(self, operator: Operator[Any]) -> str:
-        return " ".join(f"{name}={getattr(self.problem, name)}" for name in extents(operator.problem))
+        """The sizes; one of 0 is of what is not there."""
+        sizes = {name: getattr(self.problem, name) for name in extents(operator.problem)}
+        return " ".join(f"{name}={size}" for name, size in sizes.items() if size)
 
 
 def cases(operator: Operator[Any], problem: Any) -> list[Case]:

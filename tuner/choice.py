@@ -48,9 +48,15 @@ class Explanation:
             f"  runs {self.implementation} {_spelled(self.config)}",
             f"  for {self.gpu}: {self.why}",
             *(f"  passed over: {line}" for line in self.passed_over),
-            f"  to tune it: {self.command}",
+            f"  to tune it{' further' if self._tuned else ''}: {self.command}",
         ]
         return "\n".join(lines)
+
+    @property
+    def _tuned(self) -> bool:
+        """Whether the record is of this very problem and GPU."""
+        of = self.record.identity if self.record else None
+        return of is not None and of.gpu == self.gpu and decode(of.problem) == self.problem
 
 
 def any_gpu() -> tuple[GPU, ...]:
@@ -168,7 +174,7 @@ def _choice(operator: Operator[Any], problem: Any, target: GPU, match: Match) ->
         return None
     if match.distance and implementation.space(problem, target.arch).refusal(config) is not None:
         return None
-    return Choice(problem, target, implementation, config, match.record, f"record of {identity.gpu}: {match.why}")
+    return Choice(problem, target, implementation, config, match.record, f"record of {match.why}")
 
 
 def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Match | None:

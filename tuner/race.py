@@ -1,7 +1,7 @@
 """The implementations of an operator racing each other: one sampler each, tries dealt to those still in the running."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,10 @@ class Race:
         """Whether a candidate was told of."""
         lane = self.lanes[candidate.implementation.name]
         return lane.space.index(candidate.config) in lane.results
+
+    def untried(self, wanted: Iterable[Candidate]) -> list[Candidate]:
+        """Those of `wanted` that belong to one of the spaces and were not told of."""
+        return [each for each in wanted if self.knows(each) and not self.told(each)]
 
     def neighbours(self, candidate: Candidate) -> list[Candidate]:
         """Candidates not told of that differ in one parameter, the most promising first."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
-from tuner.assets import REPORTS, TEMPLATES
+from tuner.assets import TEMPLATES
 from tuner.operator import Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
@@ -25,21 +25,11 @@ from tuner.tune import Outcome
 
 def write(outcomes: Sequence[Outcome], path: Path | None, families: Sequence[Family] = ()) -> Path:
     """Write the report of one or more searches; returns where. Raises MachineError where nothing can be written."""
-    target = path or default_path(outcomes)
+    first = outcomes[0].request
+    problems = [outcome.request.problem for outcome in outcomes]
+    target = path or report.default_path(first.operator.name, first.gpu.name, problems)
     report.write(report.render([report_data(outcome) for outcome in outcomes], families), target)
     return target
-
-
-def default_path(outcomes: Sequence[Outcome]) -> Path:
-    """`reports/out` in a checkout, and in the current folder of an installed program."""
-    first = outcomes[0].request
-    folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
-    gpu = first.gpu.name.replace(" ", "_")
-    if len(outcomes) > 1:
-        return folder / f"{first.operator.name}-{gpu}.html"
-    data = to_fields(first.problem)
-    words = [name if value is True else str(value) for name, value in data.items() if value is not False]
-    return folder / f"{'-'.join([first.operator.name, gpu, *words])}.html"
 
 
 FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] = {

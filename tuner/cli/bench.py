@@ -15,29 +15,24 @@ from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.operator import Operator, to_fields
 from tuner.policy import MeasurementPolicy
-from tuner.report import write
+from tuner.report import default_path, write
 
 _ASSUMED = "H200"  # where no GPU is here or named
 _FORECAST = "predicted for {}, nothing was timed"
-_PAGES = Path("reports") / "out"
 
 
 def bench_command(
     operator: Operator[Any],
     problems: Sequence[Any],
     *,
-    gpu_name: Annotated[
-        str | None, typer.Option("--gpu", help="predict for this one where it is not here", rich_help_panel="Target")
-    ] = None,
+    gpu_name: Annotated[str | None, typer.Option("--gpu", help="predict for this one where it is not here")] = None,
     inputs: Annotated[
         str | None, typer.Option(help=literal("kind of inputs [default: the first of the operator]"))
     ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="replay our plans from CUDA graphs, in the ratios too")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(help=literal("where the page goes [default: reports/out/bench-….html]"))
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=literal("where the page goes [default: reports/out/…]"))] = None,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,13 +47,13 @@ def bench_command(
         found: list[Any] = [_compared(operator, problem, target, policy, kind, db) for problem in problems]
     else:
         found = [bench.forecast(operator, problem, target, snapshot(db)) for problem in problems]
-    path = html or _PAGES / f"bench-{operator.name}-{target.name.replace(' ', '-')}.html"
+    path = out or default_path(f"bench-{operator.name}", target.name, problems)
     write(bench.page(found), path)
     if as_json:
         emit_json([each.data() for each in found])
     else:
         _print(operator.name, found)
-        typer.echo(f"page: {path}")
+        typer.echo(f"report: {path}")
     if not here:
         _nothing_timed(target, asked=gpu_name is not None)
 

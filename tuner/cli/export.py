@@ -12,6 +12,7 @@ from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import UsageError
 from tuner.operator import Operator, canonical
 from tuner.replay import attempts
+from tuner.report.notation import counted
 from tuner.store import Store
 
 
@@ -36,4 +37,4 @@ def export_command(
         typer.echo(text)
         return
     out.write_text(text, encoding="utf-8")
-    typer.echo(f"{len(latest)} attempts: {out}")
+    typer.echo(f"{counted(len(latest), 'attempt', 'attempts')}: {out}")

@@ -12,6 +12,7 @@ from tuner.choice import telling
 from tuner.cli.output import emit_json, listing, table
 from tuner.operator import to_fields
 from tuner.portfolio import Family
+from tuner.report.notation import counted
 from tuner.result import Evidence, Fields, TuningRecord, to_data
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
@@ -114,9 +115,8 @@ def _show_family(family: Family) -> None:
 
 def described(family: Family) -> str:
     """The size of a portfolio, and how far its configs are behind."""
-    count = len(family.members)
     worst = "not every problem is served" if family.worst is None else f"at most {family.worst:.1%} behind the best"
-    return f"{count} config{'' if count == 1 else 's'} for {len(family.places)} problems, {worst}"
+    return f"{counted(len(family.members), 'config', 'configs')} for {len(family.places)} problems, {worst}"
 
 
 def _share(regret: float | None) -> str:

@@ -35,15 +35,25 @@ class OperatorGroup(TyperGroup):
 
 def group_of(name: str, body: Body, *, help: str) -> TyperGroup:
     """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems."""
-    group = typer.Typer(name=name, cls=OperatorGroup, no_args_is_help=True, help=help, add_completion=False)
+    more = f"Options: `{name} OPERATOR --help`."
+    group = typer.Typer(
+        name=name,
+        cls=OperatorGroup,
+        no_args_is_help=True,
+        help=f"{help} {more}",
+        add_completion=False,
+        subcommand_metavar="OPERATOR [ARGS]...",
+    )
     for operator in operators.names():
-        group.command(operator, help=_summary(operator, help))(_command(operator, body))
+        summary = _summary(operator)
+        whole = f"{help.split('. ')[0].rstrip('.')}: {summary}"
+        group.command(operator, help=whole, short_help=summary, rich_help_panel="Operators")(_command(operator, body))
     return get_group(group)
 
 
-def _summary(name: str, help: str) -> str:
+def _summary(name: str) -> str:
     try:
-        return literal(f"{help.split('. ')[0].rstrip('.')}: {operators.load(name).summary}")
+        return literal(operators.load(name).summary)
     except TunerError as error:
         return f"(broken: {error})"
 
@@ -73,7 +83,7 @@ def _command(name: str, body: Body) -> Callable[..., None]:
 def _parameter(each: Field[Any]) -> inspect.Parameter:
     """An option whose value is None where it is not given, so that a file of problems may name the field."""
     flag, kind = _flag(each), bool if each.type is bool else list[str]
-    usual = "required" if each.default is MISSING else f"default: {_plain(each.default)}"
+    usual = "required" if each.default is MISSING else f"default: {plain(each.default)}"
     option = typer.Option(
         f"{flag}/--no-{flag.removeprefix('--')}" if each.default is True else flag,
         help=literal(f"{each.metadata['help']}{_choices(each)} [{usual}]"),
@@ -117,10 +127,11 @@ def _choices(each: Field[Any]) -> str:
 def _accepted(each: Field[Any]) -> list[Any]:
     kind = each.type
     listed = each.metadata["choices"] or (kind if isinstance(kind, type) and issubclass(kind, Enum) else ())
-    return [_plain(choice) for choice in listed]
+    return [plain(choice) for choice in listed]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A field's value as it is typed: an enum's by its own."""
     return value.value if isinstance(value, Enum) else value
 
 

@@ -24,11 +24,9 @@ def literal(text: str) -> str:
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON to stdout instead of tables")]
-GpuOption = Annotated[
-    str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …", rich_help_panel="Target")
-]
+GpuOption = Annotated[str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …")]
 DbOption = Annotated[
-    str | None, typer.Option("--db", help=literal("database file or URL [default: $TUNER_DB, or one of the user]"))
+    str | None, typer.Option("--db", help=literal("database file or URL [default: $TUNER_DB, or the user's]"))
 ]
 ImplementationOption = Annotated[str | None, typer.Option("--implementation", help="only this implementation")]
 ConfigOption = Annotated[

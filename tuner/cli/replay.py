@@ -10,6 +10,7 @@ from tuner import replay
 from tuner.cli.output import JsonOption, emit_json, table
 from tuner.errors import UsageError
 from tuner.replay import Replay, files, t1
+from tuner.report.notation import counted
 from tuner.sampler import METHODS
 
 _TRIES = (25, 50, 100, 200)
@@ -18,12 +19,12 @@ _TRIES = (25, 50, 100, 200)
 def replay_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="a T4 or Kernel Tuner cache file, .json or .json.gz")],
     sampler: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "gp",
-    budget: Annotated[int, typer.Option(min=1, help="tries a run")] = 100,
-    seeds: Annotated[int, typer.Option(min=1, help="runs")] = 10,
+    budget: Annotated[int, typer.Option(metavar="N", min=1, help="tries a run")] = 100,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="runs")] = 10,
     history: Annotated[
         Path | None, typer.Option(metavar="FILE", help="a recording of the same kernel elsewhere, searched first")
     ] = None,
-    history_tries: Annotated[int, typer.Option(min=1, help="tries of that search")] = 200,
+    history_tries: Annotated[int, typer.Option(metavar="N", min=1, help="tries of that search")] = 200,
     space: Annotated[
         Path | None, typer.Option(metavar="FILE", help="a T1 file: what FILE lacks of its space has failed")
     ] = None,
@@ -73,6 +74,6 @@ def _print(title: str, done: Replay) -> None:
     names = ("tries", "mean", "10th percentile")
     table(f"{title}: fraction of the optimum", names, rows, right=names)
     for share, count in _reached(done).items():
-        reached = f"{count:.0f} tries" if math.isfinite(count) else "not by half of the runs"
+        reached = f"after {counted(int(count), 'try', 'tries')}" if math.isfinite(count) else "not by half of the runs"
         typer.echo(f"{share} of the optimum: {reached}")
     typer.echo(f"P-score against random search: {done.score:.3f}")

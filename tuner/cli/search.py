@@ -39,8 +39,12 @@ def search(
     *,
     gpu: GpuOption,
     effort: Annotated[str, typer.Option(help=f"how long to look: {', '.join(tune.EFFORTS)}")] = "normal",
-    budget: Annotated[int | None, typer.Option(min=1, help="tries a problem; stands above --effort")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="stop exploring a problem after this long")] = None,
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="tries a problem; stands above --effort")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="N", min=0, help="stop exploring a problem after this long")
+    ] = None,
     seed: Annotated[int, typer.Option(help="equal seeds search alike")] = 0,
     sampler: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "gp",
     implementation: ImplementationOption = None,
@@ -53,12 +57,15 @@ def search(
         bool, typer.Option("--history/--no-history", help="learn from other GPUs, other sizes and earlier code")
     ] = True,
     portfolio: Annotated[
-        int, typer.Option(min=1, help="most configs that are to serve problems which differ in sizes only")
+        int, typer.Option(metavar="N", min=1, help="most configs that are to serve problems which differ in sizes only")
     ] = Terms.most,
     regret: Annotated[
-        float, typer.Option(min=0, help="how far a problem's config of the portfolio may be behind its best")
+        float,
+        typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
     ] = Terms.within,
-    workers: Annotated[int | None, typer.Option(min=1, help=literal("processes [default: one a core]"))] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help=literal("processes [default: one a core]"))
+    ] = None,
     report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
     db: DbOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,

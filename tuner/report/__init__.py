@@ -3,6 +3,7 @@
 from tuner.report.data import BeliefFacts, Fact, ReportData, SearchFacts, SpaceFacts
 from tuner.report.export import data_json
 from tuner.report.page import markdown, render, write
+from tuner.report.place import default_path
 from tuner.report.rivals import Rival, rivals_of
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "SearchFacts",
     "SpaceFacts",
     "data_json",
+    "default_path",
     "markdown",
     "render",
     "rivals_of",

@@ -97,7 +97,7 @@ def extend(
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
-    new = [each for each in wanted if outcome.race.knows(each) and not outcome.race.told(each)]
+    new = outcome.race.untried(wanted)
     if not new:
         return outcome
     study = _begin(store, outcome.request, evaluator.policy)

@@ -1,0 +1,29 @@
+"""The name of a page that nobody named."""
+
+from dataclasses import replace
+
+from tuner import operators
+from tuner.report import default_path
+
+PROBLEM = operators.load("flash_attention").problem()
+
+
+def name(*problems: object) -> str:
+    return default_path("flash_attention", "RTX 5090", problems).name
+
+
+def test_a_page_is_named_by_what_is_not_the_default() -> None:
+    assert name(PROBLEM) == "flash_attention-RTX_5090.html"
+    found = name(replace(PROBLEM, head_dim=72, causal=True, seq_q=512, seq_k=512))
+    assert found == "flash_attention-RTX_5090-head_dim_72-causal-seq_q_512.html"
+
+
+def test_other_problems_have_other_names() -> None:
+    others = [replace(PROBLEM, **{field: 64}) for field in ("head_dim", "batch", "heads", "seq_q", "seq_k")]
+    names = [name(PROBLEM), *map(name, others), name(PROBLEM, *others), name(*others)]
+    assert len(set(names)) == len(names)
+
+
+def test_a_name_is_short_enough_for_a_file_whatever_it_tells() -> None:
+    names = [default_path("attention" * 40, "H100", [replace(PROBLEM, batch=batch)]).name for batch in (2, 3)]
+    assert len(set(names)) == 2 and max(map(len, names)) < 200

@@ -1,0 +1,35 @@
+"""Where a page goes when nobody says: a name of what it is about, in the folder of reports."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tuner.assets import REPORTS
+from tuner.choice import telling
+from tuner.operator import canonical
+
+_LONGEST = 150  # characters of a name; file systems take 255 bytes
+
+
+def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
+    """`reports/out/<about>-<gpu>-<problem>.html`, in a checkout or else in the current folder.
+
+    Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
+    """
+    folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
+    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(problems)]
+    name = "-".join([about, gpu.replace(" ", "_"), *words])
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}-{_digest(problems)}"
+    return folder / f"{name}.html"
+
+
+def _words(problem: Any) -> list[str]:
+    """`["head_dim_72", "causal"]`"""
+    told = telling(problem).items()
+    return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in told]
+
+
+def _digest(problems: Sequence[Any]) -> str:
+    return sha256("\n".join(map(canonical, problems)).encode()).hexdigest()[:8]
