@@ -68,7 +68,8 @@ def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mappin
                 arguments.append(emulator.encode(mapped))
             else:
                 arguments.append(np.uint64(address) if parameter.pointer else np.int64(steps[parameter.axis]))
-        run = built.launch(step.entry, step.grid, step.threads, step.smem_bytes, arguments, emulator.Mode())
+        sizes = step.grid, step.threads, step.smem_bytes
+        run = built.launch(step.entry, *sizes, arguments, emulator.Mode(), cluster=step.cluster)
         assert not run.findings, run.findings
 
 

@@ -28,6 +28,7 @@ class Counters:
     barriers: int
     cp_async_bytes: int
     bulk_bytes: int
+    cluster_bytes: int
     global_read_bytes: int
     global_write_bytes: int
     shared_read_bytes: int

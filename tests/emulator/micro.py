@@ -345,6 +345,9 @@ def _clusters() -> list[Micro]:
         Micro("store_async", "sm_90a", cluster("tell_the_next", {"in": words}, {
             "out": Uninitialized(np.uint32, (8, 5))}, grid=(8, 1, 1), smem_bytes=40, cluster=4),
             lambda inputs: {"out": np.roll(inputs["in"].reshape(2, 4, 5), 1, axis=1).reshape(8, 5)}),
+        Micro("cp_async_bulk_to_block", "sm_90a", cluster("make_in_turn", {"in": rounds}, {
+            "out": Uninitialized(np.int32, (2, 7, 16))}, scalars=(np.int32(7),), grid=(2, 1, 1), threads=64,
+            smem_bytes=160, cluster=2), lambda inputs: {"out": 3 * np.stack([inputs["in"]] * 2)}),
     ]  # fmt: skip
 
 

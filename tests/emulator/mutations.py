@@ -43,7 +43,7 @@ def observe(mutation: Mutation, mode: Mode, scenario: Scenario) -> Observed:
 
 
 ATTENTION, SOFTMAX, HOPPER, GEMM = "flash_attention", "softmax", "hopper_attention", "hopper_gemm"
-CLUSTER = "multicast_gemm"
+CLUSTER, RING = "multicast_gemm", "shared_ring"
 MUTATIONS = (
     Mutation(
         ATTENTION, "no barrier between copy and use (RAW)", "    __syncthreads();  // the stage is loaded\n", "", "race"
@@ -300,6 +300,39 @@ MUTATIONS = (
         "int const half = cluster_rank();",
         "int const half = 0;",
         "race",
+    ),
+    Mutation(RING, "no proxy fence before a copy to another block", "    fence_proxy_async();\n", "", "proxy_fence"),
+    Mutation(
+        RING,
+        "only the lane that copies fences",
+        "    fence_proxy_async();\n",
+        "    if (lane == 0) fence_proxy_async();\n",
+        "proxy_fence",
+    ),
+    Mutation(RING, "copied before all lanes have written", "    __syncwarp();  // the chunk is made\n", "", "race"),
+    Mutation(
+        RING, "expects too few bytes of another block", "_cluster(to, kBytes)", "_cluster(to, kBytes / 2)", "deadlock"
+    ),
+    Mutation(
+        RING,
+        "copy counts towards a barrier of its own block",
+        "place, kBytes, to",
+        "place, kBytes, map_shared_rank(full, rank)",
+        "cluster",
+    ),
+    Mutation(
+        RING,
+        "stage made anew when the own block has read it",
+        "mbarrier_init(b.empty + 8 * i, kCluster)",
+        "mbarrier_init(b.empty + 8 * i, 1)",
+        "race",
+    ),
+    Mutation(
+        RING,
+        "exits while the other block may copy into it",
+        "  cluster_sync();  // nobody arrives here, copies to here or from here any more\n",
+        "",
+        "cluster_exit",
     ),
 )
 

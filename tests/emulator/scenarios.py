@@ -1,4 +1,4 @@
-"""Five whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
+"""Six whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ class Scenario:
 
 
 def scenarios() -> dict[str, Scenario]:
-    found = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm)
+    found = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm, shared_ring)
     return {launch.__name__: Scenario(launch.__name__, launch) for launch in found}
 
 
@@ -102,6 +102,13 @@ def multicast_gemm(kernel: Kernel, mode: Mode, M: int = 200, K: int = 256) -> tu
         run = kernel.launch("multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments, mode, cluster=2)
         c = a.astype(np.float64) @ b.astype(np.float64).T
         return run, close(s_c.view(np.float32, c.shape), c, 1e-4)
+
+
+def shared_ring(kernel: Kernel, mode: Mode, n: int = 320) -> tuple[Run, bool]:
+    x = np.arange(n, dtype=np.int32)
+    with Buffer.of("x", x) as s_x, Buffer("y", 2 * x.nbytes, writable=True, initialized=False) as s_y:
+        run = kernel.launch("shared_ring", (2, 1, 1), 64, 4 * 128 + 64, [s_x, s_y, np.int32(n)], mode, cluster=2)
+        return run, bool((s_y.view(np.int32, (2, n)) == 2 * x + 1).all())
 
 
 def gemm_operands(M: int, K: int) -> tuple[np.ndarray, np.ndarray]:

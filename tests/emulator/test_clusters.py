@@ -256,6 +256,46 @@ def test_a_wrong_store_in_another_block_is_named(text: str, kind: str) -> None:
         assert kind in kinds_of(INIT + text, mode), mode
 
 
+GIVEN = """
+  if (lane == 0 && rank == 0) {
+    *reinterpret_cast<uint4*>(smem) = make_uint4(1, 2, 3, 4);
+    fence_proxy_async();
+    cp_async_bulk_to_block(map_shared_rank(s_x, 1), s_x, 16, map_shared_rank(barrier, 1));
+    %s
+  }
+  if (lane == 0 && rank == 1) {
+    mbarrier_arrive_expect_tx(barrier, 16);
+    mbarrier_wait(barrier, 0);
+    y[0] = reinterpret_cast<int*>(smem)[3];
+  }
+  __syncwarp();
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (GIVEN % "", "cluster_exit"),
+        ("if (lane == 0) cp_async_bulk_to_block(map_shared_rank(s_x, 1), s_x + 8, 16, map_shared_rank(barrier, 1));",
+         "misaligned"),
+    ],
+)  # fmt: skip
+def test_a_wrong_copy_to_another_block_is_named(text: str, kind: str) -> None:
+    for mode in CHECKED:
+        assert kind in kinds_of(INIT + text, mode), mode
+
+
+@pytest.mark.parametrize(("lands", "kind"), [("early", "race"), ("late", "in_flight")])
+def test_what_is_copied_may_be_written_again_only_by_who_knows_that_it_has_landed(lands: str, kind: str) -> None:
+    text = INIT + GIVEN % "*reinterpret_cast<int*>(smem) = 5;" + "cluster_sync();"
+    assert kind in kinds_of(text, Mode(True, "order", lands))
+
+
+def test_a_copy_to_another_block_counts_none_of_the_bytes_of_the_l2() -> None:
+    counters = run_body(INIT + GIVEN % "" + "cluster_sync();", Mode())[1].counters
+    assert (counters.bulk_bytes, counters.cluster_bytes) == (0, 16)
+
+
 def test_a_multicast_counts_the_bytes_that_leave_the_l2_once() -> None:
     waits = "if (lane == 0) { mbarrier_arrive_expect_tx(barrier, 64); mbarrier_wait(barrier, 0); } __syncwarp();"
     run = run_body(f"{INIT}{COPIES.format(blocks=3)}{waits}cluster_sync();", Mode())[1]

@@ -1,7 +1,8 @@
-"""cp.async.bulk: copies of the copy engine, plain and of a tensor's boxes, that land as late as somebody waits."""
+"""cp.async.bulk: copies of the copy engine, plain, between blocks or of a tensor's boxes, as late as somebody waits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -79,12 +80,15 @@ def _one(value: Array, lane: int) -> int:
     return int(value if value.ndim == 0 else value[lane])
 
 
-def _loads(instruction: Instruction) -> bool:
-    """To shared memory of a cluster, or from that of a block to global memory in a group."""
+Kind = Literal["load", "store", "between"]
+
+
+def _kind(instruction: Instruction) -> Kind:
+    """From global memory to shared memory of a cluster, the other way in a group, or from a block's to a cluster's."""
     if instruction.has("shared::cluster") and instruction.has("mbarrier::complete_tx::bytes"):
-        return True
+        return "between" if instruction.has("shared::cta") else "load"
     if instruction.has("global") and instruction.has("shared::cta") and instruction.has("bulk_group"):
-        return False
+        return "store"
     raise UnsupportedError(".".join(instruction.opcode))
 
 
@@ -128,11 +132,11 @@ class Targets:
 
 
 def _plain(wave: Wave, instruction: Instruction) -> Step:
-    """[to], [from], bytes and, for a load, [barrier] and the blocks of a multicast."""
-    loads = _loads(instruction)
+    """[to], [from], bytes and, but for a store, [barrier]; of a load also the blocks of a multicast."""
+    kind = _kind(instruction)
     size = wave.registers.read(instruction.word(2), "u32")
-    if not loads:
-        return _plain_store(wave, instruction, size)
+    if kind != "load":
+        return (_plain_store if kind == "store" else _between)(wave, instruction, size)
     source = addresses(wave, instruction.address(1), "global")
     targets = _targets(wave, instruction, 0, 3, instruction.operands[-1] if len(instruction.operands) > 4 else "0")  # type: ignore[arg-type]
 
@@ -184,11 +188,48 @@ def _store(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None
     return land
 
 
+def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
+    """From the shared memory of the lane's block to a block of the cluster, whose barrier counts the bytes."""
+    source, targets = addresses(wave, instruction.address(1), "shared"), _targets(wave, instruction, 0, 3, "0")
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+            one, nbytes = np.array([lane]), _one(size, lane)
+            start = _own_span(wave, source(one), one, nbytes)
+            for place, barrier in targets.of(lane, nbytes):
+                if wave.shared.block(place) != wave.shared.block(barrier):
+                    raise FaultError("a bulk copy to one block, and its barrier in another")
+                wave.land(_carried(wave, start, place, nbytes, barrier))
+
+    return issued
+
+
+def _own_span(wave: Wave, address: Array, lane: Array, nbytes: int) -> int:
+    """The offset of a span of shared memory, of which both ends are to lie there."""
+    if nbytes % 16 or int(address[0]) % 16:
+        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+    wave.shared.locate(address + np.uint32(max(nbytes - 1, 0)), lane, 1)
+    return int(wave.shared.locate(address, lane, 1)[0])
+
+
+def _carried(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Callable[[], None]:
+    def land() -> None:
+        _fences(wave).check(np.arange(start, start + nbytes, 16))
+        wave.shared.data[place : place + nbytes] = wave.shared.data[start : start + nbytes]
+        _fences(wave).landed(place, nbytes)
+        barriers(wave).complete(barrier, nbytes)
+
+    return land
+
+
 def _tensor(wave: Wave, instruction: Instruction) -> Step:
     """Loads: [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores: [map, {…}], [from]."""
     if not instruction.has("tile") or instruction.has("im2col"):
         raise UnsupportedError(".".join(instruction.opcode))
-    loads = _loads(instruction)
+    kind = _kind(instruction)
+    if kind == "between":
+        raise UnsupportedError(".".join(instruction.opcode))
+    loads = kind == "load"
     mapped = instruction.address(1 if loads else 0)
     if int(instruction.opcode[4][0]) != len(mapped.coordinates):
         raise UnsupportedError(f"{instruction.opcode[4]} with {len(mapped.coordinates)} coordinates")

@@ -77,10 +77,10 @@ def _registers(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
 
 
-def halves(registers: list[Array], lanes: Any, group: int = WARP) -> Array:
-    """[groups, lanes, 2 · registers]: the 16-bit elements of registers."""
+def halves(registers: list[Array], lanes: Any) -> Array:
+    """[warps, lanes, 2 · registers]: the 16-bit elements of registers."""
     words = np.stack([each[lanes] for each in registers], axis=1)
-    return words.reshape(-1, group, len(registers)).view(np.uint16)
+    return words.reshape(-1, WARP, len(registers)).view(np.uint16)
 
 
 def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:

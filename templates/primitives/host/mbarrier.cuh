@@ -17,7 +17,11 @@ __forceinline__ void mbarrier_arrive(uint32_t barrier, emulator::Here site = {})
 // Arrives on a barrier of any block of the cluster, by its map_shared_rank. It hands over what this thread has read, for
 // a copy to overwrite. What it wrote is not published: to release that to a cluster costs a fence of the whole GPU.
 __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped, emulator::Here site = {}) {
-  emulator::mbarrier_arrive_cluster(mapped, site);
+  emulator::mbarrier_arrive_cluster(mapped, 0, site);
+}
+// The same, for bytes that this thread is about to copy there.
+__forceinline__ void mbarrier_arrive_expect_tx_cluster(uint32_t mapped, int bytes, emulator::Here site = {}) {
+  emulator::mbarrier_arrive_cluster(mapped, bytes, site);
 }
 __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes, emulator::Here site = {}) {
   emulator::mbarrier_expect_tx(barrier, bytes, site);

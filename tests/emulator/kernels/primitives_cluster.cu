@@ -118,3 +118,39 @@ extern "C" __global__ __cluster_dims__(4, 1, 1) void tell_the_next(uint32_t cons
   if (threadIdx.x < 5) out[blockIdx.x * 5 + threadIdx.x] = reinterpret_cast<uint32_t const*>(smem)[threadIdx.x];
   cluster_sync();
 }
+
+// ---- copies between blocks: the blocks of a pair make chunks in turn and copy them to each other; both write what they
+// ---- have read. `in` [rounds][16], out [block][rounds][16]; thread 32 makes and copies, the other warp reads
+
+extern "C" __global__ __cluster_dims__(2, 1, 1) void make_in_turn(int const* in, int* out, int rounds) {
+  DYNAMIC_SHARED(smem);
+  uint32_t const stages = shared_address(smem), full = stages + 128, empty = full + 16;
+  int const rank = cluster_rank(), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; i++) {
+      mbarrier_init(full + 8 * i, 1);
+      mbarrier_init(empty + 8 * i, 2);
+    }
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  for (int round = 0; round < rounds; round++) {
+    int const stage = round % 2, phase = round / 2 % 2;
+    if (threadIdx.x == 32 && rank == stage) {
+      mbarrier_wait(empty + 8 * stage, phase ^ 1);  // both blocks have read it
+      for (int i = 0; i < 16; i++) reinterpret_cast<int*>(smem)[stage * 16 + i] = 3 * in[round * 16 + i];
+      fence_proxy_async();
+      cp_async_bulk_to_block(map_shared_rank(stages + stage * 64, 1 - rank), stages + stage * 64, 64,
+                             map_shared_rank(full + 8 * stage, 1 - rank));
+      mbarrier_arrive(full + 8 * stage);
+    } else if (threadIdx.x < 32) {
+      if (lane == 0 && rank != stage) mbarrier_arrive_expect_tx(full + 8 * stage, 64);
+      mbarrier_wait(full + 8 * stage, phase);
+      if (lane < 16) out[(blockIdx.x * rounds + round) * 16 + lane] = reinterpret_cast<int*>(smem)[stage * 16 + lane];
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive_cluster(map_shared_rank(empty + 8 * stage, stage));
+    }
+  }
+  __syncwarp();
+  cluster_sync();
+}

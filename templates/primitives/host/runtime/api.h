@@ -84,13 +84,14 @@ EMULATOR_API void threadfence();
 EMULATOR_API void mbarrier_init(uint32_t barrier, int arrivals, Site site);
 EMULATOR_API void mbarrier_inval(uint32_t barrier, Site site);
 EMULATOR_API void mbarrier_arrive(uint32_t barrier, Site site);
-EMULATOR_API void mbarrier_arrive_cluster(uint32_t mapped, Site site);
+EMULATOR_API void mbarrier_arrive_cluster(uint32_t mapped, int expected_bytes, Site site);
 EMULATOR_API void mbarrier_expect_tx(uint32_t barrier, int bytes, Site site);
 EMULATOR_API bool mbarrier_test_wait(uint32_t barrier, int parity, Site site);
 EMULATOR_API void mbarrier_wait(uint32_t barrier, int parity, Site site);
 // Loads go to the blocks of a cluster whose rank's bit is set, or to this one.
 constexpr int kThisBlock = 0x10000;
 EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks, Site site);
+EMULATOR_API void bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_barrier, Site site);
 EMULATOR_API void bulk_store(void* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_commit();
 EMULATOR_API void bulk_wait(int groups_in_flight);

@@ -21,12 +21,16 @@ constexpr int kChunk = 16;
 
 // ---- what a copy consists of
 
+// `other` is where the copy comes from or goes to, in `memory`.
+void check_multiples(int bytes, uintptr_t other, char const* memory, char const* what, Site site) {
+  if (bytes % kChunk == 0 && other % kChunk == 0) return;
+  report("misaligned", site, "%s: %d bytes at %s address ...%x: both must be multiples of 16", what, bytes, memory,
+         unsigned(other & 0xff));
+  stop();
+}
+
 std::vector<Chunk> contiguous(uint32_t shared, void const* global, int bytes, char const* what, Site site) {
-  if (bytes % kChunk || reinterpret_cast<uintptr_t>(global) % kChunk) {
-    report("misaligned", site, "%s: %d bytes at global address ...%x: both must be multiples of 16", what, bytes,
-           unsigned(reinterpret_cast<uintptr_t>(global) & 0xff));
-    stop();
-  }
+  check_multiples(bytes, reinterpret_cast<uintptr_t>(global), "global", what, site);
   shared_pointer(shared, uint32_t(bytes), kChunk, what, site);
   auto* from = static_cast<unsigned char*>(const_cast<void*>(global));
   std::vector<Chunk> chunks;
@@ -98,10 +102,14 @@ unsigned char* shared_bytes(Block const& owner, Chunk const& chunk) {
 
 void land_load(Block& to, Transfer const& transfer) {
   for (size_t i = 0; i < transfer.chunks.size(); i++) {
-    std::memcpy(shared_bytes(to, transfer.chunks[i]), &transfer.data[i * transfer.width], transfer.width);
-    land_async_write(to, transfer.chunks[i].shared, transfer.width);
+    Chunk const& chunk = transfer.chunks[i];
+    std::memcpy(shared_bytes(to, chunk), transfer.source ? chunk.global : &transfer.data[i * transfer.width],
+                transfer.width);
+    land_async_write(to, chunk.shared, transfer.width);
   }
-  land_transfer(to, transfer.barrier, uint32_t(transfer.data.size()), transfer.clock, transfer.site);
+  uint32_t const bytes = uint32_t(transfer.chunks.size()) * transfer.width;
+  if (transfer.source) end_block_read(*transfer.source, transfer.from, bytes);
+  land_transfer(to, transfer.barrier, bytes, transfer.clock, transfer.site);
 }
 
 void read_global(Transfer& transfer) {
@@ -120,6 +128,10 @@ void read_global(Transfer& transfer) {
 void deliver(Block& to, Transfer transfer) {
   Stamp const stamp = begin_transfer(to, transfer.barrier, transfer.site);
   transfer.clock = stamp.clock;
+  if (transfer.source) {
+    begin_block_read(transfer.from, uint32_t(transfer.chunks.size()) * kChunk, to.linear, stamp, transfer.site);
+    if (checked() && &to != block) note_copy_out(to, stamp, transfer.site);
+  }
   bool const at_once = grid.options.timing == Timing::early;
   for (Chunk const& chunk : transfer.chunks) {
     check_shared_async_write(to, chunk.shared, transfer.width, stamp, transfer.site);
@@ -145,7 +157,7 @@ void deliver_to_cluster(int blocks, Transfer const& transfer) {
 }
 
 void issue_load(std::vector<Chunk> chunks, uint32_t barrier, int blocks, Site site) {
-  Transfer transfer{std::move(chunks), {}, kChunk, barrier, 0, site};
+  Transfer transfer{std::move(chunks), {}, kChunk, barrier, 0, site, nullptr, 0};
   read_global(transfer);
   counters.bulk_bytes += transfer.data.size();
   if (blocks == kThisBlock)
@@ -179,6 +191,23 @@ void issue_store(std::vector<Chunk> chunks, Site site) {
   self()->open_stores.push_back(std::move(store));
 }
 
+struct MappedPair {
+  Block* to;
+  uint32_t address, barrier;
+};
+
+// The place that a copy to another block goes to, and the barrier there that counts it.
+MappedPair resolve_pair(uint32_t mapped, uint32_t mapped_barrier, char const* what, Site site) {
+  auto const [to, address] = resolve(mapped, what, site);
+  auto const [owner, barrier] = resolve(mapped_barrier, what, site);
+  if (to != owner) {
+    report("cluster", site, "%s into block %u counts towards a barrier of block %u", what, rank_of(*to),
+           rank_of(*owner));
+    stop();
+  }
+  return {to, address, barrier};
+}
+
 void finish(BulkStore& store) {
   if (!store.done) perform(store);
   for (Chunk const& chunk : store.chunks)
@@ -197,17 +226,23 @@ void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coordinates const
 }
 
 void store_async(uint32_t mapped, void const* value, int bytes, uint32_t mapped_barrier, Site site) {
-  auto const [to, address] = resolve(mapped, "store_async", site);
-  auto const [owner, barrier] = resolve(mapped_barrier, "store_async", site);
-  if (to != owner) {
-    report("cluster", site, "store_async into block %u counts towards a barrier of block %u", rank_of(*to),
-           rank_of(*owner));
-    stop();
-  }
+  auto const [to, address, barrier] = resolve_pair(mapped, mapped_barrier, "store_async", site);
   shared_pointer(address, uint32_t(bytes), uint32_t(bytes), "store_async", site);
   if (!check_present(*to, "store_async", site)) return;
   auto* const data = static_cast<unsigned char const*>(value);
-  deliver(*to, {{{address, nullptr, 0, bytes}}, {data, data + bytes}, uint32_t(bytes), barrier, 0, site});
+  deliver(*to, {{{address, nullptr, 0, bytes}}, {data, data + bytes}, uint32_t(bytes), barrier, 0, site, nullptr, 0});
+  counters.cluster_bytes += uint32_t(bytes);
+  grid.progress++;
+}
+
+void bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_barrier, Site site) {
+  char const* const what = "cp_async_bulk_to_block";
+  auto const [to, address, barrier] = resolve_pair(mapped, mapped_barrier, what, site);
+  check_multiples(bytes, src, "shared", what, site);
+  unsigned char* const from = shared_pointer(src, uint32_t(bytes), kChunk, what, site);
+  if (!check_present(*to, what, site)) return;
+  deliver(*to, {contiguous(address, from, bytes, what, site), {}, kChunk, barrier, 0, site, block, src});
+  counters.cluster_bytes += uint32_t(bytes);
   grid.progress++;
 }
 

@@ -14,10 +14,12 @@ struct Chunk {
 // A copy into shared memory that has been issued and has not landed.
 struct Transfer {
   std::vector<Chunk> chunks;
-  std::vector<unsigned char> data;  // read at issue
+  std::vector<unsigned char> data;  // read at issue, where it comes from global memory or registers
   uint32_t width;                   // bytes a chunk
   uint32_t barrier, clock;
   Site site;
+  Block* source;  // of a copy between blocks, which reads its shared memory when it lands; otherwise null
+  uint32_t from;  // its shared address there
 };
 
 // A copy out of shared memory, of a thread's bulk group.

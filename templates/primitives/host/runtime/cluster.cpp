@@ -69,6 +69,16 @@ bool knows_any(Block const& done, Reach const& reach) {
   });
 }
 
+// The latest of each thread, or barrier, stands for those before.
+void note_reach(Block& owner, Reach const& reach) {
+  for (Reach& known : owner.reached)
+    if (known.block == reach.block && known.stamp.thread == reach.stamp.thread) {
+      known = reach;
+      return;
+    }
+  owner.reached.push_back(reach);
+}
+
 }  // namespace
 
 int cluster_rank() { return int(rank_of(*block)); }
@@ -132,21 +142,19 @@ bool check_present(Block const& owner, char const* what, Site site) {
   return false;
 }
 
-void note_reach(Block& owner, Site site) {
-  Reach const reach{block->linear, {current->linear, self()->clock.now}, site};
-  for (Reach& known : owner.reached)
-    if (known.block == reach.block && known.stamp.thread == reach.stamp.thread) {
-      known = reach;
-      return;
-    }
-  owner.reached.push_back(reach);
+void note_arrival(Block& owner, Site site) {
+  note_reach(owner, {block->linear, {current->linear, self()->clock.now}, "arrival", site});
+}
+
+void note_copy_out(Block const& to, Stamp copy, Site site) {
+  note_reach(*block, {to.linear, copy, "copy out of it", site});
 }
 
 void check_reached(Block const& done) {
   for (Reach const& reach : done.reached)
     if (!knows_any(done, reach))
-      report("cluster_exit", reach.site, "block %u of the cluster exits, and nothing orders that behind this arrival",
-             rank_of(done));
+      report("cluster_exit", reach.site, "block %u of the cluster exits, and nothing orders that behind this %s",
+             rank_of(done), reach.what);
 }
 
 }  // namespace emulator

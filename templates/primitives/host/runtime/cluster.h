@@ -11,10 +11,12 @@ struct Cluster {
   uint32_t phase;              // how often all have met
 };
 
-// An arrival of another block's thread on a barrier of this one: this one must not exit before.
+// What another block does here, so that this one must not exit before: an arrival of its thread on a barrier, or a copy
+// out of this one's shared memory that its barrier counts.
 struct Reach {
   uint32_t block;
   Stamp stamp;
+  char const* what;
   Site site;
 };
 
@@ -30,7 +32,8 @@ struct Mapped {
 Mapped resolve(uint32_t mapped, char const* what, Site site);
 // Whether `owner` has not exited; a report otherwise.
 bool check_present(Block const& owner, char const* what, Site site);
-void note_reach(Block& owner, Site site);
+void note_arrival(Block& owner, Site site);                  // of the running thread
+void note_copy_out(Block const& to, Stamp copy, Site site);  // of the running block's shared memory
 
 // The running thread exits: the barrier waits for it no longer.
 void on_exit_before_cluster_barrier();

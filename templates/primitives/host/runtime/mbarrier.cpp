@@ -72,7 +72,7 @@ void arrive(Block& owner, Mbarrier& barrier, Site site) {
     barrier.arriving.add(self()->clock, current->linear);
     self()->clock.now++;
   } else if (checked()) {
-    note_reach(owner, site);
+    note_arrival(owner, site);
     barrier.arriving.add_reads({block->linear, publish(self()->clock, current->linear)});
   }
   barrier.pending--;
@@ -113,10 +113,12 @@ void mbarrier_inval(uint32_t address, Site site) {
 
 void mbarrier_arrive(uint32_t address, Site site) { arrive(*block, used(address, "mbarrier_arrive", site), site); }
 
-void mbarrier_arrive_cluster(uint32_t mapped, Site site) {
+void mbarrier_arrive_cluster(uint32_t mapped, int expected_bytes, Site site) {
   auto const [owner, address] = resolve(mapped, "mbarrier_arrive_cluster", site);
   if (!check_present(*owner, "mbarrier_arrive_cluster", site)) return;
-  arrive(*owner, used(*owner, address, "mbarrier_arrive_cluster", site), site);
+  Mbarrier& barrier = used(*owner, address, "mbarrier_arrive_cluster", site);
+  barrier.bytes += expected_bytes;
+  arrive(*owner, barrier, site);
   grid.progress++;
 }
 

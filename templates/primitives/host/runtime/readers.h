@@ -19,7 +19,7 @@ class ReaderLists {
   ReaderLists() { clear(); }
   void clear() {
     nodes_.resize(1);  // 0 is the empty list
-    last_from_ = ~0u;
+    last_from_ = copied_from_ = ~0u;
   }
 
   // `list` and the running thread, without those that its read covers.
@@ -31,6 +31,15 @@ class ReaderLists {
     while (list && ordered_before(nodes_[list].block, nodes_[list].stamp, Access::read)) list = nodes_[list].next;
     nodes_.push_back({list, reader.block, reader.stamp});
     return last_to_ = uint32_t(nodes_.size() - 1);
+  }
+
+  // `list` and a read that a copy of the engine makes, which a barrier of `block` counts.
+  uint32_t add(uint32_t list, uint32_t block, Stamp copy) {
+    Reader const reader{0, block, copy};
+    if (list == copied_from_ && same(nodes_[copied_to_], reader)) return copied_to_;
+    copied_from_ = list;
+    nodes_.push_back({list, block, copy});
+    return copied_to_ = uint32_t(nodes_.size() - 1);
   }
 
   // A read in `list` that nothing orders before the running thread's next access; null: there is none.
@@ -45,7 +54,7 @@ class ReaderLists {
     return a.block == b.block && a.stamp.thread == b.stamp.thread && a.stamp.clock == b.stamp.clock;
   }
   std::vector<Reader> nodes_;
-  uint32_t last_from_, last_to_ = 0;
+  uint32_t last_from_, last_to_ = 0, copied_from_, copied_to_ = 0;
 };
 
 }  // namespace emulator

@@ -31,7 +31,7 @@ struct Counters {
   uint64_t ldmatrix, stmatrix;  // 8x8 matrices
   uint64_t bank_conflicts;      // wavefronts beyond the least, of ldmatrix, stmatrix and checked accesses
   uint64_t shuffles, syncwarps, barriers;
-  uint64_t cp_async_bytes, bulk_bytes;
+  uint64_t cp_async_bytes, bulk_bytes, cluster_bytes;  // bulk: to and from L2; cluster: to blocks' shared memory
   uint64_t global_read_bytes, global_write_bytes, shared_read_bytes, shared_write_bytes;  // checked mode
   uint64_t atomics;
   uint64_t switches;  // of fibers: the emulator's own cost

@@ -51,7 +51,7 @@ void check_initialized(SharedCell& cell, Site site) {
   cell.flags |= kInitialized;
 }
 
-void read_cell(SharedCell& cell, uint8_t touched, Site site) {
+void check_read(SharedCell& cell, uint8_t touched, Site site) {
   Thread const* thread = self();
   check_initialized(cell, site);
   if (cell.flags & kInFlight)
@@ -62,8 +62,18 @@ void read_cell(SharedCell& cell, uint8_t touched, Site site) {
     cell.readers_epoch = shared_epoch;
     cell.readers = 0;
   }
+}
+
+void read_cell(SharedCell& cell, uint8_t touched, Site site) {
+  check_read(cell, touched, site);
   cell.readers = shared_readers.add(cell.readers);
   cell.byte_reads |= touched != kBothBytes;
+}
+
+void check_fenced(SharedCell const& cell, Site site) {
+  if (cell.flags & kGenericProxy && !knows_fenced(self()->clock, cell.write))
+    found_shared("proxy_fence", "the copy engine or wgmma reads what a thread wrote without fence_proxy_async", site,
+                 cell);
 }
 
 void check_write(Block const& owner, SharedCell& cell, uint8_t touched, Site site, bool atomic = false) {
@@ -140,9 +150,7 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   each_cell(address, bytes, [=](SharedCell& cell) {
     read_cell(cell, kBothBytes, site);
-    if (cell.flags & kGenericProxy && !knows_fenced(self()->clock, cell.write))
-      found_shared("proxy_fence", "the copy engine or wgmma reads what a thread wrote without fence_proxy_async", site,
-                   cell);
+    check_fenced(cell, site);
   });
 }
 
@@ -174,6 +182,21 @@ void end_async_read(uint32_t address, uint32_t bytes) {
     cell.readers = shared_readers.add(cell.readers_epoch == shared_epoch ? cell.readers : 0);
     cell.readers_epoch = shared_epoch;
   });
+}
+
+void begin_block_read(uint32_t address, uint32_t bytes, uint32_t to, Stamp copy, Site site) {
+  if (!checked()) return;
+  each_cell(address, bytes, [=](SharedCell& cell) {
+    check_read(cell, kBothBytes, site);
+    check_fenced(cell, site);
+    cell.readers = shared_readers.add(cell.readers, to, copy);
+    cell.async_readers++;
+    cell.async_site = site;
+  });
+}
+
+void end_block_read(Block& source, uint32_t address, uint32_t bytes) {
+  if (checked()) each_cell(source, address, bytes, [](SharedCell& cell) { cell.async_readers--; });
 }
 
 void begin_copy(uint32_t address, uint32_t bytes, Site site) {
