@@ -85,14 +85,14 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
     found = space(problem, arch)
-    for BV, (groups, stages, producers) in product(_widths(problem), producing(problem)):
+    for BV, (groups, stages, producers) in product(widths(problem), producing(problem)):
         config = Config(16, BV, 16, stages, 1, groups, producers)
         if threads(problem.key_dim, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
             return config
     return None
 
 
-def _widths(problem: Problem) -> Iterator[int]:
+def widths(problem: Problem) -> Iterator[int]:
     heads = problem.sequences * problem.value_heads
     if problem.mean_len >= LONG:
         yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= BLOCKS)

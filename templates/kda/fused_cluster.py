@@ -1,0 +1,121 @@
+"""fused in clusters (sm_90 and up): the blocks of a head prepare each chunk once, and copy it to each other."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan
+from tuner.space import Constraint, Space
+
+from .fused import widths
+from .fused_cluster_config import Config, smem_bytes, threads
+from .fused_cluster_work import work
+from .fused_config import registers_fit
+from .optional import SCALARS, TENSORS, pointers, taken
+from .prep_scan import refusal as refused_by_chunks
+from .prep_scan_config import WARP, prep_threads, thread_registers, tokens_fit
+from .problem import Problem
+
+ENTRY = "kda_fused_cluster"
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if arch.compute_capability < 90:
+        return f"{arch.name} has no clusters: they begin with sm_90"
+    if reason := refused_by_chunks(problem, arch):
+        return reason
+    if problem.operands != "bf16":
+        return f"operands {problem.operands}: images of bf16 are copied between blocks, others are for fused"
+    if problem.value_dim < 32:
+        return f"value_dim {problem.value_dim}: two blocks have 16 columns each, use fused"
+    if _fitting(problem, arch) is None:
+        return (
+            f"no two blocks on {arch.name} share value_dim {problem.value_dim} with shared memory and registers for "
+            f"chunks of key_dim {problem.key_dim}: use fused"
+        )
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, V = problem.key_dim, problem.value_dim
+    return Space(
+        Config,
+        choices={
+            "C": (16, 32),
+            "BV": (16, 32, 48, 64, 96, 128),
+            "cluster": (2, 4),
+            "rows": (16, 32),
+            "stages": (2, 4, 6, 8, 12, 16),
+            "partials": (1, 2),
+            "prep_groups": (1, 2, 4, 8, 16),
+            "producers": (1, 2, 3, 4, 6),
+        },
+        constraints=(
+            Constraint("clusters share the columns of the state evenly", lambda c: V % (c.BV * c.cluster) == 0),
+            Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
+            Constraint("a producer has 1 to 16 tokens", tokens_fit),
+            Constraint("a group of producers is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
+            Constraint(
+                "a stage is always filled by the same producers of the same block: its barriers keep their order",
+                lambda c: c.stages % (c.producers * c.cluster) == 0,
+            ),
+            Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
+            Constraint(
+                "the stages and the producers fit the shared memory",
+                lambda c: smem_bytes(problem, c) <= arch.smem_per_block,
+            ),
+            Constraint(
+                "the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(K, c))
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    smem = int(smem_bytes(problem, config))
+    grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
+    arguments = taken(problem, *TENSORS, *SCALARS)
+    launch = Launch(ENTRY, grid, int(threads(problem.key_dim, config)), smem, arguments, config.cluster)
+    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Pairs of blocks as wide as those of fused, with four groups of producers, or three beside wide warps, where a
+    block has room for them. Larger clusters copy more than they save."""
+    found = _fitting(problem, arch)
+    if found is None:
+        raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+    return found
+
+
+_REGISTERS = {16: 168, 32: 255}  # a thread, by the columns of a warp, with which no arch spills
+
+
+def _fitting(problem: Problem, arch: Arch) -> Config | None:
+    K, found = problem.key_dim, space(problem, arch)
+    for BV, (groups, stages, producers) in product(widths(problem), _producing(problem)):
+        config = Config(16, BV, 2, 32 if BV == 64 else 16, stages, 1, groups, producers)
+        if thread_registers(threads(K, config), arch) >= _REGISTERS[config.rows] and found.refusal(config) is None:
+            return config
+    return None
+
+
+def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
+    """prep_groups, stages and producers. Eight tokens a thread take the fewest instructions; beside a gate of the
+    kernel's own they may spill."""
+    tokens = (4, 2, 8, 16) if problem.use_gate_in_kernel else (2, 4, 8, 16)
+    yield from ((groups, *turns) for turns in ((8, 4), (6, 3), (4, 2), (2, 1)) for groups in tokens)
+
+
+IMPLEMENTATION = Implementation(
+    name="fused_cluster",
+    summary="fused in clusters of blocks that prepare each chunk once and copy it to each other",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)
