@@ -243,7 +243,7 @@ class Bug:
 
 CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
 TILE, PANELS, KERNEL, POSTS = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja", "wgmma_posts.cuh"
-SCHEDULE = "wgmma_schedule.cuh"
+SCHEDULE, BLOCK, KEYS = "wgmma_schedule.cuh", "wgmma_block.cuh", "wgmma_keys.cuh"
 RELEASE = "    release_values();\n"
 WAIT = "    wgmma_wait<kInFlight>();\n    fence_registers(r_o);\n    if (!issued) return;\n"
 PREPARE = (
@@ -254,7 +254,7 @@ PREPARE_EARLY = (
 )
 V_STRIDES = "wgmma_descriptor(s_tile, 2 * columns * kRows, 16 * columns,"
 TELL = "if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));"
-LEAVE = "  if (Choice::kCluster > 1) cluster_sync();"
+LEAVE = "  if (Tile::kCluster > 1) cluster_sync();"
 SKIP = "  __device__ __forceinline__ void skip() {\n    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);\n"
 POSTED = "    mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);\n"
 UNREAD = "    mbarrier_wait(barriers.read(), n % 2 ^ 1);\n"
@@ -298,19 +298,19 @@ BUGS = (
     Bug("tickets_skip_a_row_tile", POSTS, "schedule.takers + ", "schedule.takers + 1 + ", "o"),
     Bug("a_post_is_read_before_it_is_there", POSTS, POSTED, "", "uninitialized_read"),
     Bug("the_next_post_over_the_one_that_is_read", POSTS, "s_work[post]", "s_work[0]", "race"),
-    Bug("sums_of_the_row_tile_before", KERNEL, "rows.softmax = {};", "", "lse"),
+    Bug("sums_of_the_row_tile_before", BLOCK, "rows.softmax = {};", "", "lse"),
     Bug("the_other_block_is_not_told", CONSUMER, TELL, "if (lane == 0) mbarrier_arrive(empty);", "deadlock", PAIRED),
     Bug("a_share_for_its_own_block_only", PANELS, "(1 << kCluster) - 1", "1 << cluster_rank()", "deadlock", PAIRED),
     Bug("both_load_the_same_share", PANELS, "= cluster_rank() *", "= 0 *", "o", PAIRED),
     Bug(
         "the_other_block_may_have_no_barriers_yet",
-        KERNEL,
+        BLOCK,
         "    cluster_sync();\n}",
         "    __syncthreads();\n}",
         "mbarrier",
         PAIRED,
     ),
-    Bug("a_block_leaves_before_the_other_has_told_it", KERNEL, LEAVE, "", "cluster_exit", PAIRED),
+    Bug("a_block_leaves_before_the_other_has_told_it", BLOCK, LEAVE, "", "cluster_exit", PAIRED),
     Bug("blocks_load_for_their_own_rows_only", SCHEDULE, "s_work.loaded = max(", "0 * max(", "deadlock", PAIRED),
     Bug(
         "a_skipped_tile_is_not_awaited",
@@ -320,7 +320,7 @@ BUGS = (
         "in_flight",
         PAIRED,
     ),
-    Bug("a_skipped_tile_is_attended", KERNEL, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", PAIRED),
+    Bug("a_skipped_tile_is_attended", BLOCK, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", PAIRED),
     Bug("each_block_draws_for_itself", POSTS, "|| (kTold && cluster_rank() != 0)", "", "o", PAIRS_WALKING),
     Bug("only_the_first_block_is_told", POSTS, "rank < Tile::kCluster", "rank < 1", "deadlock", PAIRS_WALKING),
     Bug("told_over_what_was_not_read", POSTS, UNREAD, "", "race", PAIRS_WALKING),
@@ -329,9 +329,9 @@ BUGS = (
     Bug("strides_of_v_swapped", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 16 * columns, 2 * columns * kRows,", "o"),
     Bug("no_stride_between_panels_of_v", PANELS, V_STRIDES, "wgmma_descriptor(s_tile, 0, 16 * columns,", "o"),
     Bug("o_is_not_rescaled", CONSUMER, "rescale<Tile::kLazyRescale>(r_o, softmax.factor);", "", "o"),
-    Bug("a_key_beyond_the_last", CONSUMER, "ahead + 1) : seq_k,", "ahead + 1) : seq_k + 1,", "lse"),
-    Bug("a_key_beyond_the_diagonal", CONSUMER, "ahead + 1) : seq_k,", "ahead + 2) : seq_k,", "lse"),
-    Bug("the_diagonal_is_not_masked", KERNEL, ": seq_k) / Choice::BN;", ": seq_k) / Choice::BN + 1;", "lse"),
+    Bug("a_key_beyond_the_last", KEYS, "ahead + 1) : seq_k,", "ahead + 1) : seq_k + 1,", "lse"),
+    Bug("a_key_beyond_the_diagonal", KEYS, "ahead + 1) : seq_k,", "ahead + 2) : seq_k,", "lse"),
+    Bug("the_diagonal_is_not_masked", KEYS, ": seq_k) / BN};", ": seq_k) / BN + 1};", "lse"),
 )
 
 

@@ -4,7 +4,7 @@
 #include "types.cuh"
 
 // What a row has summed up: exponentials relative to 2^max, in all; and times V, elsewhere.
-struct RowSum {
+struct alignas(8) RowSum {
   float max, sum;
 };
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from tuner.arch import DEVICES, Arch
 from tuner.dtype import DType
@@ -32,9 +33,10 @@ from .wgmma_work import work
 
 ENTRY = "flash_attention_wgmma"
 _WARP = 32
+_SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
 
 
-def refusal(problem: Problem, arch: Arch) -> str | None:
+def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_wgmma:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
     if problem.dtype is DType.FP32:
@@ -58,25 +60,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "polynomial": (0, 8),
             "lazy_rescale": (False, True),
             "heavy_first": (True, False) if problem.causal else (False,),
-            "packed_heads": _packs(problem),
+            "packed_heads": packs(problem),
             "cluster": (1, 2),
-            "blocks": (0, *_sm_counts(arch)),
+            "blocks": (0, *sm_counts(arch)),
         },
         constraints=(
-            Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
-            Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
-            Constraint(
-                "polynomials are worth their registers only while nothing else is in flight but P V",
-                lambda c: (c.polynomial == 0) | (c.overlap == 1),
-            ),
-            Constraint(
-                "a panel of V no wider than D, or one panel",
-                lambda c: (c.value_columns < 2 * D) & ((c.value_columns == 0) | (c.value_columns >= min(D, 16))),
-            ),
-            Constraint(
-                "several widths only where one does not divide D",
-                lambda c: (c.value_columns != 0) | (D % 64 != 0),
-            ),
+            *tile_constraints(D, arch, capped=problem.use_softcap),
             Constraint(
                 "packed sequences: a block a row tile, since those that a sequence does not have are left at once",
                 lambda c: (c.blocks == 0) | (not problem.use_cu_seqlens),
@@ -94,10 +83,6 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: (c.value_columns != 0) | (not problem.use_cu_seqlens),
             ),
             Constraint(
-                "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
-                lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
-            ),
-            Constraint(
                 "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
                 lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
             ),
@@ -113,40 +98,75 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "each block of a cluster has a row tile",
                 lambda c: (c.cluster == 1) | (row_tiles(problem, c) >= c.cluster),
             ),
-            Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
-            Constraint(
-                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
-                lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
-            ),
-            Constraint(
-                "O, scores and P fit the consumers' registers",
-                lambda c: register_estimate(D, c, capped=problem.use_softcap) <= consumer_registers(c),
-            ),
+        ),
+    )
+
+
+def tile_constraints(D: int, arch: Arch, *, capped: bool) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles and of the order of their steps."""
+    return (
+        Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
+        Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
+        Constraint(
+            "polynomials are worth their registers only while nothing else is in flight but P V",
+            lambda c: (c.polynomial == 0) | (c.overlap == 1),
+        ),
+        Constraint(
+            "a panel of V no wider than D, or one panel",
+            lambda c: (c.value_columns < 2 * D) & ((c.value_columns == 0) | (c.value_columns >= min(D, 16))),
+        ),
+        Constraint(
+            "several widths only where one does not divide D",
+            lambda c: (c.value_columns != 0) | (D % 64 != 0),
+        ),
+        Constraint(
+            "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
+            lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
+        ),
+        Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
+        Constraint(
+            "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+            lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
+        ),
+        Constraint(
+            "O, scores and P fit the consumers' registers",
+            lambda c: register_estimate(D, c, capped=capped) <= consumer_registers(c),
         ),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    smem = int(smem_bytes(problem.head_dim, config))
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    queries = ROWS // heads  # of a warpgroup
     taken = -(-int(row_tiles(problem, config)) // config.cluster) * (problem.heads // heads) * problem.sequences
-    ticket = ("ticket",) if config.blocks else ()
-    maps = _maps(queries, heads, config.BN // config.cluster)
-    scalars = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+    maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
     optional, spelled = _optional(problem)
-    arguments = (*(each.name for each in maps), *scalars, *optional, *ticket)
+    return block_plan(ENTRY, problem.head_dim, config, taken, maps, (*_SCALARS, *optional), spelled)
+
+
+def block_plan(
+    entry: str,
+    D: int,
+    config: Any,
+    taken: int,
+    maps: tuple[TensorMap, ...],
+    others: tuple[str, ...],
+    constants: Mapping[str, str],
+) -> Plan:
+    """The launch for so many row tiles, or clusters of them; `others` are the arguments behind the maps."""
+    smem = int(smem_bytes(D, config))
+    ticket = ("ticket",) if config.blocks else ()
+    arguments = (*(each.name for each in maps), *others, *ticket)
     grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
-    launch = Launch(ENTRY, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
+    launch = Launch(entry, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
     return Plan(
-        launches=(Launch(f"{ENTRY}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
+        launches=(Launch(f"{entry}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
         constants={
             "smem_bytes": smem,
             "ctas": int(ctas(config)),
             "consumer_registers": int(consumer_registers(config)),
             "producer_registers": int(producer_registers(config)),
             "ticket_argument": "ticket" if config.blocks else "nullptr",
-            **spelled,
+            **constants,
         },
         workspaces=(Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else (),
         maps=maps,
@@ -170,20 +190,21 @@ def _optional(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
 def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
     """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`."""
     boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
-    return tuple(
-        TensorMap(f"{name}_{width}", name, (*box, width), swizzle=2 * width)
-        for name, box in boxes.items()
-        for width in WIDTHS
-    )
+    return tuple(each for name, box in boxes.items() for each in panel_maps(name, box))
 
 
-def _packs(problem: Problem) -> tuple[int, ...]:
+def panel_maps(name: str, box: tuple[int, ...], suffix: str = "") -> tuple[TensorMap, ...]:
+    """Of a tensor, for panels of each width; `box` counts elements along its other dims."""
+    return tuple(TensorMap(f"{name}_{width}{suffix}", name, (*box, width), swizzle=2 * width) for width in WIDTHS)
+
+
+def packs(problem: Any) -> tuple[int, ...]:
     """One head, or the most that can share rows: a power of two of a KV head's, up to a warpgroup's rows."""
     group = problem.heads // problem.kv_heads
     return (1, min(group & -group, ROWS)) if group % 2 == 0 else (1,)
 
 
-def _sm_counts(arch: Arch) -> tuple[int, ...]:
+def sm_counts(arch: Arch) -> tuple[int, ...]:
     """Of the devices that are known."""
     return tuple(sorted({device.sm_count for device in DEVICES.values() if device.arch == arch}))
 
@@ -204,7 +225,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """
     D = problem.head_dim
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    heads = _packs(problem)[-1] if problem.seq_q <= ROWS else 1
+    heads = packs(problem)[-1] if problem.seq_q <= ROWS else 1
     warpgroups = 3 if D <= 96 and problem.seq_q > 2 * ROWS else 2
     widest = 128 if problem.causal or warpgroups == 3 else 176
     for BN in range(widest, 31, -16):

@@ -20,8 +20,7 @@ struct Consumer {
   Barriers<Tile> barriers;
   int warpgroup;
   int query[2];      // that the thread's two rows are of
-  int seq_k, ahead;  // keys that query 0 attends: causal, ahead + 1
-  int unmasked;        // tiles that all rows attend as a whole
+  typename Tile::Keys::Mask mask;
   float scale;         // in base 2, of scores or of capped ones
   float inner;         // softcap: of scores before they are capped
   Position<Tile::kStages> keys, values;
@@ -115,7 +114,7 @@ struct Consumer {
   // Scores to unrounded P.
   __device__ __forceinline__ void exponentiate(Scores& r_s, int tile) {
     if constexpr (Tile::kSoftcap) cap(reinterpret_cast<float (&)[1][BN / 8][4]>(r_s), Softcap{inner, scale});
-    if (tile >= unmasked) hide(r_s, tile);
+    if (mask.cuts(tile)) mask.hide(r_s, query, tile);
     softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
     fence_registers(r_s);
     fence_registers(softmax.sum);
@@ -125,18 +124,6 @@ struct Consumer {
   // follows, ptxas would move them behind the wait otherwise.
   __device__ __forceinline__ int exponentiated(int tile) const {
     return Tile::kLazyRescale ? int(__float_as_uint(softmax.sum[0]) | __float_as_uint(softmax.sum[1])) : tile;
-  }
-  __device__ __forceinline__ void hide(Scores& r_s, int tile) {
-    int const col = tile * BN + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      int const attended = Tile::kCausal ? min(seq_k, query[h] + ahead + 1) : seq_k, hidden = attended - col;
-#pragma unroll
-      for (int e = 2 * h; e < BN / 2; e += 4) {
-        if (e / 4 * 8 >= hidden) r_s[e] = -kInfinity;
-        if (e / 4 * 8 + 1 >= hidden) r_s[e + 1] = -kInfinity;
-      }
-    }
   }
   // P and O for the next product; no product may be reading them.
   __device__ __forceinline__ void prepare(Scores const& r_s) {

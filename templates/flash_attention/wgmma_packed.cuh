@@ -16,9 +16,10 @@ struct OutputRows {
 // Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that compute,
 // which share the tile; only the first that they visit may have some.
 template <class Tile>
-__device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, unsigned char* smem, Work const& work) {
+__device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typename Tile::Keys const& keys,
+                                                 unsigned char* smem, Work const& work) {
   using Values = typename Tile::Values;
-  int const own = work.sequence.keys - (work.tiles - 1) * Tile::BN;  // rows
+  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows
   if (own >= Tile::BN) return;
   rows.await_values();
   unsigned char* s_values = smem + Tile::kValues + rows.values.stage * Tile::kValueBytes;

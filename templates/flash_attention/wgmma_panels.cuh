@@ -69,6 +69,15 @@ struct Panels {
     for (int p = 0; p < kCount; ++p)
       tma_load(s_tile + 2 * kRows * column(p), maps.of(width(p)), barrier, column(p), head, row, batch);
   }
+  // The rows of a box among them, from their row `first` on.
+  template <int kRows>
+  static __device__ __forceinline__ void load_piece(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int first,
+                                                    int row, int head, int batch) {
+#pragma unroll
+    for (int p = 0; p < kCount; ++p)
+      tma_load(s_tile + 2 * kRows * column(p) + 2 * width(p) * first, maps.of(width(p)), barrier, column(p), head, row,
+               batch);
+  }
   // The part of them that a block of a cluster loads for all of its kCluster blocks.
   template <int kRows, int kCluster>
   static __device__ __forceinline__ void load_share(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,

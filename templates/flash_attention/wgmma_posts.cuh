@@ -15,8 +15,8 @@ struct Posts {
   }
   // By the loader. The post is free: Q of the row tile before was loaded, so O of the one before that is stored.
   __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i,
-                                             PackedBounds const& bounds) const {
-    s_schedule.place(s_work[post], i, bounds);
+                                             typename Tile::Keys const& keys) const {
+    s_schedule.place(s_work[post], i, keys);
     mbarrier_arrive(barriers.posted(post));
     return s_work[post];
   }
@@ -58,14 +58,14 @@ struct Tickets {
 // All that the block computes: the row tile of its index; persistent, then what tickets say, from the grid's size on.
 template <class Tile>
 __device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const& posts, Schedule<Tile> const& schedule,
-                                         PackedBounds const& bounds, Tickets<Tile> const& tickets) {
+                                         typename Tile::Keys const& keys, Tickets<Tile> const& tickets) {
   int i = blockIdx.x / Tile::kCluster;
 #pragma unroll 1
   for (int n = 0;; ++n) {
-    Work const& work = posts.put(n % Tile::kPosts, schedule, i, bounds);
+    Work const& work = posts.put(n % Tile::kPosts, schedule, i, keys);
     if (work.tiles == 0) return;
     int const drawn = tickets.draw();  // it comes while tiles are loaded
-    loader.load(work, n % 2, [&] { tickets.tell(n, drawn); });
+    loader.load(work, keys, n % 2, [&] { tickets.tell(n, drawn); });
     if constexpr (!Tile::kPersistent) return;
     i = schedule.takers + tickets.await(n, drawn);
   }

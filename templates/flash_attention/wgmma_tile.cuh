@@ -16,6 +16,7 @@ struct WgmmaTile : Choice {
   static constexpr int D16 = (D + 15) / 16 * 16;  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros
   static constexpr int BM = 64 * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr int kRegisters = kConsumers * Choice::kConsumerRegisters + 128 * Choice::kProducerRegisters;
   static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
   static constexpr bool kUniform = kValueColumns != 0;
   using Rows = Panels<D16, 64, false>;  // of Q, K and O
@@ -96,22 +97,26 @@ template <class Tile>
 struct Loader {
   using Rows = typename Tile::Rows;
   using Values = typename Tile::Values;
+  using Walk = typename Tile::Keys::Walk;
 
   uint32_t smem;
   Barriers<Tile> barriers;
-  PanelMaps q, k, v;
+  PanelMaps q;
+  typename Tile::Keys::Maps k, v;
   Position<Tile::kStages> at;
 
   // Q once, K and V of tile after tile as stages become empty. `begun` is called when those of the first are on their
   // way.
   template <class Begun>
-  __device__ __forceinline__ void load(Work const& work, int parity, Begun const& begun) {
+  __device__ __forceinline__ void load(Work const& work, typename Tile::Keys const& keys, int parity,
+                                       Begun const& begun) {
+    Walk const walk = keys.walk(work);
 #pragma unroll 1
     for (int tile = work.loaded - 1; tile >= 0; --tile, at.advance()) {
-      load_keys(work, tile * Tile::BN);
+      load_keys(work, walk, tile);
       bool const first = tile == work.loaded - 1;
       if (first) load_queries(work, parity);
-      load_values(work, tile * Tile::BN);
+      load_values(work, walk, tile);
       if (first) begun();
     }
   }
@@ -124,25 +129,16 @@ struct Loader {
                               work.head, work.sequence.batch);
     }
   }
-  __device__ __forceinline__ void load_keys(Work const& work, int key) {
+  __device__ __forceinline__ void load_keys(Work const& work, Walk const& walk, int tile) {
     uint32_t const full = barriers.keys_full(at.stage);
     mbarrier_wait(barriers.keys_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Rows::loaded_bytes(Tile::BN));
-    load_tile<Rows>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, work, key);
+    walk.template load<Rows>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, work, tile);
   }
-  __device__ __forceinline__ void load_values(Work const& work, int key) {
+  __device__ __forceinline__ void load_values(Work const& work, Walk const& walk, int tile) {
     uint32_t const full = barriers.values_full(at.stage);
     mbarrier_wait(barriers.values_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Values::loaded_bytes(Tile::BN));
-    load_tile<Values>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, work, key);
-  }
-  template <class Panels>
-  __device__ __forceinline__ void load_tile(uint32_t s_tile, PanelMaps const& maps, uint32_t full, Work const& work,
-                                            int key) {
-    int const row = work.sequence.first_key + key, batch = work.sequence.batch;
-    if constexpr (Tile::kCluster == 1)
-      Panels::template load<Tile::BN>(s_tile, maps, full, row, work.kv_head, batch);
-    else
-      Panels::template load_share<Tile::BN, Tile::kCluster>(s_tile, maps, full, row, work.kv_head, batch);
+    walk.template load<Values>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, work, tile);
   }
 };

@@ -1,9 +1,10 @@
 """What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapreplace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +51,12 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def order(problem: Problem, config: Config) -> Array:
-    """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken: see
-    wgmma_schedule.cuh.
-    """
-    visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
+    """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken."""
+    return in_order(tiles(problem, config)[:: -1 if config.heavy_first else 1], problem, config)
+
+
+def in_order(visited: Array, problem: Any, config: Any) -> Array:
+    """The same of any problem, from those of one head, or of heads that share rows: see wgmma_schedule.cuh."""
     packs = int(packed(problem.heads, problem.kv_heads, config))
     heads = problem.batch * problem.heads // packs
     near = max(1, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k)  # KV heads
@@ -66,22 +69,37 @@ def order(problem: Problem, config: Config) -> Array:
 
 def shares(problem: Problem, config: Config) -> Array:
     """Tiles of keys that each block of a persistent grid, or cluster of them, passes by: if all take equally long."""
-    visited = order(problem, config)
+    return shared_out(order(problem, config), config)
+
+
+def shared_out(visited: Array, config: Any) -> Array:
+    """The same, from the order in which row tiles are taken."""
     takers = [0] * walkers(len(visited), config)
     for count in np.max(visited, axis=1).tolist():
         heapreplace(takers, takers[0] + count)  # the next row tile goes to who is done first
     return np.array(takers)
 
 
-@lru_cache(maxsize=4096)  # most choices have no part in it
-def _grid(problem: Problem, config: Config) -> tuple[int, float, float]:
-    """(blocks, tiles of keys that the longest visits, and that all visit)."""
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many blocks there are, and tiles of keys that the longest visits, and that all visit."""
+
+    blocks: int
+    longest: float
+    visits: float
+
+
+def grid_of(visited: Array, ordered: Array, config: Any) -> Grid:
+    """From the tiles of the row tiles of one head, and of all in order."""
     if config.blocks:
-        found = shares(problem, config)
-        return len(found) * config.cluster, float(np.max(found)), float(np.sum(order(problem, config)))
-    heads = problem.batch * _shared_heads(problem, config)
-    visited = tiles(problem, config)
-    return heads * visited.size, float(np.max(visited)), float(heads * np.sum(visited))
+        found = shared_out(ordered, config)
+        return Grid(len(found) * config.cluster, float(np.max(found)), float(np.sum(ordered)))
+    return Grid(ordered.size, float(np.max(visited)), float(np.sum(ordered)))
+
+
+@lru_cache(maxsize=4096)  # most choices have no part in it
+def _grid(problem: Problem, config: Config) -> Grid:
+    return grid_of(tiles(problem, config), order(problem, config), config)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
@@ -94,36 +112,43 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         blocks = prod(tiles(problem, config).shape) * problem.sequences * _shared_heads(problem, config)
         lengthened = blocks / equal.ctas  # those that find nothing to do make the mean block shorter
         return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
-    D, visited = problem.head_dim, tiles(problem, config)
+    grid = _grid(problem, _dealt(config))
+    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), capped=problem.use_softcap)
+
+
+def work_of(
+    problem: Any, config: Any, visited: Array, grid: Grid, dram: float, *, capped: bool = False
+) -> tuple[Work, ...]:
+    """Of any problem, from the tiles that the row tiles of one head visit: [clusters, blocks of a cluster]."""
+    D = problem.head_dim
     heads = problem.batch * _shared_heads(problem, config)
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
-    capped = scores if problem.use_softcap else 0.0  # two share a reciprocal: softcap.cuh
+    caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
     lanes = 0 if config.lazy_rescale else 16 * D / _WARP  # of O, scaled
-    count, longest, visits = _grid(problem, _dealt(config))
     main = Work(
-        ctas=count,
+        ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
         mma=0.0,
-        fma=warps * (3 * scores + lanes + 12 + 7 * polynomials + 5 * capped),
-        mufu=warps * (scores - polynomials + 2 + 1.5 * capped),
+        fma=warps * (3 * scores + lanes + 12 + 7 * polynomials + 5 * caps),
+        mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, D, config) / _WARPS / 128,
         l2_bytes=float(heads * _copied_bytes(problem, config, blocks, loaded)),
-        dram_bytes=_dram(problem),
+        dram_bytes=dram,
         barriers=float(heads * blocks),
-        longest_cta=longest * count / visits,
-        chain=longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
+        longest_cta=grid.longest * grid.blocks / grid.visits,
+        chain=grid.longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
         stages=config.stages,
         wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + D) / _PRODUCT,
     )
     return (_CLEARING, main) if config.blocks else (main,)
 
 
-def _shared_heads(problem: Problem, config: Config) -> int:
+def _shared_heads(problem: Any, config: Any) -> int:
     """Heads, or groups of those that share rows."""
     return problem.heads // int(packed(problem.heads, problem.kv_heads, config))
 
@@ -137,12 +162,12 @@ def _dealt(config: Config) -> Config:
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
 
-def _operand_bytes(padded: int, D: int, config: Config) -> float:
+def _operand_bytes(padded: int, D: int, config: Any) -> float:
     """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
     return ELEMENT * (padded * (ROWS + config.BN) + D * config.BN)
 
 
-def _copied_bytes(problem: Problem, config: Config, blocks: int, loaded: int) -> int:
+def _copied_bytes(problem: Any, config: Any, blocks: int, loaded: int) -> int:
     """Boxes of one head, or of those that share rows, between L2 and the SMs, zeros included, and the logarithms.
 
     `loaded` tiles of keys, each once for all blocks of a cluster.

@@ -1,0 +1,32 @@
+"""What wgmma is free to choose: flash_attention's tiles and steps, without what only long rows of tiles are worth."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..flash_attention.wgmma_config import ROWS, packed
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN: int  # keys a tile
+    warpgroups: int  # that compute, 64 rows of Q each; one more loads
+    stages: int  # slots for tiles of K, and as many of V
+    overlap: int  # what a tile's exponentials run over: 0 nothing, 1 the product with V, 2 both products
+    ping_pong: bool  # warpgroups issue their products in turn
+    value_columns: int  # of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, a wgmma for each
+    polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
+    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
+
+    cluster: ClassVar[int] = 1  # blocks that load for each other: windows of neighbours begin at different keys
+
+
+def queries(problem: Any, config: Config) -> int:
+    """Of each head in a row tile."""
+    return ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
+
+
+def row_tiles(problem: Any, config: Config) -> int:
+    """Of one head, or of the heads that share them."""
+    return -(-int(problem.seq_q) // queries(problem, config))
