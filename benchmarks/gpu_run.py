@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tarfile
 import time
 import traceback
 from collections.abc import Callable
@@ -16,9 +17,13 @@ from tuner.ledger import Ledger
 from tuner.measure import Bench
 from tuner.nvrtc import Compiler
 from tuner.policy import MeasurementPolicy
+from tuner.pool import Limits
 from tuner.simulated import Simulation
 from tuner.store import Store
 from tuner.worker import Worker
+
+_COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
+_PACK_S = 20.0
 
 
 class Results:
@@ -35,18 +40,44 @@ class Results:
         partial.replace(self._path)
 
 
+class Archive:
+    """Everything in a folder as one file, whole at any moment; without a path nothing is packed."""
+
+    def __init__(self, folder: Path, path: Path | None) -> None:
+        self._folder, self._path, self._packed = folder, path, time.monotonic()
+
+    def renew(self) -> None:
+        """Now and then: packing takes time from the steps."""
+        if time.monotonic() - self._packed > _PACK_S:
+            self.pack()
+
+    def pack(self) -> None:
+        if self._path is None:
+            return
+        partial = self._path.with_name(self._path.name + ".partial")
+        with tarfile.open(partial, "w:gz", compresslevel=3) as packed:
+            packed.add(self._folder, arcname=self._folder.name)
+        partial.replace(self._path)
+        self._packed = time.monotonic()
+
+
 class Run:
     """One call of the program. What is `small` takes little time on any device; a simulated one is not there."""
 
-    def __init__(self, out: Path, minutes: float, stack: ExitStack, *, small: bool, simulate: bool) -> None:
+    def __init__(
+        self, out: Path, minutes: float, stack: ExitStack, *, small: bool, simulate: bool, archive: Path | None
+    ) -> None:
         out.mkdir(parents=True, exist_ok=True)
+        self._archive = Archive(out, archive)
+        stack.callback(self._archive.pack)
         self.out, self.small, self.simulate, self.seconds = out, small, simulate, 60 * minutes
         self._started = time.monotonic()
         self.results = Results(out / "results.json")
         self.place = Simulation() if simulate else Physical()
         self.policy = MeasurementPolicy()
         self.store = stack.enter_context(Store.open(out / "tuner.db"))
-        self.compiler, self.checker = stack.enter_context(Compiler()), stack.enter_context(Checker(1))
+        self.compiler = stack.enter_context(Compiler(limits=Limits(memory_bytes=_COMPILING)))
+        self.checker = stack.enter_context(Checker(1))
         self.worker = stack.enter_context(Worker(self.place))
         self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
         self.gpu = arch.gpu(str(self.worker.look().facts["gpu"]))
@@ -71,8 +102,7 @@ class Run:
 
         What failed, or was not finished in its time, is taken up again by the next call.
         """
-        known = self.results.steps.get(name)
-        if self.left_s <= 0 or (known is not None and "error" not in known and known.get("finished", True)):
+        if self.left_s <= 0 or self.done(name):
             return False
         started = time.monotonic()
         try:
@@ -81,7 +111,13 @@ class Run:
             data = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
         self.results.put(name, data | {"seconds": round(time.monotonic() - started, 2)})
         self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}")
+        self._archive.renew()
         return True
+
+    def done(self, name: str) -> bool:
+        """Whether a step has come to its end, in this call or an earlier one."""
+        known = self.results.steps.get(name)
+        return known is not None and "error" not in known and bool(known.get("finished", True))
 
     def show(self, name: str, work: Callable[[], object]) -> None:
         """Write what only shows what is known: a failure is told, and costs nothing else."""

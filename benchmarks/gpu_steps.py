@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from gpu_run import Run
 from tuner import bench, operators, peers, summary, tune
 from tuner.cubin import Cubin
 from tuner.device import Code
+from tuner.evaluate import Candidate
 from tuner.measure import Measurer
 from tuner.nvrtc import Options
 from tuner.operator import to_fields
@@ -25,11 +26,14 @@ from tuner.pool import Limits, Lost, Pool
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.report import write
+from tuner.result import Attempt
 from tuner.settle import settle
 from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]
 _CONFORMANCE = "conformance.txt"
+_MEASURING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
+_PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 6
 
 
@@ -55,10 +59,12 @@ def matmul() -> dict[str, Any]:
 
 @contextmanager
 def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
-    """The tests that need a device, in the background, file beside file: most of their time goes into compiling."""
-    spread = ["-n", "4", "--dist", "loadfile"] if find_spec("xdist") else []
-    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]  # without the check for options of plugins
-    command = [sys.executable, "-m", "pytest", *plain, *spread, str(ROOT / "tests" / "gpu")]
+    """The tests that need a device, in the background, side by side: most of their time goes into compiling.
+
+    Those that time something are `measuring`.
+    """
+    spread = ["-n", str(_cores() * 3 // 4 or 1), "--dist", "worksteal"] if find_spec("xdist") else []
+    command = _pytest(*spread, f"--ignore={_MEASURING}", str(_MEASURING.parent))
     with (run.out / _CONFORMANCE).open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
         try:
@@ -74,9 +80,41 @@ def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) ->
     try:
         code = started.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
-        return {"finished": False, "summary": f"not through in its time, see {log.name}"}
+        return _unfinished(log)
+    return _ended(log, code)
+
+
+def _unfinished(log: Path) -> dict[str, Any]:
+    return {"finished": False, "summary": f"not through in its time, see {log.name}"}
+
+
+def _ended(log: Path, code: int) -> dict[str, Any]:
     last = log.read_text().strip().rpartition("\n")[2]
     return {"exit": code, "summary": last} | ({"error": last} if code else {})
+
+
+def measuring(run: Run) -> dict[str, Any]:
+    """The tests of measuring: nothing else may run on the device beside them."""
+    run.worker.rest()
+    log = run.out / "measuring.txt"
+    with log.open("w") as said:
+        command = _pytest(str(_MEASURING))
+        try:
+            code = subprocess.run(
+                command, stdout=said, stderr=said, cwd=ROOT, timeout=max(run.left_s, 1.0), check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return _unfinished(log)
+    return _ended(log, code)
+
+
+def _pytest(*arguments: str) -> list[str]:
+    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]  # without the check for options of plugins
+    return [sys.executable, "-m", "pytest", *plain, *arguments]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
@@ -127,6 +165,35 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
     return timed.fell.reason if timed.fell else "right"
 
 
+def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
+    """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
+    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
+    served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
+    fast = [each for each in served if each.name != _PLAIN] or served
+    found = measurer.attempts([Candidate(each, each.default(problem, run.gpu.arch)) for each in fast])
+    attempts = {fast[position].name: attempt for position, attempt in found}
+    return _timed(operator, problem, attempts)
+
+
+def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict[str, Any]:
+    """What is known of each implementation, and the least that the problem takes."""
+    times = {name: each.measurement.time_us for name, each in attempts.items() if each.measurement}
+    without = {name: each.failure.reason for name, each in attempts.items() if each.failure}
+    told = [f"{name} {time_us:.1f} us" for name, time_us in sorted(times.items(), key=lambda pair: pair[1])]
+    told += [f"{name}: {why}" for name, why in without.items()]
+    least = operator.cost(problem)
+    plain, fields = to_fields(operator.problem()), to_fields(problem)
+    about = bench.spelled({name: value for name, value in fields.items() if value != plain[name]})
+    return {
+        "about": f"{operator.name} {about}",
+        "times_us": times,
+        "without": without,
+        "flops": least.flops,
+        "bytes": least.bytes,
+        "summary": ", ".join(told),
+    }
+
+
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
     tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
@@ -139,7 +206,8 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    return {
+    best = {each.candidate.implementation.name: each.attempt for each in reversed(tune.ranked(outcome.tried))}
+    return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,
         "tried": len(outcome.tried),

@@ -1,0 +1,133 @@
+"""What `gpu.py` does after everything was verified, in which order, and with how much of the time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner import bench, operators
+from tuner.dtype import DType, Precision
+from tuner.operator import Operator, to_fields
+
+Fields = Mapping[str, Any]
+
+_HEAD_DIMS = (128, 64, 72, 80, 96, 40, 160, 192)
+_TOKENS = 16384  # in all sequences of a batch
+KDA: tuple[Fields, ...] = ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "key_dim": 64, "value_dim": 64})
+# What is searched of the other operators, and of these later; a field that is left out has its default.
+PROBLEMS: dict[str, tuple[Fields, ...]] = {
+    "flash_attention": (
+        {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192},  # a step of decoding
+        {"head_dim": 64, "dtype": DType.FP32, "precision": Precision.TF32, "batch": 2},
+    ),
+    "flash_attention_backward": (
+        {"batch": 2, "causal": True, "seq_q": 8192},
+        {"batch": 2, "head_dim": 72, "causal": True, "seq_q": 8192},
+    ),
+    "kda_backward": ({},),
+    "linear_attention": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 64}),
+    "paged_attention": ({}, {"batch": 1, "max_pages": 2048}, {"batch": 64, "head_dim": 64, "heads": 16}),
+    "streaming_attention": (
+        {"seq_q": 32768},
+        {"batch": 32, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 32768, "rolling": True},
+    ),
+}
+SMALL: dict[str, Fields] = {
+    "flash_attention": {"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 256},
+    "flash_attention_backward": {"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 128},
+    "kda": {"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},
+    "kda_backward": {"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},
+    "linear_attention": {"head_dim": 16, "heads": 2, "seq_len": 64},
+    "linear_attention_backward": {"head_dim": 16, "heads": 2, "seq_len": 64},
+    "paged_attention": {"head_dim": 16, "batch": 2, "heads": 2, "kv_heads": 1, "max_pages": 4},
+    "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
+    "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
+}
+_SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, against dense attention
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One step. `seconds` say what share of the time that is left it may take, beside the steps after it."""
+
+    kind: str  # a function of `gpu.STEPS`
+    operator: Operator[Any]
+    problem: Any
+    seconds: float = field(compare=False)
+    inputs: str = ""  # kind of them, where peers are compared
+    group: str = field(default="", compare=False)  # of comparisons that share a page
+
+    @property
+    def name(self) -> str:
+        of = f"{self.group or self.kind} {self.operator.name} {bench.spelled(to_fields(self.problem))}"
+        return f"{of}, {self.inputs}" if self.inputs else of
+
+
+def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: str = "", group: str = "") -> Planned:
+    found = operators.load(operator)
+    kind_of_inputs = inputs or found.input_kinds[0] if kind == "peers" else ""
+    return Planned(kind, found, found.problem(**fields), seconds, kind_of_inputs, group)
+
+
+def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Planned]]:
+    """What is to be known after the first run, and what is done with more time."""
+    names = list(only or operators.names())
+    if small:
+        return [each for name in names for each in _all_of(name, SMALL.get(name, {}), 10, 10)], []
+    first, later = list(_first(names)), list(_later(names))
+    return first, [each for each in later if all(each != other for other in first)]
+
+
+def _first(names: Sequence[str]) -> Iterator[Planned]:
+    """kda and flash_attention, which have figures to reach; then one problem of every operator."""
+    if "kda" in names:
+        yield from (planned("defaults", "kda", fields, 4) for fields in KDA)
+    if "flash_attention" in names:
+        yield from (planned("defaults", "flash_attention", fields, 3) for fields in _attention(8192))
+    if "kda" in names:
+        yield from _searched("kda", KDA[0], 40, 8)
+    if "flash_attention" in names:
+        yield from _searched("flash_attention", _shape(128, 8192, causal=True), 40, 45)
+    if "kda" in names:
+        yield from _searched("kda", KDA[1], 25, 8)
+    if "flash_attention" in names:
+        for head_dim in (64, 72):
+            yield from _searched("flash_attention", _shape(head_dim, 8192, causal=True), 30, 25)
+    for name in names:
+        if name not in ("kda", "flash_attention"):
+            yield from _all_of(name, PROBLEMS.get(name, ({},))[0], 14, 20)
+
+
+def _later(names: Sequence[str]) -> Iterator[Planned]:
+    yield from (planned("dtypes", name, {}, 6) for name in names)
+    if "kda" in names:
+        yield from (planned("peers", "kda", fields, 8, "weak_gate") for fields in KDA)
+    if "flash_attention" in names:
+        for seq in (16384, 2048):
+            yield from (planned("defaults", "flash_attention", fields, 3) for fields in _attention(seq))
+        for fields in _attention(8192):
+            yield from _searched("flash_attention", fields, 25, 25)
+    for turn in range(3):
+        for name in names:
+            for fields in PROBLEMS.get(name, ({},))[turn : turn + 1]:
+                yield from _all_of(name, fields, 14, 20)
+    if "streaming_attention" in names:
+        for seq in _SWEEP:
+            yield planned("peers", "streaming_attention", {"seq_q": seq}, 15, group="sweep")
+
+
+def _attention(seq: int) -> Iterator[Fields]:
+    return (_shape(head_dim, seq, causal=causal) for causal in (True, False) for head_dim in _HEAD_DIMS)
+
+
+def _shape(head_dim: int, seq: int, *, causal: bool) -> Fields:
+    return {"head_dim": head_dim, "causal": causal, "batch": _TOKENS // seq, "seq_q": seq}
+
+
+def _all_of(name: str, fields: Fields, searching: float, comparing: float) -> Iterator[Planned]:
+    yield planned("defaults", name, fields, 4)
+    yield from _searched(name, fields, searching, comparing)
+
+
+def _searched(name: str, fields: Fields, searching: float, comparing: float) -> Iterator[Planned]:
+    yield planned("search", name, fields, searching)
+    yield planned("peers", name, fields, comparing)
