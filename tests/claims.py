@@ -1,5 +1,6 @@
 """Claims about a config that tests of several operators make: it is right, nothing spills, it does what it declares."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,14 @@ from counted import counted, declared
 from tuner import emulator
 from tuner.arch import ARCHES, GPU
 from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import drawn as drawn_once
 from tuner.emulator import Mode, Run
 from tuner.nvrtc import compile
-from tuner.operator import Arrays, Implementation, Operator, scalars, to_fields
+from tuner.operator import Arrays, Implementation, Operator, canonical, scalars, to_fields
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
-from tuner.verify import errors
+from tuner.verify import errors, trespass
 
 # Two orders of threads, with copies that come late: both with the race detector, so that a config is built once.
 BOTH_WAYS = (Mode(True, "reverse", "late"), CHECKED[0])
@@ -52,6 +54,29 @@ def assert_right_on_tails(
     assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
     verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS))
     assert verdict.ok, verdict.reason
+
+
+def assert_right_at(
+    operator: Operator[Any],
+    implementation: Implementation[Any, Any],
+    problem: Any,
+    config: Any,
+    *places: tuple[dict[str, int], str],
+) -> None:
+    """A config of the space on sm_90a, at these extents with these inputs: right both ways, to the same bits."""
+    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    for extents, kind in places:
+        at = replace(problem, **extents)
+        arrays, expected = drawn_once(operator.name, canonical(at), kind)
+        found = []
+        for mode in BOTH_WAYS:
+            outputs, done = emulator.run(operator, implementation, at, config, arrays, mode)
+            assert not done.findings, f"{done.findings[0]}"
+            assert not trespass(operator, arrays, expected.exact, outputs)
+            for error in expected.errors(outputs):
+                assert error.ok, f"{error}"
+            found.append({name: each.tobytes() for name, each in outputs.items()})
+        assert found[0] == found[1]
 
 
 def assert_no_spills(

@@ -84,9 +84,11 @@ def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention
         "streaming_attention/mma_sync",
         "streaming_attention/naive",
         "streaming_attention/split_keys",
+        "streaming_attention/wgmma",
         "flash_attention/mma_sync",
     ]
-    assert all(row.cost >= found.rows[0].cost for row in found.rows)
+    proven = [row.cost for row in found.rows if row.name != "streaming_attention/wgmma"]  # which needs a record to run
+    assert min(proven) == proven[0]
     assert found.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
 
 
@@ -132,7 +134,8 @@ def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path
     first = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr[-2000:]
     steps = json.loads((tmp_path / "results.json").read_text())
-    assert [name.partition(" ")[0] for name in steps] == ["device", "compiled", "verification", "search", "peers"]
+    done = ["device", "compiled", "verification", "defaults", "search", "peers"]
+    assert [name.partition(" ")[0] for name in steps] == done
     assert (tmp_path / "report.html").exists()
     assert "normal" in (tmp_path / "peers" / "peers-flash_attention.html").read_text()
     assert len((tmp_path / "tuned" / "sm_90a.jsonl").read_text().splitlines()) == 1

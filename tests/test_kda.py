@@ -5,26 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import BOTH_WAYS
+from claims import assert_no_spills, assert_right, assert_right_at
 from counted import by_launch, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
-from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
+from tuner.operator import Arrays
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Problem
 from tuner.operators.kda.recurrent import Config as RecurrentConfig
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
-from tuner.verify import distance, errors
+from tuner.verify import distance
 
 OPERATOR = operators.load("kda")
 NAIVE, RECURRENT, PREP_SCAN, FUSED = (
@@ -39,47 +34,68 @@ BOUNDED = {**SOFTPLUS, "use_lower_bound": True, "safe_gate": True}
 FP32 = {"dtype": DType.FP32, "gate_dtype": DType.FP32, "beta_dtype": DType.FP32}
 BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, ahead=0, prep_groups=2, prep_min_ctas=1)
 FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
-BASES = {"prep_scan": BASE, "fused": FUSED_BASE}
-# Every tunable and every static flag away from its default at least once.
+FP32_GATE = replace(SMALL, gate_dtype=DType.FP32)
+FP32_GATE_AND_BETA = replace(FP32_GATE, beta_dtype=DType.FP32)
+RAW_FP16 = replace(SMALL, dtype=DType.FP16, **RAW)
+DIM_48 = replace(SMALL, key_dim=48, value_dim=48)
+# Covering sets: each value of every tunable and static flag; chunks of 16 and of 32, and keys ahead, with and without a
+# warp that loads.
 PREP_SCAN_CASES = {
-    "no_loader_two_stages_one_partial": (SMALL, replace(BASE, loader=False, stages=2, partials=1)),
-    "chunk32_rows32_keys_ahead": (SMALL, replace(BASE, C=32, rows=32, ahead=2, prep_groups=8)),
-    "keys_ahead_without_loader": (SMALL, replace(BASE, loader=False, stages=4, ahead=4)),
-    "chunk32_no_loader": (replace(SMALL, safe_gate=True), replace(BASE, C=32, loader=False, prep_groups=4)),
-    "raw_fp16": (replace(SMALL, dtype=DType.FP16, **RAW), replace(BASE, stages=4, prep_groups=16)),
-    "fp32_gate_and_beta": (replace(SMALL, gate_dtype=DType.FP32, beta_dtype=DType.FP32), replace(BASE, BV=64)),
-    "dims_without_full_swizzle": (replace(SMALL, key_dim=48, value_dim=48), replace(BASE, BV=48, prep_groups=8)),
-    "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
-    "k256_v16": (replace(SMALL, key_dim=256, value_dim=16, **SOFTPLUS), replace(BASE, BV=16, prep_min_ctas=4)),
+    "chunks_of_16": (FP32_GATE, BASE),
+    "chunks_of_32_keys_ahead": (
+        FP32_GATE_AND_BETA,
+        replace(BASE, C=32, BV=64, rows=32, ahead=2, partials=1, prep_groups=8),
+    ),
+    "raw_fp16_more_keys_ahead": (RAW_FP16, replace(BASE, stages=4, ahead=4, prep_groups=16)),
+    "dims_without_full_swizzle_keys_ahead_without_loader": (
+        DIM_48,
+        replace(BASE, BV=48, loader=False, stages=4, ahead=2, prep_groups=8),
+    ),
+    "smallest_dims_chunks_of_32_without_loader_two_stages_bounded": (
+        replace(SMALL, key_dim=16, value_dim=16, **BOUNDED),
+        replace(BASE, C=32, BV=16, loader=False, stages=2, prep_groups=8),
+    ),
+    "k256_v16_softplus": (
+        replace(SMALL, key_dim=256, value_dim=16, **SOFTPLUS),
+        replace(BASE, BV=16, prep_min_ctas=4),
+    ),
 }
 FUSED_CASES = {
-    "raw_fp16_chunk32_rows32_one_producer": (
-        replace(SMALL, dtype=DType.FP16, **RAW),
-        replace(FUSED_BASE, C=32, rows=32, stages=2, prep_groups=4, producers=1),
+    "chunks_of_16": (FP32_GATE, FUSED_BASE),
+    "chunks_of_32_one_producer": (
+        FP32_GATE_AND_BETA,
+        replace(FUSED_BASE, C=32, BV=64, rows=32, stages=2, prep_groups=4, producers=1),
     ),
-    "three_producers": (replace(SMALL, **BOUNDED), replace(FUSED_BASE, BV=64, stages=3, producers=3, prep_groups=4)),
-    "seven_producers_of_one_warp": (SMALL, replace(FUSED_BASE, stages=7, producers=7)),
-    "softplus_two_partials": (replace(SMALL, key_dim=48, **SOFTPLUS), replace(FUSED_BASE, prep_groups=8, partials=2)),
+    "raw_fp16_seven_producers_of_one_warp": (RAW_FP16, replace(FUSED_BASE, stages=7, producers=7)),
+    "bounded_three_producers_two_partials": (
+        replace(SMALL, key_dim=48, **BOUNDED),
+        replace(FUSED_BASE, BV=64, stages=3, producers=3, prep_groups=8, partials=2),
+    ),
 }
 RECURRENT_CASES = {
     "fp32_raw": (replace(SMALL, **FP32, **RAW, **SOFTPLUS), RecurrentConfig(BV=32, columns=1, splits=8, BT=8)),
     "columns_of_four": (SMALL, RecurrentConfig(BV=64, columns=4, splits=2, BT=4)),
     "one_lane_a_column": (replace(SMALL, key_dim=48), RecurrentConfig(BV=32, columns=1, splits=1, BT=2)),
-    "a_warp_a_column": (replace(SMALL, key_dim=128, value_dim=8 * 6), RecurrentConfig(8, 2, 32, 16)),
+    "a_warp_a_column": (replace(SMALL, key_dim=128, value_dim=16), RecurrentConfig(8, 2, 32, 16)),
 }
+BY_CHUNKS = {(16, "prep_scan"): PREP_SCAN_CASES["chunks_of_16"], (16, "fused"): FUSED_CASES["chunks_of_16"]}
+BY_CHUNKS[32, "prep_scan"] = PREP_SCAN_CASES["chunks_of_32_keys_ahead"]
+BY_CHUNKS[32, "fused"] = FUSED_CASES["chunks_of_32_one_producer"]
+# More chunks than most rings have slots, the last of them short; a batch, and heads of q that value heads share.
+PLACES = (
+    ({"seq_len": 77, "heads": 1, "value_heads": 2}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+)
+ONE_HEAD = {"batch": 1, "heads": 1, "value_heads": 1}
 
 
-def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "weak_gate") -> Any:
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
+    return OPERATOR.inputs(problem, np.random.default_rng(0), kind)
 
 
-def assert_right(implementation: Any, problem: Problem, config: Any, modes: tuple[Mode, ...]) -> None:
-    space = implementation.space(problem, ARCHES["sm_90a"])
-    assert space.refusal(config) is None
-    job = Job("kda", implementation.name, to_fields(problem), to_fields(config), modes)
-    verdict = check(job)
-    assert verdict.ok, verdict.reason
+def run(implementation: Any, problem: Problem, config: Any, arrays: Arrays | None = None) -> Any:
+    """(outputs, Run) of a config, found right under the race detector."""
+    return assert_right(OPERATOR, implementation, problem, config, arrays or drawn(problem), CHECKED[0])
 
 
 @pytest.mark.parametrize(
@@ -175,113 +191,116 @@ def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("gate", [{}, SOFTPLUS, BOUNDED], ids=["log", "softplus", "bounded"])
 def test_naive_is_right_for_raw_fp32_tensors(gate: dict[str, bool]) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=48, **FP32, **RAW, **gate)
-    assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]), PLAIN[:1] + CHECKED[:1])
+    assert_right_at(OPERATOR, NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]), *PLACES)
 
 
 @pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_recurrent_is_right(case: str) -> None:
-    assert_right(RECURRENT, *RECURRENT_CASES[case], PLAIN[:1] + CHECKED[:1])
+    assert_right_at(OPERATOR, RECURRENT, *RECURRENT_CASES[case], *PLACES)
 
 
 @pytest.mark.parametrize("case", PREP_SCAN_CASES)
 def test_prep_scan_is_right(case: str) -> None:
-    assert_right(PREP_SCAN, *PREP_SCAN_CASES[case], BOTH_WAYS)
+    assert_right_at(OPERATOR, PREP_SCAN, *PREP_SCAN_CASES[case], *PLACES)
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right(FUSED, *FUSED_CASES[case], BOTH_WAYS)
+    assert_right_at(OPERATOR, FUSED, *FUSED_CASES[case], *PLACES)
+
+
+def test_a_ring_of_seven_slots_is_walked_more_than_once() -> None:
+    problem, config = FUSED_CASES["raw_fp16_seven_producers_of_one_warp"]
+    run(FUSED, replace(problem, seq_len=120, **ONE_HEAD), config)
 
 
 @pytest.mark.parametrize("implementation", [NAIVE, RECURRENT, PREP_SCAN, FUSED], ids=lambda each: each.name)
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
-    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True)
-    assert_right(implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), PLAIN[:1] + CHECKED[:1])
+    problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **SOFTPLUS)
+    one = {"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"
+    many = {"seq_len": 130, "heads": 1, "value_heads": 2, "boundaries": 7}, "strong_gate"
+    assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), one, many)
 
 
 @CHUNKED
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_chunks_are_right_for_every_kind_of_input(implementation: Any, kind: str) -> None:
-    problem = replace(SMALL, batch=1, seq_len=77, heads=1, value_heads=1)
-    config = implementation.default(problem, ARCHES["sm_90a"])
-    arrays, outputs, _ = run(implementation, problem, config, PLAIN[0], kind)
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+    problem, config = BY_CHUNKS[16, implementation.name]
+    problem = replace(problem, seq_len=77, **ONE_HEAD)
+    run(implementation, problem, config, drawn(problem, kind))
 
 
 @CHUNKED
 @pytest.mark.parametrize(("C", "gate"), [(16, -np.inf), (32, -1e30)])
 def test_a_gate_that_wipes_the_state_leaves_the_decays_after_it_exact(implementation: Any, C: int, gate: float) -> None:
-    problem = replace(SMALL, batch=1, seq_len=77, heads=1, value_heads=1, gate_dtype=DType.FP32)
-    config = replace(BASES[implementation.name], C=C, prep_groups=4)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
+    problem, config = BY_CHUNKS[C, implementation.name]
+    problem = replace(problem, seq_len=77, **ONE_HEAD)
+    arrays = drawn(problem, "strong_gate")
     arrays["g"][:, 5::13] = gate
-    outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+    run(implementation, problem, config, arrays)
 
 
 @CHUNKED
 def test_tokens_do_not_see_the_future(implementation: Any) -> None:
-    problem = replace(SMALL, batch=1, seq_len=40, heads=1, value_heads=1)
-    config = implementation.default(problem, ARCHES["sm_90a"])
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
+    problem, config = BY_CHUNKS[16, implementation.name]
+    problem = replace(problem, seq_len=40, **ONE_HEAD)
+    arrays = drawn(problem, "gate_spikes")
     changed = {name: x.copy() for name, x in arrays.items()}
     for name in ("q", "k", "v", "g", "beta"):
         changed[name][:, 21:] = -7.0
     before, after = (
-        emulator.run(OPERATOR, implementation, problem, config, each, PLAIN[0])[0]["o"][:, :21]
+        emulator.run(OPERATOR, implementation, problem, config, each, CHECKED[0])[0]["o"][:, :21]
         for each in (arrays, changed)
     )
     np.testing.assert_array_equal(before, after)
 
 
-def test_prep_scan_counts_its_mma_bytes_and_barriers() -> None:
-    problem = replace(SMALL, batch=1, seq_len=45, heads=1, value_heads=2, use_qk_l2norm_in_kernel=True)
-    for config in (BASE, replace(BASE, ahead=2), replace(BASE, C=32, rows=32, loader=False)):
-        _, _, done = run(PREP_SCAN, problem, config, CHECKED[0])
-        prep, scan = PREP_SCAN.work(problem, config, gpu("H200"))
-        counted = by_launch(done, PREP_SCAN.plan(problem, config))
-        for work, counters in zip((prep, scan), counted, strict=True):
-            assert work.mma == counters.mma_m16n8k16
-            assert work.barriers == counters.barriers
-            assert work.l2_bytes == global_bytes(counters)
-        assert scan.chain == -(-problem.seq_len // config.C)
+@pytest.mark.parametrize("case", ["chunks_of_16", "chunks_of_32_keys_ahead", "raw_fp16_more_keys_ahead"])
+def test_prep_scan_counts_its_mma_bytes_and_barriers(case: str) -> None:
+    problem, config = PREP_SCAN_CASES[case]
+    problem = replace(problem, batch=1, seq_len=45, heads=1, value_heads=2)
+    _, done = run(PREP_SCAN, problem, config)
+    prep, scan = PREP_SCAN.work(problem, config, gpu("H200"))
+    counted = by_launch(done, PREP_SCAN.plan(problem, config))
+    for work, counters in zip((prep, scan), counted, strict=True):
+        assert work.mma == counters.mma_m16n8k16
+        assert work.barriers == counters.barriers
+        assert work.l2_bytes == global_bytes(counters)
+    assert scan.chain == -(-problem.seq_len // config.C)
 
 
-def test_fused_counts_its_mma_bytes_and_barriers() -> None:
-    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=2)
-    wide = replace(FUSED_BASE, C=32, BV=64, prep_groups=4, stages=2, producers=1)
-    for config in (FUSED_BASE, replace(FUSED_BASE, stages=5, producers=5), wide):
-        _, _, done = run(FUSED, problem, config, CHECKED[0])
-        (work,) = FUSED.work(problem, config, gpu("H200"))
-        assert work.mma == done.counters.mma_m16n8k16
-        assert work.barriers == done.counters.barriers
-        assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
+@pytest.mark.parametrize("case", list(FUSED_CASES)[:3])
+def test_fused_counts_its_mma_bytes_and_barriers(case: str) -> None:
+    problem, config = FUSED_CASES[case]
+    problem = replace(problem, batch=1, seq_len=90, heads=1, value_heads=2)
+    _, done = run(FUSED, problem, config)
+    (work,) = FUSED.work(problem, config, gpu("H200"))
+    assert work.mma == done.counters.mma_m16n8k16
+    assert work.barriers == done.counters.barriers
+    assert work.l2_bytes == global_bytes(done.counters)
 
 
 @CHUNKED
 @pytest.mark.parametrize("C", [16, 32])
 def test_chunks_of_64_channels_have_no_bank_conflict(implementation: Any, C: int) -> None:
-    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=77, heads=1, value_heads=1)
-    config = replace(BASES[implementation.name], C=C, prep_groups=4)
-    _, _, done = run(implementation, problem, config, CHECKED[0])
+    problem, config = BY_CHUNKS[C, implementation.name]
+    _, done = run(implementation, replace(problem, seq_len=77, **ONE_HEAD), config)
     assert done.counters.bank_conflicts == 0
 
 
 def test_sums_of_gates_are_read_without_bank_conflicts_where_their_rows_begin_in_any_bank() -> None:
-    problem = replace(SMALL, key_dim=48, value_dim=48, batch=1, seq_len=16, heads=1, value_heads=1)
-    _, _, done = run(PREP_SCAN, problem, PREP_SCAN.default(problem, ARCHES["sm_90a"]), CHECKED[0])
+    problem, config = PREP_SCAN_CASES["dims_without_full_swizzle_keys_ahead_without_loader"]
+    _, done = run(PREP_SCAN, replace(problem, seq_len=16, **ONE_HEAD), config)
     assert done.counters.bank_conflicts <= 48  # of stores to tiles
 
 
 def test_recurrent_counts_its_bytes_and_barriers() -> None:
-    problem = replace(SMALL, batch=1, seq_len=21, heads=1, value_heads=1)
-    config = RecurrentConfig(BV=32, columns=1, splits=8, BT=8)
-    _, _, done = run(RECURRENT, problem, config, CHECKED[0])
+    problem, config = RECURRENT_CASES["columns_of_four"]
+    problem = replace(problem, seq_len=21, **ONE_HEAD)
+    _, done = run(RECURRENT, problem, config)
     (work,) = RECURRENT.work(problem, config, gpu("H200"))
     assert work.barriers == done.counters.barriers
-    assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
+    assert work.l2_bytes == global_bytes(done.counters)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -298,14 +317,8 @@ def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_
     assert moved["prep_scan"] <= 2.5 * floor
 
 
-def test_defaults_of_64_dims_compile_for_the_oldest_and_the_newest_arch_without_spills() -> None:
-    problem = Problem(key_dim=64, value_dim=64, use_initial_state=True, output_final_state=True)
-    jobs = [(impl, ARCHES[name]) for impl in (PREP_SCAN, FUSED) for name in ("sm_80", "sm_120a")]
-    sources = [
-        (render(OPERATOR, impl, problem, impl.default(problem, arch)), Options(arch=arch.name)) for impl, arch in jobs
-    ]
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(sources):
-            assert not isinstance(cubin, Failed), cubin.log
-            spills = {name: usage.spills for name, usage in cubin.entries.items()}
-            assert not any(spills.values()), (jobs[position][1].name, spills)
+@pytest.mark.parametrize(
+    ("implementation", "arch"), [(PREP_SCAN, "sm_120a"), (FUSED, "sm_80")], ids=["prep_scan", "fused"]
+)
+def test_defaults_of_64_dims_with_states_compile_without_spills(implementation: Any, arch: str) -> None:
+    assert_no_spills(OPERATOR, implementation, SMALL, arch)

@@ -5,24 +5,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import BOTH_WAYS
+from claims import assert_right, assert_right_at
 from slope import gradient_and_slope
 
 from tuner import dispatcher, emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.nvrtc import Compiler
-from tuner.operator import Arrays, to_fields
+from tuner.operator import Arrays
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
-from tuner.verify import distance, errors
+from tuner.verify import distance
 
 OPERATOR, FORWARD = operators.load("kda_backward"), operators.load("kda")
 NAIVE, CHUNKED = (operators.implementation("kda_backward", name) for name in ("naive", "chunked"))
@@ -48,42 +48,52 @@ BASE = Config(
     gradient_ctas=1,
     gradient_steps=1,
 )
-# Every tunable and every static flag away from its default at least once.
+# A covering set: each value of every tunable and static flag, and what the kernels treat apart: rows normalised by one
+# warp, by several, and by warps of two slabs; a state for two chunks; dims without a full swizzle.
 CASES = {
-    "rows32_two_stages_narrow_slabs": (SMALL, replace(BASE, rows=32, stages=2, channels=16, gradient_steps=2)),
-    "safe_gate_fp16_fp32_gate": (
-        replace(SMALL, safe_gate=True, dtype=DType.FP16, gate_dtype=DType.FP32, use_initial_state=False),
-        replace(BASE, BV=64, span=2, prepare_ctas=4, gradient_ctas=2),
-    ),
-    "dims_without_full_swizzle_fp32_beta": (
-        replace(SMALL, key_dim=48, value_dim=48, beta_dtype=DType.FP32, use_final_gradient=False),
-        replace(BASE, BV=48, channels=16, gradient_chunks=1),
-    ),
-    "normalised_rows_of_several_warps": (
-        replace(SMALL, **RAW),
-        replace(BASE, channels=16, gradient_chunks=4),
-    ),
-    "normalised_rows_of_one_warp": (
-        replace(SMALL, key_dim=16, value_dim=16, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True),
-        replace(BASE, BV=16, channels=16),
-    ),
-    "gate_in_the_kernel_v_first_fp32_gate": (
+    "slab_of_all_channels": (SMALL, replace(BASE, channels=64, stages=4)),
+    "normalised_by_several_warps": (replace(SMALL, **RAW), replace(BASE, channels=16, gradient_chunks=4)),
+    "rows32_gate_in_the_kernel_v_first_fp32_gate": (
         replace(SMALL, **GATES["softplus"], state_v_first=True, gate_dtype=DType.FP32),
-        replace(BASE, gradient_chunks=1),
+        replace(BASE, rows=32, stages=2, gradient_chunks=1, gradient_steps=2),
     ),
-    "bounded_gate_of_normalised_rows": (
-        replace(SMALL, **GATES["bounded"], **RAW, safe_gate=True, key_dim=48, value_dim=32),
-        replace(BASE, channels=16),
+    "safe_gate_fp16_dims_without_full_swizzle_a_state_for_two_chunks": (
+        replace(
+            SMALL,
+            key_dim=48,
+            value_dim=48,
+            safe_gate=True,
+            dtype=DType.FP16,
+            gate_dtype=DType.FP16,
+            use_initial_state=False,
+        ),
+        replace(BASE, BV=48, span=2, channels=16, prepare_ctas=4, gradient_ctas=2),
     ),
-    "two_slabs_a_warp_normalised": (
+    "bounded_gate_normalised_by_one_warp_fp32_beta": (
+        replace(
+            SMALL,
+            key_dim=32,
+            value_dim=64,
+            beta_dtype=DType.FP32,
+            use_final_gradient=False,
+            use_qk_l2norm_in_kernel=True,
+            use_beta_sigmoid_in_kernel=True,
+            safe_gate=True,
+            **GATES["bounded"],
+        ),
+        replace(BASE, BV=64, gradient_chunks=1),
+    ),
+    "two_slabs_a_warp_normalised_v16": (
         replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"]),
         replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, gradient_chunks=1),
     ),
-    "k256_v16_wide_slabs": (
-        replace(SMALL, key_dim=256, value_dim=16),
-        replace(BASE, BV=16, stages=4, channels=64, prepare_warps=1, gradient_chunks=1),
-    ),
 }
+PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS = list(CASES.values())[:4]
+# More chunks than the ring has slots, the last of them short, in a group of value heads; and a batch of several heads.
+PLACES = (
+    ({"seq_len": 70, "heads": 1, "value_heads": 2}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+)
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta", "initial_state": "dh0"}
 GATED = {**GRADIENTS, "A_log": "dA_log", "dt_bias": "ddt_bias"}
 
@@ -92,15 +102,14 @@ def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
     return OPERATOR.inputs(problem, np.random.default_rng(0), kind)
 
 
-def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "weak_gate") -> Any:
-    arrays = drawn(problem, kind)
-    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+def run(case: tuple[Problem, Config], arrays: Arrays, problem: Problem) -> Arrays:
+    """The outputs of chunked with a case's config, found right."""
+    return assert_right(OPERATOR, CHUNKED, problem, case[1], arrays, CHECKED[0])[0]
 
 
-def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
-    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job("kda_backward", implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS))
-    assert verdict.ok, verdict.reason
+def short(case: tuple[Problem, Config], seq_len: int) -> Problem:
+    """A case's problem for one head."""
+    return replace(case[0], seq_len=seq_len, heads=1, value_heads=1)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +167,7 @@ def test_the_reference_is_the_slope_for_packed_sequences_too(name: str) -> None:
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_the_chunked_form_differs_from_the_recurrence_by_rounding_only(kind: str) -> None:
-    problem = replace(SMALL, seq_len=77, heads=1)
+    problem = replace(SMALL, seq_len=77, heads=1, value_heads=2)
     arrays = drawn(problem, kind)
     exact, rounded = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
     for name in GRADIENTS.values():
@@ -191,65 +200,65 @@ def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
         kda_backward(*[object()] * 6, **wrong)
 
 
-def test_naive_is_right_for_fp32_tensors() -> None:
-    problem = replace(SMALL, key_dim=32, value_dim=48, **RAW, **FP32)
-    assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]))
-
-
 @pytest.mark.parametrize("gate", GATES)
-def test_naive_is_right_before_the_gate_and_for_v_first_states(gate: str) -> None:
-    problem = replace(SMALL, key_dim=16, value_dim=48, state_v_first=True, **GATES[gate], **FP32)
-    assert_right(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]))
+def test_naive_is_right_before_each_gate_and_for_v_first_states(gate: str) -> None:
+    problem = replace(SMALL, key_dim=16, value_dim=48, state_v_first=True, **RAW, **GATES[gate], **FP32)
+    config = NAIVE.default(problem, ARCHES["sm_90a"])
+    sizes = {"batch": 2, "seq_len": 11, "heads": 1, "value_heads": 2}
+    assert_right_at(OPERATOR, NAIVE, problem, config, (sizes, "strong_gate"))
 
 
 @pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda each: each.name)
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **GATES["softplus"])
-    assert_right(implementation, problem, implementation.default(problem, ARCHES["sm_90a"]))
+    config = implementation.default(problem, ARCHES["sm_90a"])
+    places = (({"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"),)
+    places += (({"seq_len": 70, "heads": 1, "value_heads": 2, "boundaries": 6}, "strong_gate"),)
+    assert_right_at(OPERATOR, implementation, problem, config, *places)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
-    assert_right(CHUNKED, *CASES[case])
+    assert_right_at(OPERATOR, CHUNKED, *CASES[case], *PLACES)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_chunks_are_right_for_every_kind_of_input(kind: str) -> None:
-    problem = replace(SMALL, seq_len=45, heads=1)
-    arrays, outputs, _ = run(CHUNKED, problem, BASE, PLAIN[0], kind)
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+    problem = short(PLAIN_GATE, 45)
+    run(PLAIN_GATE, drawn(problem, kind), problem)
 
 
 def test_the_gradients_of_the_gates_parameters_do_not_depend_on_the_schedule() -> None:
-    problem = replace(SMALL, seq_len=77, batch=2, heads=1, **GATES["softplus"], gate_dtype=DType.FP32)
+    problem = replace(short(GATED_V_FIRST, 45), batch=2)
     arrays = drawn(problem)
-    first, second = (emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, mode)[0] for mode in PLAIN)
+    first, second = (
+        emulator.run(OPERATOR, CHUNKED, problem, GATED_V_FIRST[1], arrays, mode)[0]
+        for mode in (Mode(True, "order"), CHECKED[1])
+    )
     for name in ("dA_log", "ddt_bias"):
         np.testing.assert_array_equal(first[name], second[name])
 
 
 def test_what_a_token_gives_to_its_own_key_and_query_costs_a_strong_gates_gradient_no_precision() -> None:
-    problem = replace(SMALL, seq_len=77, heads=1)
-    arrays, outputs, _ = run(CHUNKED, problem, BASE, PLAIN[0], "strong_gate")
+    problem = short(PLAIN_GATE, 77)
+    arrays = drawn(problem, "strong_gate")
+    outputs = run(PLAIN_GATE, arrays, problem)
     assert distance(outputs["dg"], OPERATOR.reference(problem, arrays)["dg"])[0] < 5e-3
 
 
 @pytest.mark.parametrize("gate", [-1e4, -np.inf])
 def test_a_token_that_forgets_all_by_far_leaves_the_others_their_precision(gate: float) -> None:
-    problem = replace(SMALL, seq_len=45, heads=1)
+    problem = short(PLAIN_GATE, 45)
     arrays = drawn(problem)
     arrays["g"][:, (3, 20), :, ::2] = gate
-    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+    run(PLAIN_GATE, arrays, problem)
 
 
 def test_beta_of_zero_has_a_gradient_all_the_same() -> None:
-    problem = replace(SMALL, seq_len=33, heads=1)
+    problem = short(PLAIN_GATE, 33)
     arrays = drawn(problem)
     arrays["beta"][:, 5:20] = 0
-    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
+    outputs = run(PLAIN_GATE, arrays, problem)
     exact = OPERATOR.reference(problem, arrays)["dbeta"]
     assert np.all(exact[:, 5:20] != 0)
     ratio, _ = distance(outputs["dbeta"][:, 5:20], exact[:, 5:20])
@@ -257,13 +266,11 @@ def test_beta_of_zero_has_a_gradient_all_the_same() -> None:
 
 
 def test_tokens_get_nothing_from_the_gradients_of_earlier_outputs() -> None:
-    problem = replace(SMALL, seq_len=40, heads=1)
+    problem = short(PLAIN_GATE, 40)
     arrays = drawn(problem, "strong_gate")
     changed = {**arrays, "d_o": arrays["d_o"].copy()}
     changed["d_o"][:, :21] = 7.0
-    before, after = (
-        emulator.run(OPERATOR, CHUNKED, problem, BASE, each, PLAIN[0])[0]["dv"][:, 21:] for each in (arrays, changed)
-    )
+    before, after = (run(PLAIN_GATE, each, problem)["dv"][:, 21:] for each in (arrays, changed))
     np.testing.assert_array_equal(before, after)
 
 
@@ -289,29 +296,21 @@ def test_an_application_gets_all_gradients_in_the_dtypes_and_the_layout_of_its_t
 
 
 def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
-    arrays = drawn(replace(SMALL, seq_len=20, heads=1))
+    arrays = drawn(replace(SMALL, seq_len=20, heads=1, value_heads=1))
     with pytest.raises(InputError, match="d_o"):
         dispatcher.kda_backward(*(arrays[name] for name in ("q", "k", "v", "g", "beta")), arrays["d_o"][:, :19])
 
 
+@pytest.mark.parametrize("seq_len", [45, 60])
 @pytest.mark.parametrize(
-    ("fields", "config"),
-    [
-        ({"value_heads": 2}, replace(BASE, span=2)),
-        (
-            {"key_dim": 48, "value_dim": 32, "seq_len": 60, "use_initial_state": False},
-            replace(BASE, rows=32, span=2, channels=16),
-        ),
-        ({"value_heads": 2, "use_qk_l2norm_in_kernel": True}, BASE),
-        ({"value_heads": 2, **GATES["softplus"], "gate_dtype": DType.FP32}, BASE),
-    ],
+    "case", [PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS], ids=["plain", "normalised", "gated", "two_chunks"]
 )
 def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
-    fields: dict[str, Any], config: Config
+    case: tuple[Problem, Config], seq_len: int
 ) -> None:
-    problem = replace(SMALL, heads=1, **{"value_heads": 1, "seq_len": 45, **fields})
-    _, _, done = run(CHUNKED, problem, config, CHECKED[0])
-    work = CHUNKED.work(problem, config, gpu("H200"))
+    problem = replace(case[0], seq_len=seq_len, heads=1, value_heads=2)
+    _, done = assert_right(OPERATOR, CHUNKED, problem, case[1], drawn(problem), CHECKED[0])
+    work = CHUNKED.work(problem, case[1], gpu("H200"))
     assert sum(each.mma for each in work) == done.counters.mma_m16n8k16
     assert sum(each.barriers for each in work) == done.counters.barriers
     assert sum(each.l2_bytes for each in work) == done.counters.global_read_bytes + done.counters.global_write_bytes
@@ -322,7 +321,6 @@ def test_defaults_compile_without_spills_also_where_registers_are_scarcest() -> 
     problems = {
         "sm_80": replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"]),
         "sm_90a": replace(SMALL, key_dim=256, value_dim=256),
-        "sm_100a": replace(SMALL, key_dim=240, value_dim=240),
         "sm_120a": SMALL,
     }
     jobs = [

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import BOTH_WAYS
+from claims import assert_right, assert_right_at, drawn
 from counted import declared_and_counted, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import PLAIN, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
 from tuner.operators.kda.problem import Precision
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
@@ -22,7 +21,7 @@ from tuner.operators.kda_backward.problem import Problem
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
-from tuner.verify import distance, errors
+from tuner.verify import distance
 
 OPERATOR = operators.load("kda_backward")
 CHUNKED = operators.implementation("kda_backward", "chunked")
@@ -37,7 +36,6 @@ FP32 = Problem(
     use_final_gradient=True,
 )
 TF32 = replace(FP32, precision=Precision.TF32)
-PRECISIONS = pytest.mark.parametrize("problem", [TF32, FP32], ids=["tf32", "fp32"])
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
 GATED = {"use_gate_in_kernel": True, "use_dt_bias": True}
 BASE = Config(
@@ -52,16 +50,28 @@ BASE = Config(
     gradient_ctas=1,
     gradient_steps=1,
 )
+# A covering set: both ways to multiply with narrow and wide slabs, one and two slabs a warp, every dtype and state.
+RAW_FP32 = (replace(FP32, safe_gate=True, **RAW), BASE)
+RAW_TF32 = (replace(TF32, **RAW), replace(BASE, rows=32, stages=2, span=1, channels=32, gradient_steps=2))
+GATED_FP32 = (
+    replace(FP32, key_dim=48, value_dim=16, dtype=DType.FP16, precision=Precision.FP32, **GATED),
+    replace(BASE, BV=16),
+)
+PRECISIONS = pytest.mark.parametrize("case", [RAW_TF32, RAW_FP32], ids=["tf32", "fp32"])
 CASES = {
-    "fp32_raw_gated": (replace(FP32, key_dim=48, value_dim=16, **RAW, **GATED), replace(BASE, BV=16)),
-    "tf32_wide_slabs_every_state": (TF32, replace(BASE, rows=32, stages=2, span=1, channels=32, gradient_steps=2)),
-    "tf32_two_slabs_a_warp": (replace(TF32, key_dim=144, value_dim=16), replace(BASE, BV=16, gradient_chunks=1)),
-    "bf16_tensors_in_tf32": (replace(TF32, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True), BASE),
-    "fp16_tensors_in_fp32": (
-        replace(FP32, dtype=DType.FP16, gate_dtype=DType.FP16, precision=Precision.FP32, safe_gate=True),
-        BASE,
+    "fp32_raw": RAW_FP32,
+    "fp16_tensors_in_fp32_gated": GATED_FP32,
+    "tf32_raw_wide_slabs": RAW_TF32,
+    "bf16_tensors_in_tf32_v_first_two_slabs_a_warp": (
+        replace(TF32, key_dim=144, value_dim=16, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True),
+        replace(BASE, BV=16, gradient_chunks=1),
     ),
 }
+# More chunks than the ring has slots, the last of them short, in a group of value heads; and a batch of several heads.
+PLACES = (
+    ({"seq_len": 70, "heads": 1, "value_heads": 2}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+)
 
 
 def test_operands_follow_the_tensors_unless_given_as_in_the_forward_call() -> None:
@@ -89,7 +99,7 @@ def test_the_tolerance_follows_the_precision() -> None:
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_only(kind: str) -> None:
-    problem = replace(TF32, seq_len=77, heads=1)
+    problem = replace(TF32, seq_len=77, heads=1, value_heads=2)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
     exact, found = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
     for name in ("dq", "dk", "dv", "dg", "dbeta", "dh0"):
@@ -99,36 +109,29 @@ def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_on
 
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
-    problem, config = CASES[case]
-    assert CHUNKED.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job("kda_backward", "chunked", to_fields(problem), to_fields(config), BOTH_WAYS))
-    assert verdict.ok, verdict.reason
+    assert_right_at(OPERATOR, CHUNKED, *CASES[case], *PLACES)
 
 
 @PRECISIONS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
-def test_the_default_is_right_for_every_kind_of_input(problem: Problem, kind: str) -> None:
-    problem = replace(problem, seq_len=35, heads=1)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    config = CHUNKED.default(problem, ARCHES["sm_90a"])
-    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, config, arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+def test_chunks_are_right_for_every_kind_of_input(case: tuple[Problem, Config], kind: str) -> None:
+    problem = replace(case[0], seq_len=35, heads=1, value_heads=1)
+    assert_right(OPERATOR, CHUNKED, problem, case[1], drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
 def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp32_operands() -> None:
-    problem = replace(FP32, seq_len=45, heads=1, value_heads=4, **GATED)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
-    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, BASE, arrays, PLAIN[0])
+    problem = replace(GATED_FP32[0], seq_len=45, heads=1, value_heads=4)
+    arrays = drawn(OPERATOR, problem, "gate_spikes")
+    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, GATED_FP32[1], arrays, CHECKED[0])
     exact = OPERATOR.reference(problem, arrays)
     for name in ("dg", "dA_log"):
         assert distance(outputs[name], exact[name])[0] < 5e-5, name
 
 
 @PRECISIONS
-def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem) -> None:
-    problem = replace(problem, seq_len=45, heads=1, value_heads=2, **RAW)
-    for work, counters in declared_and_counted(OPERATOR, CHUNKED, problem, BASE, gpu("H200"), "weak_gate"):
+def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: tuple[Problem, Config]) -> None:
+    problem = replace(case[0], seq_len=45, heads=1, value_heads=2)
+    for work, counters in declared_and_counted(OPERATOR, CHUNKED, problem, case[1], gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
@@ -174,10 +177,10 @@ def test_whatever_is_not_refused_has_a_default(key_dim: int) -> None:
 
 @pytest.mark.parametrize("name", ["naive", "chunked"])
 def test_a_gate_that_hardly_closes_loses_no_digits_of_its_gradient(name: str) -> None:
-    problem = replace(FP32, seq_len=125, heads=1, value_heads=2, **GATED)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "zero_gate")
+    problem = replace(GATED_FP32[0], seq_len=125, heads=1, value_heads=2)
+    arrays = drawn(OPERATOR, problem, "zero_gate")
     kernel = operators.implementation("kda_backward", name)
-    config = kernel.default(problem, ARCHES["sm_90a"])
-    outputs, _ = emulator.run(OPERATOR, kernel, problem, config, arrays, PLAIN[0])
+    config = GATED_FP32[1] if name == "chunked" else kernel.default(problem, ARCHES["sm_90a"])
+    outputs, _ = emulator.run(OPERATOR, kernel, problem, config, arrays, CHECKED[0])
     exact = OPERATOR.reference(problem, arrays)
     assert distance(outputs["dg"], exact["dg"])[0] < 5e-6

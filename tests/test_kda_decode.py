@@ -7,23 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_no_spills, assert_right_at, assert_right_on_tails
 
 from tuner import choice, emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.dtype import DType
 from tuner.errors import InputError, UsageError
-from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
 from tuner.operators.kda.naive import Config as NaiveConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.problem import Problem
 from tuner.operators.kda.recurrent import Config as RecurrentConfig
 from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 
 OPERATOR = operators.load("kda")
 RECURRENT = operators.implementation("kda", "recurrent")
@@ -106,18 +102,14 @@ def test_indices_need_a_pool_and_a_pool_is_an_initial_state(wrong: dict[str, Any
 def test_a_pool_is_updated_and_the_rest_of_it_is_not(case: str) -> None:
     name, problem, config = POOLED[case]
     implementation = operators.implementation("kda", name)
-    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job("kda", name, to_fields(problem), to_fields(config), PLAIN[:1] + CHECKED[:1]))
-    assert verdict.ok, verdict.reason
+    assert_right_on_tails(OPERATOR, implementation, problem, config)
 
 
-@pytest.mark.parametrize("name", [each.name for each in operators.implementations("kda")])
-def test_v_first_states_are_right(name: str) -> None:
-    problem, arch = Problem(key_dim=32, value_dim=64, state_v_first=True, **STATES), ARCHES["sm_90a"]
-    implementation = operators.implementation("kda", name)
-    config = implementation.default(problem, arch)
-    verdict = check(Job("kda", name, to_fields(problem), to_fields(config), PLAIN[:1] + CHECKED[:1]))
-    assert verdict.ok, verdict.reason
+@pytest.mark.parametrize("implementation", operators.implementations("kda"), ids=lambda each: each.name)
+def test_v_first_states_are_right(implementation: Any) -> None:
+    problem = Problem(key_dim=32, value_dim=64, state_v_first=True, **STATES)
+    place = {"batch": 2, "seq_len": 19, "heads": 1, "value_heads": 2}, "weak_gate"
+    assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), place)
 
 
 @pytest.mark.parametrize("name", ["prep_scan", "fused"])
@@ -135,17 +127,12 @@ def test_each_state_is_read_once_and_written_once() -> None:
     assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
 
 
-def test_decoding_compiles_without_spills_for_every_arch() -> None:
-    problems = (Problem(state_v_first=True, **POOL, **RAW), Problem(key_dim=64, value_dim=64, **POOL))
-    jobs = [(problem, arch) for problem in problems for arch in ARCHES.values()]
-    sources = [
-        (render(OPERATOR, RECURRENT, problem, RECURRENT.default(problem, arch)), Options(arch=arch.name))
-        for problem, arch in jobs
-    ]
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(sources):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert not cubin.entries["kda_recurrent"].spills, jobs[position]
+RAW_POOL, POOL_64 = Problem(state_v_first=True, **POOL, **RAW), Problem(key_dim=64, value_dim=64, **POOL)
+
+
+@pytest.mark.parametrize(("arch", "problem"), list(zip(ARCHES, (RAW_POOL, POOL_64) * 3, strict=True)), ids=[*ARCHES])
+def test_decoding_compiles_without_spills_for_every_arch(arch: str, problem: Problem) -> None:
+    assert_no_spills(OPERATOR, RECURRENT, problem, arch)
 
 
 def test_a_call_updates_the_callers_pool_wherever_its_rows_lie(at: Dispatcher) -> None:

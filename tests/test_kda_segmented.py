@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_declared, assert_no_spills, assert_right, assert_right_on_tails, drawn
-from test_kda_segmented_fused import BASE as FUSED_BASE
+from claims import assert_declared, assert_no_spills, assert_right, assert_right_at, drawn
+from test_kda import PREP_SCAN_CASES, RAW_FP16
+from test_kda_segmented_fused import CASES as FUSED_CASES
 from test_kda_segmented_fused import KERNEL as SEGMENTED_FUSED
-from test_kda_segmented_once import BASE as ONCE_BASE
+from test_kda_segmented_fused import PACKED, PLACES
+from test_kda_segmented_once import CASES as ONCE_CASES
 from test_kda_segmented_once import KERNEL as SEGMENTED_ONCE
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import PLAIN
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_config import Config
@@ -25,7 +27,6 @@ SEGMENTED, PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in
 H200 = gpu("H200")
 
 SMALL = Problem(key_dim=32, value_dim=32, use_initial_state=True, output_final_state=True)
-RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
 BASE = Config(
     C=16,
     BV=32,
@@ -40,26 +41,45 @@ BASE = Config(
     scan_min_ctas=1,
     merge_columns=8,
 )
-# Every tunable away from its default at least once, and what segments do not share with other implementations.
+# A covering set: each value of every tunable, chunks of 16 and of 32, keys ahead with and without a warp that loads,
+# and what segments do not share with other implementations.
 CASES = {
-    "more_segments_than_chunks": (SMALL, replace(BASE, segments=16, merge_columns=4)),
-    "chunk32_rows32_no_loader": (
-        SMALL,
-        replace(BASE, C=32, rows=32, loader=False, stages=2, partials=1, prep_groups=4, scan_min_ctas=2),
+    "chunks_of_16": (replace(SMALL, key_dim=64), BASE),
+    "chunks_of_32_rows32_keys_ahead_without_loader": (
+        replace(SMALL, key_dim=64),
+        replace(
+            BASE,
+            C=32,
+            rows=32,
+            loader=False,
+            ahead=2,
+            stages=4,
+            partials=1,
+            segments=8,
+            merge_columns=4,
+            scan_min_ctas=2,
+        ),
     ),
-    "keys_ahead": (replace(SMALL, key_dim=64), replace(BASE, ahead=2, stages=4, prep_min_ctas=4)),
-    "raw_fp16_without_first_state": (replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW), BASE),
-    "states_v_first": (replace(SMALL, state_v_first=True), BASE),
-    "packed": (replace(SMALL, use_cu_seqlens=True), BASE),
-    "packed_chunk32_keys_ahead_no_loader": (
+    "raw_fp16_more_segments_than_chunks": (RAW_FP16, replace(BASE, segments=8, merge_columns=4)),
+    "packed_states_v_first_without_a_first_one": (
         replace(SMALL, use_cu_seqlens=True, state_v_first=True, use_initial_state=False),
-        replace(BASE, C=32, loader=False, stages=4, ahead=2, segments=8, merge_columns=4),
+        replace(BASE, C=32, loader=False, stages=2),
     ),
-    "fp32": (replace(SMALL, dtype=DType.FP32), BASE),
-    "tf32_operands_of_bf16": (replace(SMALL, precision=Precision.TF32), replace(BASE, BV=16)),
-    "smallest_dims": (replace(SMALL, key_dim=16, value_dim=16), replace(BASE, BV=16, prep_groups=8)),
-    "more_keys_than_values": (replace(SMALL, key_dim=96, value_dim=48), replace(BASE, BV=48, prep_groups=4)),
+    "fp32_more_keys_than_values_keys_ahead": (
+        replace(SMALL, key_dim=48, value_dim=16, dtype=DType.FP32),
+        replace(BASE, BV=16, ahead=2, stages=4, prep_groups=8, prep_min_ctas=4),
+    ),
+    "tf32_operands_of_bf16_smallest_dims": (
+        replace(SMALL, key_dim=16, value_dim=16, precision=Precision.TF32),
+        replace(BASE, BV=16, prep_groups=8),
+    ),
 }
+FUSED_CASE, ONCE_CASE = FUSED_CASES["normalised_fp32_gate"], ONCE_CASES["normalised_fp32_gate"]
+BY_SEGMENTS = pytest.mark.parametrize(
+    ("implementation", "case"),
+    [(SEGMENTED_FUSED, FUSED_CASE), (SEGMENTED_ONCE, ONCE_CASE)],
+    ids=["segmented_fused", "segmented_once"],
+)
 
 
 def predicted(implementation: Any, problem: Problem) -> float:
@@ -71,19 +91,20 @@ def predicted(implementation: Any, problem: Problem) -> float:
 
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
-    assert_right_on_tails(OPERATOR, SEGMENTED, *CASES[case])
+    problem, config = CASES[case]
+    assert_right_at(OPERATOR, SEGMENTED, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
 @pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
 def test_many_segments_are_as_exact_as_none(kind: str) -> None:
-    problem = replace(SMALL, batch=1, seq_len=205, heads=1, value_heads=1, **RAW)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    problem = replace(RAW_FP16, batch=1, seq_len=205, heads=1, value_heads=1)
+    arrays = drawn(OPERATOR, problem, kind)
     found = {}
-    for implementation, config in (
-        (SEGMENTED, replace(BASE, segments=8)),
-        (PREP_SCAN, PREP_SCAN.default(problem, ARCHES["sm_90a"])),
+    for implementation, (_, config) in (
+        (SEGMENTED, CASES["raw_fp16_more_segments_than_chunks"]),
+        (PREP_SCAN, PREP_SCAN_CASES["raw_fp16_more_keys_ahead"]),
     ):
-        outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
+        outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, CHECKED[0])
         found[implementation.name] = {e.name: e for e in errors(OPERATOR, problem, arrays, outputs)}
     for name in ("o", "final_state"):
         cut, whole = found["segmented"][name], found["prep_scan"][name]
@@ -92,80 +113,58 @@ def test_many_segments_are_as_exact_as_none(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("implementation", "config"),
-    [(SEGMENTED, BASE), (SEGMENTED_FUSED, FUSED_BASE)],
+    ("implementation", "case"),
+    [(SEGMENTED, CASES["chunks_of_16"]), (SEGMENTED_FUSED, FUSED_CASE)],
     ids=["segmented", "segmented_fused"],
 )
-def test_tokens_do_not_see_the_segments_after_them(implementation: Any, config: Any) -> None:
-    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "gate_spikes")
-    changed = {name: x.copy() for name, x in arrays.items()}
-    for name in ("q", "k", "v", "g", "beta"):
-        changed[name][:, 41:] = -7.0
+def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tuple[Problem, Any]) -> None:
+    problem = replace(case[0], batch=1, seq_len=90, heads=1, value_heads=1)
+    arrays = drawn(OPERATOR, problem, "gate_spikes")
+    changed = {name: arrays[name].copy() for name in ("q", "k", "v", "g", "beta")}
+    for each in changed.values():
+        each[:, 41:] = -7.0
     before, after = (
-        emulator.run(OPERATOR, implementation, problem, config, each, PLAIN[0])[0]["o"][:, :41]
-        for each in (arrays, changed)
+        emulator.run(OPERATOR, implementation, problem, case[1], each, CHECKED[0])[0]["o"][:, :41]
+        for each in (arrays, arrays | changed)
     )
     np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize(
-    ("implementation", "seq_len", "segments"),
-    [(SEGMENTED_FUSED, 141, 5), (SEGMENTED_ONCE, 413, 6)],
-    ids=["segmented_fused", "segmented_once"],
-)
+@BY_SEGMENTS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
-def test_segments_are_right_for_every_kind_of_input(
-    implementation: Any, seq_len: int, segments: int, kind: str
-) -> None:
-    problem = replace(SMALL, key_dim=64, value_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=1)
-    config = replace(implementation.default(problem, ARCHES["sm_90a"]), segments=segments)
-    assert_right(OPERATOR, implementation, problem, config, drawn(OPERATOR, problem, kind))
+def test_segments_are_right_for_every_kind_of_input(implementation: Any, case: tuple[Problem, Any], kind: str) -> None:
+    problem = replace(case[0], batch=1, seq_len=205, heads=1, value_heads=1)
+    assert_right(OPERATOR, implementation, problem, case[1], drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
-@pytest.mark.parametrize(
-    ("implementation", "config"),
-    [(SEGMENTED_FUSED, FUSED_BASE), (SEGMENTED_ONCE, ONCE_BASE)],
-    ids=["segmented_fused", "segmented_once"],
-)
-def test_a_gate_that_wipes_the_state_leaves_the_maps_exact(implementation: Any, config: Any) -> None:
-    problem = replace(SMALL, batch=1, seq_len=90, heads=1, value_heads=1, gate_dtype=DType.FP32)
+@BY_SEGMENTS
+def test_a_gate_that_wipes_the_state_leaves_the_maps_exact(implementation: Any, case: tuple[Problem, Any]) -> None:
+    problem = replace(case[0], batch=1, seq_len=90, heads=1, value_heads=1)
     arrays = drawn(OPERATOR, problem, "strong_gate")
     arrays["g"][:, 5::13] = -np.inf
-    assert_right(OPERATOR, implementation, problem, config, arrays)
+    assert_right(OPERATOR, implementation, problem, case[1], arrays, CHECKED[0])
 
 
 @pytest.mark.parametrize("seq_len", [9, 45, 200])
-@pytest.mark.parametrize(
-    "config",
-    [BASE, replace(BASE, C=32, rows=32, loader=False, ahead=2, stages=4, prep_groups=4, segments=8, merge_columns=4)],
-    ids=["loader", "chunk32_keys_ahead"],
-)
-def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, config: Config) -> None:
-    problem = replace(SMALL, key_dim=64, batch=1, seq_len=seq_len, heads=1, value_heads=2)
+@pytest.mark.parametrize("case", list(CASES)[:2])
+def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, case: str) -> None:
+    problem, config = CASES[case]
+    problem = replace(problem, batch=1, seq_len=seq_len, heads=1, value_heads=2)
     assert_declared(OPERATOR, SEGMENTED, problem, config, H200, "weak_gate")
 
 
-WIDE_CHUNKS = {"C": 32, "segments": 5, "prep_groups": 4, "stages": 2, "producers": 2}
-
-
 @pytest.mark.parametrize("seq_len", [9, 45, 200])
+@pytest.mark.parametrize("case", ["normalised_fp32_gate", "chunks_of_32"])
 @pytest.mark.parametrize(
-    ("implementation", "choices"),
-    [
-        (SEGMENTED_FUSED, {}),
-        (SEGMENTED_FUSED, {**WIDE_CHUNKS, "BV": 32, "map_columns": 32}),
-        (SEGMENTED_ONCE, {}),
-        (SEGMENTED_ONCE, WIDE_CHUNKS),
-    ],
-    ids=["fused", "fused_two_warps_a_group", "once", "once_two_warps_a_group"],
+    ("implementation", "cases"),
+    [(SEGMENTED_FUSED, FUSED_CASES), (SEGMENTED_ONCE, ONCE_CASES)],
+    ids=["segmented_fused", "segmented_once"],
 )
 def test_what_prepares_its_own_chunks_counts_mma_bytes_and_barriers(
-    seq_len: int, implementation: Any, choices: dict[str, Any]
+    implementation: Any, cases: dict[str, tuple[Problem, Any]], case: str, seq_len: int
 ) -> None:
-    fields = {"batch": 1, "seq_len": seq_len, "heads": 1, "value_heads": 2, "use_qk_l2norm_in_kernel": True}
-    problem = replace(SMALL, key_dim=64, value_dim=64, **fields)
-    config = replace(implementation.default(problem, ARCHES["sm_90a"]), **choices)
+    problem, config = cases[case]
+    problem = replace(problem, batch=1, seq_len=seq_len, heads=1, value_heads=2)
     assert_declared(OPERATOR, implementation, problem, config, H200, "weak_gate")
 
 

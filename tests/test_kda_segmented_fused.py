@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from claims import assert_right, assert_right_on_tails, drawn
+from claims import assert_right, assert_right_at, drawn
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
@@ -34,34 +34,37 @@ BASE = Config(
     map_rows=16,
     merge_columns=4,
 )
-# Every tunable away from its default at least once, and what maps do not share with outputs.
+NORMALISED = replace(SMALL, key_dim=64, value_dim=64, use_qk_l2norm_in_kernel=True, gate_dtype=DType.FP32)
+# A covering set: each value of every tunable, and what maps do not share with outputs.
 CASES = {
-    "fewer_chunks_than_segments": (SMALL, replace(BASE, segments=9, merge_columns=8)),
-    "chunk32_rows32_two_partials": (
-        SMALL,
-        replace(BASE, C=32, rows=32, map_rows=32, stages=2, producers=1, partials=2, prep_groups=8),
+    "normalised_fp32_gate": (NORMALISED, replace(BASE, segments=5)),
+    "chunks_of_32": (
+        NORMALISED,
+        replace(BASE, C=32, rows=32, map_rows=32, map_columns=32, stages=2, producers=1, partials=2, segments=5),
     ),
-    "columns_of_one_kind_a_block": (
-        replace(SMALL, key_dim=64),
-        replace(BASE, BV=16, map_columns=16, prep_groups=2, segments=5),
+    "columns_of_one_kind_a_block_more_segments_than_chunks_raw_fp16_without_first_state": (
+        replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW),
+        replace(BASE, BV=16, map_columns=16, stages=7, producers=7, segments=9, merge_columns=8),
     ),
-    "more_warps_that_scan": (
-        replace(SMALL, key_dim=48),
+    "more_warps_that_scan_raw_lengths_read_again": (
+        replace(SMALL, key_dim=48, **RAW),
         replace(BASE, map_columns=80, prep_groups=8, stages=2, producers=2),
     ),
-    "raw_fp16_without_first_state": (
-        replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW),
-        replace(BASE, stages=7, producers=7),
+    "packed_softplus_states_v_first": (
+        replace(SMALL, key_dim=64, use_cu_seqlens=True, state_v_first=True, **SOFTPLUS),
+        replace(BASE, prep_groups=2, map_columns=32, segments=5),
     ),
-    "raw_lengths_read_again": (
-        replace(SMALL, key_dim=48, **RAW),
-        replace(BASE, map_columns=16, prep_groups=8, producers=2),
-    ),
-    "softplus_states_v_first": (replace(SMALL, state_v_first=True, **SOFTPLUS), BASE),
-    "packed": (replace(SMALL, use_cu_seqlens=True), replace(BASE, segments=5)),
     "fp32": (replace(SMALL, dtype=DType.FP32), replace(BASE, stages=2, producers=2)),
-    "tf32_operands_of_bf16": (replace(SMALL, precision=Precision.TF32), replace(BASE, producers=2)),
 }
+# Chunks for every segment, the last of them short; fewer than segments, a batch, and heads that value heads share.
+PLACES = (
+    ({"seq_len": 77, "heads": 1, "value_heads": 2}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+)
+PACKED = (
+    ({"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"),
+    ({"seq_len": 130, "heads": 1, "value_heads": 2, "boundaries": 5}, "strong_gate"),
+)
 
 
 def default(problem: Problem, **choices: Any) -> Config:
@@ -70,12 +73,16 @@ def default(problem: Problem, **choices: Any) -> Config:
 
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
-    assert_right_on_tails(OPERATOR, KERNEL, *CASES[case])
+    problem, config = CASES[case]
+    assert_right_at(OPERATOR, KERNEL, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
-@pytest.mark.parametrize(("key_dim", "value_dim"), [(48, 48), (64, 112)])
-def test_the_default_of_odd_dims_is_right(key_dim: int, value_dim: int) -> None:
-    problem = replace(SMALL, key_dim=key_dim, value_dim=value_dim, batch=1, seq_len=141, heads=1, value_heads=1)
+@pytest.mark.parametrize(
+    ("key_dim", "value_dim", "precision"), [(48, 48, Precision.TF32), (64, 112, Precision.DTYPE)], ids=str
+)
+def test_the_default_of_odd_dims_is_right(key_dim: int, value_dim: int, precision: Precision) -> None:
+    dims = {"key_dim": key_dim, "value_dim": value_dim, "precision": precision}
+    problem = replace(SMALL, **dims, batch=1, seq_len=141, heads=1, value_heads=1)
     assert_right(OPERATOR, KERNEL, problem, default(problem), drawn(OPERATOR, problem, "weak_gate"), CHECKED[0])
 
 

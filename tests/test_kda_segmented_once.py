@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from claims import assert_right_on_tails
+from claims import assert_right_at
+from test_kda_segmented_fused import PACKED, PLACES
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
@@ -21,22 +22,22 @@ SMALL = Problem(key_dim=32, value_dim=32, use_initial_state=True, output_final_s
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
 SOFTPLUS = {"use_gate_in_kernel": True, "use_dt_bias": True}
 BASE = Config(C=16, rows=16, stages=4, partials=1, prep_groups=4, producers=4, segments=3)
-# Every tunable away from its default at least once.
+NORMALISED = replace(SMALL, key_dim=64, value_dim=64, use_qk_l2norm_in_kernel=True, gate_dtype=DType.FP32)
+# A covering set: each value of every tunable, and what corrections meet.
 CASES = {
-    "fewer_chunks_than_segments": (SMALL, replace(BASE, segments=8)),
-    "two_segments_chunk32_rows32_two_partials": (
-        SMALL,
-        replace(BASE, C=32, rows=32, stages=2, producers=1, partials=2, prep_groups=8, segments=2),
+    "normalised_fp32_gate": (NORMALISED, replace(BASE, producers=2, segments=6)),
+    "chunks_of_32": (
+        NORMALISED,
+        replace(BASE, C=32, rows=32, stages=2, producers=1, partials=2, segments=2),
     ),
     "unequal_dims_without_states": (
         replace(SMALL, key_dim=64, value_dim=48, use_initial_state=False, output_final_state=False),
-        replace(BASE, stages=2, producers=2),
+        replace(BASE, stages=2, producers=2, prep_groups=2),
     ),
-    "raw_fp16_lengths_read_again": (
-        replace(SMALL, key_dim=48, value_dim=64, dtype=DType.FP16, **RAW),
-        replace(BASE, prep_groups=8, stages=2, producers=2),
+    "raw_fp16_lengths_read_again_softplus_states_v_first": (
+        replace(SMALL, key_dim=48, value_dim=64, dtype=DType.FP16, state_v_first=True, **RAW, **SOFTPLUS),
+        replace(BASE, prep_groups=8, stages=2, producers=2, segments=8),
     ),
-    "softplus_states_v_first": (replace(SMALL, state_v_first=True, **SOFTPLUS), BASE),
     "packed": (replace(SMALL, use_cu_seqlens=True), replace(BASE, segments=5, stages=7, producers=7)),
 }
 
@@ -47,7 +48,8 @@ def default(problem: Problem, **choices: Any) -> Config:
 
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
-    assert_right_on_tails(OPERATOR, KERNEL, *CASES[case])
+    problem, config = CASES[case]
+    assert_right_at(OPERATOR, KERNEL, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
 def test_each_chunk_is_walked_once() -> None:

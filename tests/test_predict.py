@@ -220,5 +220,5 @@ def test_as_many_bytes_in_flight_as_were_found_to_fill_a_memory_fill_it(name: st
 
 
 def test_every_term_is_told_in_words() -> None:
-    spilled = from_cubin(WORK, H100, 2, 256, {})
+    spilled = from_cubin(replace(WORK, cluster_bytes=1e9), H100, 2, 256, {})
     assert set(in_turn([spilled, spilled]).terms) == set(TERMS)

@@ -41,3 +41,10 @@ def test_bars_are_as_long_as_their_values_and_leave_room_for_their_text() -> Non
     assert (short.end - drawn.left) * 2 == long.end - drawn.left
     assert long.low < long.end < long.high < WIDTH - 60
     assert long.value == "10 µs"
+
+
+def test_a_line_that_ends_early_is_named_where_it_ends() -> None:
+    drawn = lines([*series(1), Series("early", ((128.0, 1.3),))])
+    assert drawn is not None
+    early = drawn.lines[1]
+    assert early.end[0] < drawn.right and early.label_at == early.end[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import DISTINCT_ARCHES
 from counted import counted, declared
 
 from tuner import emulator, operators
@@ -55,13 +56,13 @@ BASE = mma_sync_config.Config(
 SPLIT = split_keys.Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
 # Tiles wider and narrower than windows, with and without narrow spans, warps that share rows, Q in all its places.
 CASES: dict[str, tuple[int, Any, Any]] = {
-    "d8_whole_tiles": (8, MMA_SYNC, replace(BASE, narrow=0, stages=3)),
+    "d8_narrow_spans": (8, MMA_SYNC, replace(BASE, BN=64, narrow=32, stages=3)),
     "d40_wide_tiles": (40, MMA_SYNC, replace(BASE, BN=128, narrow=32, lazy_rescale=True)),
     "d72_query_through_the_ring": (72, MMA_SYNC, replace(BASE, BN=48, q_in_registers=True, smem_budget=14336)),
-    "d40_packed_heads": (40, MMA_SYNC, replace(BASE, packed_heads=4)),
+    "d40_packed_heads": (40, MMA_SYNC, replace(BASE, BM=128, packed_heads=8)),
     "d72_packed_pairs": (72, MMA_SYNC, replace(BASE, BM=128, narrow=0, packed_heads=2, lazy_rescale=True)),
     "d128_two_warps_share_rows": (128, MMA_SYNC, replace(BASE, BM=32, BN=64, narrow=32, d_warps=2)),
-    "d256_padded": (256, MMA_SYNC, replace(BASE, swizzle=False, BM=32, warps=2)),
+    "d256_padded_whole_tiles": (256, MMA_SYNC, replace(BASE, swizzle=False, BM=32, warps=2, narrow=0)),
     "d8_split": (8, SPLIT_KEYS, replace(SPLIT, splits=4, BM=32)),
     "d40_one_split": (40, SPLIT_KEYS, replace(SPLIT, warps=4, stages=3)),
     "d72_split_in_registers": (72, SPLIT_KEYS, replace(SPLIT, splits=2, BN=48, q_in_registers=True)),
@@ -69,9 +70,22 @@ CASES: dict[str, tuple[int, Any, Any]] = {
 }
 
 
-def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "normal") -> Any:
+def of_case(name: str) -> tuple[Problem, Any, Any]:
+    """Problem, implementation and config, of which all tests of a case build one kernel."""
+    D, implementation, config = CASES[name]
+    return Problem(head_dim=D, dtype=DType.FP16 if D % 16 else DType.BF16), implementation, config
+
+
+def run(implementation: Any, problem: Problem, config: Any, kind: str = "normal") -> Any:
+    """(arrays, outputs, Run) under the race detector, without findings."""
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    return arrays, *found(implementation, problem, config, arrays)
+
+
+def found(implementation: Any, problem: Problem, config: Any, arrays: Any) -> Any:
+    outputs, happened = emulator.run(OPERATOR, implementation, problem, config, arrays, CHECKED[0])
+    assert not happened.findings
+    return outputs, happened
 
 
 def random_problem(rng: np.random.Generator) -> Problem:
@@ -234,11 +248,13 @@ def tiles(walks: Walks, block: int) -> list[range]:
     return [range(first, min(first + walks.BN, prefix) if first < prefix else first + walks.BN) for first in firsts]
 
 
-@pytest.mark.parametrize("case", ["d8_whole_tiles", "d72_query_through_the_ring", "d8_split", "d40_one_split"])
+@pytest.mark.parametrize(
+    "case", ["d8_narrow_spans", "d72_query_through_the_ring", "d72_packed_pairs", "d8_split", "d40_one_split"]
+)
 def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
-    D, implementation, config = CASES[case]
-    for problem in OPERATOR.tails(Problem(head_dim=D)):
-        _, _, happened = run(implementation, problem, config, Mode(checked=True))
+    of_any_size, implementation, config = of_case(case)
+    for problem in OPERATOR.tails(of_any_size):
+        _, _, happened = run(implementation, problem, config)
         works = implementation.work(problem, config, H200)
         assert declared(works) == counted(happened, implementation.plan(problem, config))
 
@@ -269,87 +285,77 @@ def test_a_step_of_decoding_reads_what_it_attends_whatever_came_before() -> None
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_tunable_gives_the_right_result(case: str) -> None:
-    D, implementation, config = CASES[case]
-    problem = Problem(head_dim=D, dtype=DType.FP16 if D % 16 else DType.BF16)
-    verdict = check(
-        Job("streaming_attention", implementation.name, to_fields(problem), to_fields(config), (REVERSE, *CHECKED))
-    )
+    problem, implementation, config = of_case(case)
+    assert_right_at_edges(implementation, problem, config, (REVERSE, *CHECKED))
+
+
+def assert_right_at_edges(implementation: Any, problem: Problem, config: Any, modes: tuple[Mode, ...]) -> None:
+    verdict = check(Job(OPERATOR.name, implementation.name, to_fields(problem), to_fields(config), modes))
     assert verdict.ok, verdict.reason
 
 
+CACHES = {"rolling": {"rolling": True}, "ragged": {"ragged": True}, "rolling_ragged": {"rolling": True, "ragged": True}}
+
+
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(("implementation", "D"), [(NAIVE, 8), (SPLIT_KEYS, 40)], ids=["naive", "split_keys"])
-def test_a_rolling_cache_is_read_in_the_order_of_positions(implementation: Any, D: int) -> None:
-    problem = Problem(head_dim=D, rolling=True)
-    config = implementation.default(problem, ARCHES["sm_80"])
-    verdict = check(Job("streaming_attention", implementation.name, to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+def test_caches_that_roll_and_batches_of_any_lengths_come_out_right(implementation: Any, D: int, cache: str) -> None:
+    problem = Problem(head_dim=D, **CACHES[cache])
+    assert_right_at_edges(implementation, problem, implementation.default(problem, ARCHES["sm_80"]), CHECKED)
 
 
-@pytest.mark.parametrize("case", ["naive", "naive rolling", "split_keys", "split_keys rolling", "mma_sync"])
-def test_a_ragged_batch_comes_out_right(case: str) -> None:
-    name, _, rolling = case.partition(" ")
-    implementation = operators.implementation("streaming_attention", name)
-    problem = Problem(head_dim=8 if name == "naive" else 40, ragged=True, rolling=bool(rolling))
-    config = implementation.default(problem, ARCHES["sm_80"])
-    verdict = check(Job("streaming_attention", name, to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+def test_mma_sync_comes_out_right_for_lengths_of_any_batch() -> None:
+    assert_right_at_edges(MMA_SYNC, Problem(head_dim=40, ragged=True), BASE, CHECKED)
 
 
-def test_lengths_that_no_cache_has_count_as_the_nearest() -> None:
-    problem = Problem(head_dim=8, heads=1, batch=2, seq_q=2, slots=20, window=7, sinks=4, ragged=True)
+@pytest.mark.parametrize(
+    ("implementation", "D"), [(NAIVE, 8), (SPLIT_KEYS, 40), (MMA_SYNC, 40)], ids=["naive", "split_keys", "mma_sync"]
+)
+def test_lengths_that_no_cache_has_count_as_the_nearest(implementation: Any, D: int) -> None:
+    problem = Problem(head_dim=D, heads=1, batch=2, seq_q=2, slots=20, window=7, sinks=4, ragged=True)
+    default = implementation.default(Problem(head_dim=D, ragged=True), ARCHES["sm_80"])
+    config = BASE if implementation is MMA_SYNC else default
     full = OPERATOR.inputs(replace(problem, ragged=False), np.random.default_rng(5), "normal")
     wrong, nearest = (full | {"cache_seqlens": np.array(each, np.int32)} for each in ([-1, 21], [0, 20]))
-    for implementation, config in ((SPLIT_KEYS, SPLIT), (MMA_SYNC, BASE), (NAIVE, NAIVE.config(32, 8))):
-        outputs, happened = emulator.run(OPERATOR, implementation, problem, config, wrong, Mode(checked=True))
-        assert not happened.findings
-        assert all(error.ok for error in errors(OPERATOR, problem, nearest, outputs))
+    outputs, _ = found(implementation, problem, config, wrong)
+    assert all(error.ok for error in errors(OPERATOR, problem, nearest, outputs))
 
 
-@pytest.mark.parametrize("D", [8, 72])
-def test_the_naive_kernel_serves_fp32(D: int) -> None:
-    problem = Problem(head_dim=D, dtype=DType.FP32)
-    config = NAIVE.default(problem, ARCHES["sm_80"])
-    verdict = check(Job("streaming_attention", "naive", to_fields(problem), to_fields(config), PLAIN))
-    assert verdict.ok, verdict.reason
+def test_the_naive_kernel_serves_fp32() -> None:
+    problem = Problem(head_dim=72, dtype=DType.FP32)
+    assert_right_at_edges(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_80"]), PLAIN)
     assert all("fp32" in each.refusal(problem, ARCHES["sm_80"]) for each in (MMA_SYNC, SPLIT_KEYS))
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 @pytest.mark.parametrize("case", ["d40_wide_tiles", "d72_split_in_registers"])
 def test_hostile_inputs_come_out_right(kind: str, case: str) -> None:
-    D, implementation, config = CASES[case]
-    problem = Problem(head_dim=D, batch=1, heads=4, kv_heads=2, seq_q=70, seq_k=150, window=33, sinks=7)
-    arrays, outputs, happened = run(implementation, problem, config, Mode(), kind)
-    assert not happened.findings
+    problem, implementation, config = of_case(case)
+    problem = replace(problem, batch=1, heads=4, kv_heads=2, seq_q=70, seq_k=150, window=33, sinks=7, slots=0)
+    arrays, outputs, _ = run(implementation, problem, config, kind)
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
-@pytest.mark.parametrize("case", ["narrow", "packed", "split"])
+@pytest.mark.parametrize("case", ["d8_narrow_spans", "d40_packed_heads", "d8_split"])
 def test_edges_next_to_those_of_tiles_come_out_right(case: str) -> None:
-    implementation, config = {
-        "narrow": (MMA_SYNC, replace(BASE, BN=64, narrow=32)),
-        "packed": (MMA_SYNC, replace(BASE, packed_heads=2)),
-        "split": (SPLIT_KEYS, SPLIT),
-    }[case]
+    of_any_size, implementation, config = of_case(case)
     rng = np.random.default_rng(9)
     near = np.array([16, 32, 64])
     for _ in range(16):
         window, seq_k = (int(rng.choice(near) + rng.integers(-1, 2)) for _ in range(2))
         sinks, more = int(rng.integers(0, 48)), int(rng.integers(0, 80))
         sizes = {"heads": 2, "kv_heads": 1, "seq_q": seq_k, "seq_k": seq_k + more, "window": window, "sinks": sinks}
-        problem = Problem(head_dim=8, **sizes)
-        arrays, outputs, _ = run(implementation, problem, config, Mode(), "equal_keys")
+        problem = replace(of_any_size, batch=1, slots=0, **sizes)
+        arrays, outputs, _ = run(implementation, problem, config, "equal_keys")
         assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs)), problem
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "packed_heads"), [(8, 1, 8), (12, 2, 4), (6, 2, 8), (3, 3, 2)])
-def test_heads_are_packed_as_far_as_their_number_has_the_power_of_two(
-    heads: int, kv_heads: int, packed_heads: int
-) -> None:
-    problem = Problem(head_dim=40, batch=2, heads=heads, kv_heads=kv_heads, seq_q=37, seq_k=90, window=20, sinks=3)
-    config = replace(BASE, BM=128, packed_heads=packed_heads)
-    arrays, outputs, happened = run(MMA_SYNC, problem, config, Mode(checked=True))
-    assert not happened.findings
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 1), (12, 2), (6, 2), (8, 2)])
+def test_heads_are_packed_as_far_as_their_number_has_the_power_of_two(heads: int, kv_heads: int) -> None:
+    problem, _, config = of_case("d40_packed_heads")
+    sizes = {"seq_q": 37, "seq_k": 90, "window": 20, "sinks": 3}
+    problem = replace(problem, batch=2, heads=heads, kv_heads=kv_heads, slots=0, **sizes)
+    arrays, outputs, happened = run(MMA_SYNC, problem, config)
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
     assert declared(MMA_SYNC.work(problem, config, H200)) == counted(happened, MMA_SYNC.plan(problem, config))
 
@@ -364,20 +370,21 @@ def test_packed_heads_read_keys_once_and_multiply_fewer_of_them() -> None:
 
 
 def test_equal_keys_count_the_attended_ones() -> None:
-    problem = Problem(head_dim=40, batch=1, heads=1, seq_q=90, seq_k=200, window=50, sinks=20)
-    arrays, outputs, _ = run(MMA_SYNC, problem, BASE, Mode(), "equal_keys")
+    problem, _, config = of_case("d40_wide_tiles")
+    problem = replace(problem, batch=1, heads=1, kv_heads=1, seq_q=90, seq_k=200, window=50, sinks=20, slots=0)
+    arrays, outputs, _ = run(MMA_SYNC, problem, config, "equal_keys")
     scores = arrays["softmax_scale"] * arrays["q"][0, :, 0].astype(float) @ arrays["k"][0, 0, 0].astype(float)
     np.testing.assert_allclose(np.exp(outputs["lse"][0, 0] - scores), attended_keys(problem), rtol=1e-5)
 
 
-def test_views_of_another_layout_need_no_copy() -> None:
-    problem = Problem(head_dim=40, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35, window=9, sinks=2)
+@pytest.mark.parametrize("case", ["d40_wide_tiles", "d40_one_split"])
+def test_views_of_another_layout_need_no_copy(case: str) -> None:
+    problem, implementation, config = of_case(case)
+    problem = replace(problem, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35, window=9, sinks=2, slots=0)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
-    for implementation, config in ((MMA_SYNC, BASE), (SPLIT_KEYS, SPLIT)):
-        plain, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, Mode())
-        strided, _ = emulator.run(OPERATOR, implementation, problem, config, views, Mode())
-        assert np.array_equal(plain["o"], strided["o"])
+    plain, strided = (found(implementation, problem, config, each)[0] for each in (arrays, views))
+    assert np.array_equal(plain["o"], strided["o"])
 
 
 @pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
@@ -417,15 +424,17 @@ def test_the_call_refuses_a_cache_told_in_two_ways_or_not_at_all() -> None:
 
 @pytest.mark.slow
 def test_defaults_never_spill() -> None:
-    """Every head_dim on every arch; dtypes, caches, groups of heads and arches for split_keys are dealt out."""
+    """Every head_dim, on two arches each; dtypes, caches and groups of heads are dealt out."""
     jobs = []
-    for i, (D, arch) in enumerate(product(HEAD_DIMS, ARCHES.values())):
+    for i, (D, half) in enumerate(product(HEAD_DIMS, range(2))):
+        arch = ARCHES[DISTINCT_ARCHES[(i + half) % len(DISTINCT_ARCHES)]]
+        implementation = (MMA_SYNC, SPLIT_KEYS)[half and D not in (128, 256)]
+        rolling = implementation is SPLIT_KEYS and i % 4 > 1
         dtype = (DType.BF16, DType.FP16)[i // 2 % 2]
-        for implementation, rolling in ((MMA_SYNC, False), (SPLIT_KEYS, i % 4 > 1))[: 1 + (i + i // 6) % 2]:
-            problem = Problem(head_dim=D, dtype=dtype, rolling=rolling, kv_heads=(4, 32)[(i + i // 12) % 2])
-            config = implementation.default(problem, arch)
-            assert implementation.space(problem, arch).refusal(config) is None
-            jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))
+        problem = Problem(head_dim=D, dtype=dtype, rolling=rolling, kv_heads=(4, 32)[i // 4 % 2])
+        config = implementation.default(problem, arch)
+        assert implementation.space(problem, arch).refusal(config) is None
+        jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))
     with Compiler(workers=2) as compiler:
         for position, cubin in compiler.compile_many(jobs):
             assert not isinstance(cubin, Failed), cubin.log

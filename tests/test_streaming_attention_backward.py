@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES, assert_no_spills, drawn
+from claims import assert_no_spills, assert_right_on_tails, drawn
 from counted import declared_and_counted, global_bytes
 from slope import gradients_and_slopes
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.operator import to_fields
 from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward
@@ -73,32 +72,30 @@ def test_a_query_without_a_key_and_a_key_without_a_query_have_no_gradient() -> N
 )
 def test_gradients_are_right_for_every_make_of_tiles(head_dim: int, config: Config) -> None:
     problem = Problem(head_dim=head_dim)
-    assert mma_sync.IMPLEMENTATION.space(problem, HOPPER).refusal(config) is None
-    verdict = check(Job(OPERATOR.name, "mma_sync", to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+    assert_right_on_tails(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)
 
 
 @pytest.mark.parametrize("implementation", ["naive", "mma_sync"])
 def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> None:
     """Its inputs have NaN for a query that attends no key."""
-    problem = Problem(head_dim=24, use_lse_gradient=True)
-    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    kernel, problem = (
+        operators.implementation(OPERATOR.name, implementation),
+        Problem(head_dim=32, use_lse_gradient=True),
+    )
+    config = CONFIG if implementation == "mma_sync" else kernel.default(problem, HOPPER)
+    assert_right_on_tails(OPERATOR, kernel, problem, config)
 
 
 def test_fp32_is_right_at_every_edge() -> None:
     problem = Problem(head_dim=16, dtype=DType.FP32)
-    config = operators.implementation(OPERATOR.name, "naive").default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, "naive", to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+    naive = operators.implementation(OPERATOR.name, "naive")
+    assert_right_on_tails(OPERATOR, naive, problem, naive.default(problem, HOPPER))
     assert "fp32" in (mma_sync.refusal(problem, HOPPER) or "")
 
 
-def test_the_default_with_most_sums_a_thread_spills_on_no_arch() -> None:
-    problem = Problem(head_dim=192)
-    for arch in DISTINCT_ARCHES:
-        assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, problem, arch)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+def test_the_default_with_most_sums_a_thread_does_not_spill(arch: str) -> None:
+    assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, Problem(head_dim=192), arch)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +148,11 @@ def test_the_figures_of_the_readme_are_what_its_command_prints(capsys: pytest.Ca
 
 
 def test_the_same_inputs_give_the_same_bits_whoever_runs_first() -> None:
-    problem = replace(SMALL, seq_q=80, seq_k=100, window=30, sinks=20)
-    config, arrays = replace(CONFIG, sink_splits=8), draw(problem)
-    modes = (Mode(), Mode(schedule="reverse"), Mode(schedule="random", seed=1))
-    outputs = [emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, config, arrays, mode)[0] for mode in modes]
+    sizes = {"batch": 1, "heads": 4, "kv_heads": 2, "seq_q": 80, "seq_k": 100, "window": 30, "sinks": 20}
+    problem = Problem(head_dim=32, **sizes)
+    arrays = draw(problem)
+    modes = (Mode(True), Mode(True, "reverse"), CHECKED[0])
+    outputs = [emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG, arrays, mode)[0] for mode in modes]
     for name in ("dq", "dk", "dv"):
         assert len({found[name].tobytes() for found in outputs}) == 1
 

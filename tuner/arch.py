@@ -34,10 +34,6 @@ class Arch:
     def has_wgmma(self) -> bool:
         return self.name == "sm_90a"
 
-    @property
-    def has_tma(self) -> bool:
-        return self.compute_capability >= 90
-
 
 @dataclass(frozen=True, slots=True)
 class Device:

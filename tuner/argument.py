@@ -18,7 +18,6 @@ class Role(Enum):
     UPDATED = "updated"  # read, and written in place: the caller's own array changes
     OUTPUT = "output"
     SCALAR = "scalar"
-    WORKSPACE = "workspace"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,9 @@ class _NumPy:
     name = "numpy"
 
     def facts(self, name: str, array: Any) -> Facts:  # noqa: ARG002  # no NumPy array is refused
-        address, writable = array.__array_interface__["data"][0], array.flags.writeable
-        return Facts("numpy", CPU, array.dtype, array.shape, array.strides, address % ALIGNMENT, writable)
+        flags = array.flags
+        off = 0 if flags.owndata else self.address(array) % ALIGNMENT  # what NumPy allocates is aligned; to ask is slow
+        return Facts("numpy", CPU, array.dtype, array.shape, array.strides, off, flags.writeable)
 
     def place(self, facts: Facts) -> int:  # noqa: ARG002  # they are all there
         return CPU

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner import portfolio
+from tuner.choice import telling
 from tuner.evaluate import Candidate
 from tuner.operator import extents, statics, to_fields
 from tuner.portfolio import Family, Place, Portfolio, Terms
@@ -156,7 +157,7 @@ def _family(
     number = {column: place for place, column in enumerate(chosen.members)}
     problem = outcomes[0].request.problem
     return Family(
-        statics={name: to_fields(problem)[name] for name in statics(problem)},
+        statics={name: value for name, value in telling(problem).items() if name in statics(problem)},
         evidence=outcomes[0].evidence,
         terms=terms,
         members=tuple((columns[c].implementation.name, to_fields(columns[c].config)) for c in chosen.members),

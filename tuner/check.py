@@ -84,13 +84,17 @@ def check(job: Job) -> Verdict:
     done: list[str] = []
     first: dict[Case, Arrays] = {}
     unsteady = ""
+    # A second build for the plain rounds would cost more than it saves them.
+    instrumented = any(mode.checked for mode in job.modes)
 
     def verdict(*findings: str) -> Verdict:
         return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
 
     for case, mode in _rounds(operator, problem, job):
         arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
-        outputs, run = emulator.run(operator, implementation, case.problem, config, arrays, mode)
+        outputs, run = emulator.run(
+            operator, implementation, case.problem, config, arrays, mode, instrumented=instrumented
+        )
         done.append(f"{case.name(operator)} {case.kind} {mode}")
         if run.findings:
             return verdict(*map(str, run.findings))

@@ -13,7 +13,7 @@ from tuner.operator import Implementation, Operator, from_fields, statics, to_fi
 from tuner.predict import uncompiled
 from tuner.records import Match, Snapshot
 from tuner.render import render
-from tuner.result import Fields, Scalar, TuningRecord
+from tuner.result import Fields, Scalar, TuningRecord, spelled
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.operator} {_spelled(self.problem)}",
-            f"  runs {self.implementation} {_spelled(self.config)}",
+            f"{self.operator} {spelled(self.problem)}",
+            f"  runs {self.implementation} {spelled(self.config)}",
             f"  for {self.gpu}: {self.why}",
             *(f"  passed over: {line}" for line in self.passed_over),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
@@ -191,7 +191,3 @@ def _passed_over(operator: Operator[Any], choice: Choice, snapshot: Snapshot) ->
     others = [each for each in listed if each.record is not choice.record]
     lines = [f"{each.record.identity.implementation} ({each.place}): {each.why}" for each in others]
     return (*lines, *snapshot.refused)
-
-
-def _spelled(data: Fields) -> str:
-    return " ".join(f"{name}={value}" for name, value in data.items())

@@ -40,14 +40,17 @@ def run(
     config: Any,
     arrays: Mapping[str, Any],
     mode: Mode,
+    *,
+    instrumented: bool = False,
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem: (every output by name, what happened).
 
     `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
     copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
+    A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer.
     """
     plan = implementation.plan(problem, config)
-    kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked)
+    kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked or instrumented)
     with _device(operator, problem, plan, arrays) as device:
         values = scalars(operator, problem, arrays)
         runs: list[Run] = []

@@ -151,6 +151,7 @@ class Work:
     tf32: float = 0.0  # of mma, at half the rate
     step_mma: float = 0.0
     step_other: float = 0.0
+    cluster_bytes: float = 0.0  # between the SMs of a cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Place:
 class Family:
     """Problems that differ in sizes only, and the few configs that serve them all."""
 
-    statics: Fields
+    statics: Fields  # that are not the default
     evidence: Evidence  # of all regrets
     terms: Terms
     members: tuple[tuple[str, Fields], ...]  # (implementation, config)
@@ -55,12 +55,6 @@ class Family:
     def worst(self) -> float | None:
         """The largest regret; None where a problem has none."""
         known = [place.regret for place in self.places if place.regret is not None]
-        return max(known, default=0.0) if len(known) == len(self.places) else None
-
-    @property
-    def worst_unlisted(self) -> float | None:
-        """The largest regret of a problem without a record of its own; None where one is unknown."""
-        known = [place.unlisted_regret for place in self.places if place.unlisted_regret is not None]
         return max(known, default=0.0) if len(known) == len(self.places) else None
 
 

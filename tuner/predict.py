@@ -27,6 +27,7 @@ TERMS: Mapping[str, str] = {  # in a user's words
     "shared memory": "reading and writing shared memory",
     "L2": "bytes between L2 and the SMs",
     "DRAM": "bytes between DRAM and L2",
+    "cluster": "bytes between the SMs of a cluster",
     "spills": "registers that went to memory",
     "tail": "SMs that idle beside others, and parts of an SM without a warp",
     "latency": "results that the next instruction waits for, one loop step after the other",
@@ -42,6 +43,9 @@ _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
 _SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
 _SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
+# A clock and SM, between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
+# 2.65 TB/s, arXiv 2402.13499), through loads and stores of threads.
+_CLUSTER_BYTES = 12
 _PARTITIONS = 4  # of an SM: a warp computes with the pipes of one
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
 _STEP_LATENCY = 700.0  # cycles of a dependent loop step of which nobody counted what is serial
@@ -127,6 +131,8 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
         "issue": instructions / _ISSUE,
         "shared memory": work.smem_wavefronts,
     }
+    if work.cluster_bytes:
+        sm_cycles["cluster"] = work.cluster_bytes / _CLUSTER_BYTES
     reach = _SM_BYTES * min(work.ctas, device.sm_count)
     return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | {
         "L2": work.l2_bytes / min(device.l2_bytes_per_clock, reach),

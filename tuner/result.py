@@ -11,6 +11,18 @@ Scalar = int | float | str | bool
 Fields = Mapping[str, Scalar]  # a Problem or a Config as data
 
 
+def scalar(value: Scalar) -> str:
+    """One Problem or Config value as CUDA and JSON spell it: `true`, `64`, `bf16`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def spelled(fields: Fields) -> str:
+    """`BT=64 BK=128 swizzle=true`"""
+    return " ".join(f"{name}={scalar(value)}" for name, value in fields.items())
+
+
 class Stage(Enum):
     """Where a config failed, in the order in which it is tried."""
 

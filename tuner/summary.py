@@ -19,7 +19,8 @@ from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
 from tuner.report import BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
-from tuner.result import Attempt, Resources, Scalar, TuningRecord, to_data
+from tuner.report.notation import counted
+from tuner.result import Attempt, Resources, Scalar, TuningRecord, spelled, to_data
 from tuner.tune import Outcome
 
 
@@ -99,7 +100,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     used, prediction = record.resources, record.prediction
     rows = [
         ("implementation", record.identity.implementation),
-        ("config", " ".join(f"{name}={value}" for name, value in record.config.items())),
+        ("config", spelled(record.config)),
         ("resources", _resources(record)),
         ("machine code", lint_words(used)),
         ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
@@ -114,7 +115,8 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     rows += [
         (f.label, f"{f.value} {f.note}") for f in work_facts(request.operator, request.problem, request.gpu, record)
     ]
-    rows.append(("tried", f"{len(outcome.tried)} ({outcome.reused} earlier) in {outcome.seconds:.0f} s"))
+    earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
+    rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))
     rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
     rows.append(("stopped", outcome.why_stopped))
     assert used is not None
@@ -146,8 +148,8 @@ def _resources(record: TuningRecord) -> str:
     used = record.resources
     spills = "no spills" if not used.spill_bytes else f"{used.spill_bytes} B spilled"
     return (
-        f"{used.registers} registers, {spills}, {used.smem_bytes / 1024:.1f} KB shared memory, {used.threads} threads, "
-        f"{used.ctas_per_sm} CTAs an SM (limited by {used.limiter})"
+        f"{used.registers} registers, {spills}, {used.smem_bytes / 1024:.1f} KiB shared memory, "
+        f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} an SM (limited by {used.limiter})"
     )
 
 

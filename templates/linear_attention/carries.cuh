@@ -28,23 +28,36 @@ __device__ __forceinline__ bool begins(int const* g_boundaries, int boundaries, 
   return next > first;
 }
 
-// Replaces the sum of each tile of a row by the state that it starts from, kAhead tiles a load.
+// The sums of kAhead tiles of a row from `first` on; 0 behind the last.
+template <int kAhead>
+__device__ __forceinline__ void load_sums(float2 (&sums)[kAhead], float* carries, int first, int tiles, int row,
+                                          int batch, int channels, int channel) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    sums[i] = {};
+    if (first + i < tiles) sums[i] = *carry_of(carries, {0, row, first + i}, batch, channels, channel);
+  }
+}
+
+// Replaces the sum of each tile of a row by the state that it starts from, kAhead tiles a load; the next ones are on
+// their way meanwhile. No tile is skipped, the last ones store nothing: a branch a tile would keep the conversions to
+// fp64 of one behind the sums of another.
 template <int BT, int kAhead, bool kVarlen>
 __device__ __forceinline__ void scan_carries(float* carries, float beta, int tiles, int row, int batch, int channels,
                                              int channel, int const* g_boundaries, int boundaries) {
   double const factor = long_power<BT>(beta);
   Carry carry = {};
   int next = 0;
+  float2 sums[kAhead], later[kAhead];
+  load_sums(sums, carries, 0, tiles, row, batch, channels, channel);
   for (int first = 0; first < tiles; first += kAhead) {
-    float2 sums[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (first + i < tiles) sums[i] = *carry_of(carries, {0, row, first + i}, batch, channels, channel);
+    load_sums(later, carries, first + kAhead, tiles, row, batch, channels, channel);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (first + i >= tiles) continue;
-      *carry_of(carries, {0, row, first + i}, batch, channels, channel) = to_pair(to_state(carry));
+      float2 const start = to_pair(to_state(carry));
       append(carry, begins<BT, kVarlen>(g_boundaries, boundaries, next, first + i) ? 0 : factor, sums[i]);
+      if (first + i < tiles) *carry_of(carries, {0, row, first + i}, batch, channels, channel) = start;
+      sums[i] = later[i];
     }
   }
 }

@@ -29,6 +29,15 @@ def test_a_plain_kernel_does_not_run_checked() -> None:
         snippet(EMPTY, "empty").launch("empty", (1, 1, 1), 32, 0, [np.int32(1)], CHECKED[0])
 
 
+def test_a_plain_run_of_a_kernel_built_with_checks_looks_for_no_races() -> None:
+    text = 'extern "C" __global__ void k(int* y) { y[0] = threadIdx.x; }'
+    kernel = snippet('#include "builtin.cuh"\n' + text, "k", checked=True)
+    with Buffer("y", 4, writable=True, initialized=False) as y:
+        plain, checked = (kernel.launch("k", (1, 1, 1), 32, 0, [y], mode).findings for mode in (Mode(), CHECKED[0]))
+    assert plain == ()
+    assert [finding.kind for finding in checked] == ["race"]
+
+
 @pytest.mark.parametrize(
     ("grid", "threads", "smem_bytes", "reason"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import operators, peers
+from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row, spelled
 from tuner.bench.contender import contender, context
 from tuner.bench.field import Meeting, meet
@@ -25,6 +26,7 @@ __all__ = [
     "Comparison",
     "Forecast",
     "Row",
+    "ahead",
     "compare",
     "contender",
     "context",

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from tuner import result
 from tuner.device import SIMULATED
-from tuner.report import notation
 from tuner.result import Evidence, Fields
 from tuner.samples import Estimate
 
@@ -79,7 +79,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 
 def spelled(problem: Fields) -> str:
     """A problem without what is off or empty."""
-    return notation.fields({name: value for name, value in problem.items() if value})
+    return result.spelled({name: value for name, value in problem.items() if value})
 
 
 def _spelled(found: Estimate | None, unit: str) -> tuple[str, str]:

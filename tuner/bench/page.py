@@ -4,10 +4,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tuner import result
+from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, spelled
 from tuner.bench.forecast import Forecast
 from tuner.bench.tables import Found, common, tables, varying
-from tuner.report import notation
 from tuner.report.page import document
 from tuner.report.series import Series, bars, lines
 
@@ -36,6 +37,7 @@ def page(found: Found) -> str:
         title=found[0].operator,
         evidence=found[0].evidence,
         gpu=_gpu(found[0]),
+        ahead=ahead(found),
         about=_about(found),
         value_name=f"time, µs ({found[0].evidence})" if measured else "predicted cost, × the least",
         size_name=size,
@@ -69,5 +71,5 @@ def _about(found: Found) -> str:
     if isinstance(first, Forecast):
         return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}
-    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {notation.fields(first.config)}."
-    return f"{problem}. {first.policy}.{ours} {notation.fields(facts)}"
+    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {result.spelled(first.config)}."
+    return f"{problem}. {first.policy}.{ours} {result.spelled(facts)}"

@@ -10,7 +10,7 @@ from tuner import arch, bench, gpu
 from tuner.arch import GPU
 from tuner.bench import Comparison, Forecast
 from tuner.cli.inspect import snapshot
-from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table
+from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table, wrapped
 from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.operator import Operator, to_fields
@@ -83,6 +83,8 @@ def _print(operator: str, found: Sequence[Comparison | Forecast]) -> None:
         words = {"contender", "launch", "state", "note", "config of", "bound by"}
         right = [column for column in each.columns if column not in words]
         table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=right)
+    if sentence := bench.ahead(found):
+        typer.echo(wrapped(sentence))
 
 
 def _nothing_timed(target: GPU, *, asked: bool) -> None:

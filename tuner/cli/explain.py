@@ -10,7 +10,7 @@ from tuner import choice
 from tuner.cli.inspect import Chosen, choose, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.operator import Operator, to_fields
-from tuner.result import to_data
+from tuner.result import spelled, to_data
 
 
 def explain(
@@ -43,8 +43,7 @@ def _explain_config(chosen: Chosen, as_json: bool) -> None:
     if as_json:
         emit_json({"config": to_fields(chosen.config), "valid": not reasons, "refused_by": list(reasons)})
         return
-    spelled = " ".join(f"{name}={value}" for name, value in to_fields(chosen.config).items())
-    typer.echo(f"{chosen.implementation.name} {spelled}")
+    typer.echo(f"{chosen.implementation.name} {spelled(to_fields(chosen.config))}")
     typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
     removed = [(reason, f"{count:,}") for reason, count in space.counts()]
     about = "" if space.enumerated else "about "

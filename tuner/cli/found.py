@@ -13,7 +13,7 @@ from tuner.cli.output import emit_json, listing, table
 from tuner.operator import to_fields
 from tuner.portfolio import Family
 from tuner.report.notation import counted
-from tuner.result import Evidence, Fields, TuningRecord, to_data
+from tuner.result import Evidence, Fields, TuningRecord, spelled, to_data
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
@@ -24,12 +24,12 @@ def title(request: tune.Request) -> str:
     """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
-    return f"{spelled(request.operator.name, request.problem)} on {gpu.name}{assumed}"
+    return f"{told(request.operator.name, request.problem)} on {gpu.name}{assumed}"
 
 
-def spelled(operator: str, problem: Any) -> str:
+def told(operator: str, problem: Any) -> str:
     """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
-    return f"{operator} {_spelled(telling(problem))}".rstrip()
+    return f"{operator} {spelled(telling(problem))}".rstrip()
 
 
 def show(found: Campaign, report: Path, *, as_json: bool) -> None:
@@ -66,7 +66,7 @@ def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:
     examples: dict[str, list[str]] = {}
     for each in outcome.tried:
         if reason := _failure(each):
-            name, config = each.candidate.implementation.name, _spelled(each.attempt.config)
+            name, config = each.candidate.implementation.name, spelled(each.attempt.config)
             examples.setdefault(reason, []).append(f"{name} {config}")
     for reason, configs in sorted(examples.items(), key=lambda item: -len(item[1]))[:_REASONS]:
         yield f"{len(configs)} failed", f"{reason} ({configs[0]})"
@@ -95,14 +95,14 @@ def _row(problem: str, outcome: tune.Outcome) -> tuple[str, ...]:
     record, tried = outcome.record, str(len(outcome.tried))
     if record is None:
         return problem, "nothing valid found", outcome.why_stopped, "", tried
-    name, config = record.identity.implementation, _spelled(record.config)
+    name, config = record.identity.implementation, spelled(record.config)
     return problem, name, config, f"{record.margin:.1%}", tried
 
 
 def _show_family(family: Family) -> None:
-    typer.echo(f"portfolio for {_spelled(family.statics)}: {described(family)}")
+    typer.echo(f"portfolio for {spelled(family.statics) or 'the defaults'}: {described(family)}")
     for number, (name, config) in enumerate(family.members, start=1):
-        typer.echo(f"  {number}: {name} {_spelled(config)}")
+        typer.echo(f"  {number}: {name} {spelled(config)}")
     problems = _told_apart([place.problem for place in family.places])
     kind = family.evidence.value
     columns = ("problem", "served by", f"behind its best ({kind})", f"if it were not listed ({kind})")
@@ -126,8 +126,4 @@ def _share(regret: float | None) -> str:
 def _told_apart(problems: Sequence[Fields]) -> list[str]:
     """Each problem by the fields in which they differ."""
     varying = [name for name in problems[0] if len({each[name] for each in problems}) > 1]
-    return [_spelled({name: each[name] for name in varying}) for each in problems]
-
-
-def _spelled(data: Fields) -> str:
-    return " ".join(f"{name}={value}" for name, value in data.items())
+    return [spelled({name: each[name] for name in varying}) for each in problems]

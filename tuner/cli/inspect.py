@@ -20,7 +20,7 @@ from tuner.nvrtc import compile as compile_source
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
-from tuner.result import Failed, Lint
+from tuner.result import Failed, Lint, spelled
 from tuner.toolkit import Options
 from tuner.usage import occupancy
 
@@ -242,5 +242,4 @@ def about(chosen: Chosen) -> dict[str, Any]:
 
 def describe(chosen: Chosen) -> None:
     """Say what was chosen."""
-    spelled = " ".join(f"{name}={value}" for name, value in to_fields(chosen.config).items())
-    say(f"{chosen.implementation.name} {spelled} ({chosen.why})")
+    say(f"{chosen.implementation.name} {spelled(to_fields(chosen.config))} ({chosen.why})")

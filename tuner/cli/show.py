@@ -1,6 +1,6 @@
 """`tuner show`: the records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from tuner import arch, places, records_read
 from tuner.canonical import decode
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
 from tuner.errors import TunerError
-from tuner.result import Evidence, Identity, TuningRecord, to_data
+from tuner.result import Evidence, Identity, TuningRecord, spelled, to_data
 
 
 def show(
@@ -74,7 +74,7 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
         _problem(identity),
         identity.gpu,
         identity.implementation,
-        _spell(record.config),
+        spelled(record.config),
         standing(record),
         f"{record.margin:.1%}",
         str(record.tried),
@@ -91,8 +91,8 @@ def _problem(identity: Identity) -> str:
     try:
         problem = from_fields(_operators().load(identity.operator).problem, data)
     except (TunerError, TypeError, KeyError):
-        return _spell(data)
-    return _spell(telling(problem)) or "the defaults"
+        return spelled(data)
+    return spelled(telling(problem)) or "the defaults"
 
 
 def _operators() -> Any:
@@ -107,7 +107,3 @@ def standing(record: TuningRecord) -> str:
     if record.evidence is Evidence.MEASURED and record.measurement:
         return f"measured {record.measurement.time_us:.1f} us"
     return "predicted"
-
-
-def _spell(data: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in data.items())

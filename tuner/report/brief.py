@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.report.notation import change, counted, fields, microseconds, percent
+from tuner.report.notation import change, counted, microseconds, percent
 from tuner.report.section import Finalist, Section
-from tuner.result import Measurement, TuningRecord
+from tuner.result import Measurement, TuningRecord, spelled
 
 _TOLD = 5  # parameters of a winner that a sentence names
 
@@ -41,18 +41,23 @@ def _won(section: Section, record: TuningRecord) -> str:
         return f"{name}, its default config."
     if not section.default_config:
         return f"{name}."
-    told = fields(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
+    told = spelled(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
     of = counted(len(record.config), "parameter", "parameters")
     return f"{name}, {len(changed)} of {of} not the default: {told}."
 
 
 def _by_how_much(section: Section, record: TuningRecord) -> str:
-    noun, found = "time" if section.measured else "cost", []
+    found = []
     if section.over_default and not section.default_won:
-        found.append(f"the default config has {change(section.over_default - 1)} {noun}")
+        found.append(f"the default config {_dearer(section, section.over_default - 1)}")
     if len(section.finalists) > 1:
-        found.append("the runner-up ties" if not record.margin else f"the runner-up has {change(record.margin)} {noun}")
+        found.append(f"the runner-up {_dearer(section, record.margin) if record.margin else 'ties'}")
     return f"{_capital(', '.join(found))} ({section.data.evidence.value})." if found else ""
+
+
+def _dearer(section: Section, share: float) -> str:
+    much = f"{percent(abs(share))} {'less' if share < 0 else 'more'}"
+    return f"takes {much} time" if section.measured else f"costs {much}"
 
 
 def _how_sure(section: Section, record: TuningRecord) -> str:

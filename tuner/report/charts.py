@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.predict import TERMS
-from tuner.report import axes, notation
+from tuner.report import axes
 from tuner.report.axes import Tick, ValueAxis
 from tuner.report.standing import Entry, best_so_far, numbers, parameters
-from tuner.result import Attempt, Evidence, Scalar
+from tuner.result import Attempt, Evidence, Scalar, scalar
 
 WIDTH = 760  # of a drawing
 BAR = 100  # the longest bar
@@ -154,7 +154,7 @@ def _category_axis(name: str, column: Sequence[Scalar | None], x: float, place: 
         members = [row for row, value in enumerate(column) if value == kind]
         for rank, row in enumerate(members):
             rows[row] = centre + slot * 0.6 * ((rank + 0.5) / len(members) - 0.5)
-        ticks.append(Tick(round(centre, 1), "none" if kind is None else notation.scalar(kind)))
+        ticks.append(Tick(round(centre, 1), "none" if kind is None else scalar(kind)))
     return Axis(name, x, _label_at(place, frame), tuple(ticks[:: math.ceil(len(ticks) / 16)]), tuple(rows))
 
 

@@ -2,21 +2,9 @@
 
 import math
 
-from tuner.result import Fields, Scalar
+from tuner.result import scalar, spelled
 
 _SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
-
-
-def scalar(value: Scalar) -> str:
-    """One Problem or Config value as CUDA and JSON spell it: `true`, `64`, `bf16`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def fields(values: Fields) -> str:
-    """`BT=64 BK=128 swizzle=true`."""
-    return " ".join(f"{name}={scalar(value)}" for name, value in values.items())
 
 
 def count(number: int) -> str:
@@ -76,4 +64,4 @@ def _finite(value: float, text: str) -> str:
     return text if math.isfinite(value) else "not finite"
 
 
-SPELLINGS = (scalar, fields, count, counted, times, percent, change, significant, microseconds, kib, duration)
+SPELLINGS = (scalar, spelled, count, counted, times, percent, change, significant, microseconds, kib, duration)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.report import charts, notation
+from tuner.report import charts
 from tuner.report.data import ReportData
 from tuner.report.rivals import Rival, rivals
 from tuner.report.standing import (
@@ -24,7 +24,7 @@ from tuner.report.standing import (
     standing,
     value_of,
 )
-from tuner.result import Attempt, Evidence, Fields, Verdict
+from tuner.result import Attempt, Evidence, Fields, Verdict, spelled
 
 FINALISTS = 8
 
@@ -154,13 +154,13 @@ def _identity(data: ReportData) -> Fields:
 
 def _title(data: ReportData, common: Fields) -> str:
     own = {name: value for name, value in data.problem.items() if name not in common}
-    return f"{data.operator} on {data.gpu}" + (f": {notation.fields(own)}" if own else "")
+    return f"{data.operator} on {data.gpu}" + (f": {spelled(own)}" if own else "")
 
 
 def _label(data: ReportData, common: Fields) -> str:
     own = {name: value for name, value in data.problem.items() if name not in common}
     names = [value for name, value in (("operator", data.operator), ("gpu", data.gpu)) if name not in common]
-    return " ".join(filter(None, (*names, notation.fields(own)))) or f"{data.operator} on {data.gpu}"
+    return " ".join(filter(None, (*names, spelled(own)))) or f"{data.operator} on {data.gpu}"
 
 
 def _section(data: ReportData, id: str, title: str, label: str) -> Section:

@@ -29,7 +29,7 @@ class Line:
     path: str
     dots: str
     end: tuple[float, float]
-    label_at: float
+    label_at: float  # height, at the right edge; beside `end` where the line ends before the last size
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ def lines(series: Sequence[Series]) -> Lines | None:
     lowest, highest = min(values), max(max(values), 1.01 * min(values))
     y = axes.log(lowest, highest, _BOTTOM - 10, _TOP + 10)
     ends = {each.name: (x(each.points[-1][0]), y(each.points[-1][1])) for each in drawn}
-    places = _apart({name: end[1] for name, end in ends.items()})
+    places = {name: end[1] for name, end in ends.items()}
+    places |= _apart({name: at for name, at in places.items() if ends[name][0] == x(sizes[-1])})
     return Lines(
         x_ticks=tuple(Tick(x(size), f"{size:g}") for size in sizes),
         y_ticks=tuple(Tick(y(value), f"{value:g}") for value in _decades(lowest, highest)),

@@ -161,12 +161,10 @@ class Store:
         """The current record: the newest measured one, or where nothing was measured the newest predicted one."""
         return next(iter(self.history(operator, problem, gpu)), None)
 
-    def records(
-        self, operator: str | None = None, problem: str | None = None, gpu: str | None = None
-    ) -> list[TuningRecord]:
+    def records(self, operator: str | None = None, *, gpu: str | None = None) -> list[TuningRecord]:
         """The current record of each operator, problem and GPU; a name left out stands for all."""
         current: dict[tuple[str, str, str], TuningRecord] = {}
-        for record in self.history(operator, problem, gpu):
+        for record in self.history(operator, gpu=gpu):
             key = record.identity
             current.setdefault((key.operator, key.gpu, key.problem), record)
         return [current[key] for key in sorted(current)]
@@ -179,9 +177,9 @@ class Store:
         order = (RECORDS.c.evidence == "predicted", RECORDS.c.created.desc(), RECORDS.c.id.desc())
         return [rows.record_of(row) for row in self._rows(select(RECORDS).where(*asked).order_by(*order))]
 
-    def export_jsonl(self, path: Path, *, operator: str | None = None, gpu: str | None = None) -> int:
+    def export_jsonl(self, path: Path, *, gpu: str | None = None) -> int:
         """Write the current records to `path`, sorted, one line each; how many there were."""
-        found = self.records(operator, gpu=gpu)
+        found = self.records(gpu=gpu)
         tuned.write(path, found)
         return len(found)
 

@@ -71,7 +71,8 @@ class Log:
     def take(self, earlier: Sequence[Earlier]) -> int:
         """Take over what earlier sessions stored; how many attempts that are."""
         for each in earlier:
-            self._remember(each.row, each.candidate, each.attempt, each.verdict)
+            attempt = replace(each.attempt, config=to_fields(each.candidate.config))  # stored text is sorted
+            self._remember(each.row, each.candidate, attempt, each.verdict)
         return len(earlier)
 
     def _remember(self, row: int, candidate: Candidate, attempt: Attempt, verdict: Verdict | None = None) -> None:
