@@ -17,7 +17,7 @@ usage operator tuned portfolio
 draw
 contract defaults
 cubin operators arrays records_read sampler store device
-render verify lint predict floor records nvrtc binding arena timer trial
+render verify lint predict floor timeline records nvrtc binding arena timer trial
 emulator ptx choice judge history belief promises
 gpu check simulated worker
 emulated evaluate canary

@@ -18,6 +18,7 @@ from tuner.errors import MachineError
 
 _BYTES = 16  # an instruction
 _TRUE = 7  # the predicate register that always holds, not negated
+_DIVERGED = 91  # the bit of a branch that is taken only where lanes have diverged: BRA.DIV
 
 # Class of work, then mnemonics with their opcodes. What is not listed counts as OTHER.
 _TABLE = """
@@ -76,7 +77,8 @@ class Instruction:
     @property
     def always(self) -> bool:
         """Whether it is executed whenever it is reached: by the guard, and by a branch's own condition."""
-        return _bits(self.word, 12, 4) == _TRUE and (self.target is None or _bits(self.word, 87, 4) == _TRUE)
+        taken = self.target is None or (_bits(self.word, 87, 4) == _TRUE and not _bits(self.word, _DIVERGED, 1))
+        return _bits(self.word, 12, 4) == _TRUE and taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from tuner.cache import Cache
 from tuner.cli.options import parse_config
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.cli.predicted import predicted, print_predicted
+from tuner.cli.waits import as_json as waits_as_json
+from tuner.cli.waits import print_waiting, waiting
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import contenders, steady_mix
 from tuner.floor import Standing
@@ -101,6 +103,7 @@ def inspect_command(
     implementation: ImplementationOption = None,
     config: ConfigOption = None,
     show_sass: Annotated[bool, typer.Option("--sass", help="print the machine code too (needs nvdisasm)")] = False,
+    waits: Annotated[bool, typer.Option("--waits", help="replay the machine code: where does a warp wait?")] = False,
     log: Annotated[bool, typer.Option(help="print the compiler's whole log too")] = False,
     db: DbOption = None,
     as_json: JsonOption = False,
@@ -122,16 +125,20 @@ def inspect_command(
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
     found = lint_all(cubin)
     costs = predicted(cubin, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    replayed = waiting(cubin, plan.launches, chosen.gpu) if waits else ()
     if as_json:
         compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
         ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
-        emit_json({**about(chosen), "kernels": rows, **compiled, **_declared(chosen), **ranked})
+        told = {"waits": waits_as_json(replayed)} if waits else {}
+        emit_json({**about(chosen), "kernels": rows, **compiled, **_declared(chosen), **ranked, **told})
         return
     describe(chosen)
     _print_kernels(f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}", rows)
     _print_mixes(mixes)
     _print_work(floor.standings(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu), chosen)
     print_predicted(costs)
+    if waits:
+        print_waiting(replayed)
     _print_lint(found)
     if log:
         typer.echo(cubin.log)

@@ -1,0 +1,63 @@
+"""The way through machine code that runs most: its products and accesses, without the detours that have neither."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner.sass import Instruction
+
+_MATRIX = frozenset({"HMMA", "HGMMA", "IMMA", "DMMA", "QMMA"})
+_ACCESSES = frozenset({"LDS", "LDSM", "LDG", "LDGSTS", "STS", "STSM", "STG", "UTMALDG", "UBLKCP"})
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Indices of instructions in the order in which one pass executes them."""
+
+    indices: tuple[int, ...]
+    repeats: bool  # the last one branches back to the first
+
+
+def paths(code: Sequence[Instruction]) -> tuple[Path, ...]:
+    """The kernel from its start to its end, then each of its loops; loops inside a path are passed once.
+
+    Of all ways it is one with the most products, then accesses, then the fewest instructions: so what only hides
+    scores or scales sums is left out, and what handles a rare case with accesses of its own is not.
+    """
+    ends = [index for index, each in enumerate(code) if each.mnemonic == "EXIT" and each.always]
+    back = {each.target: index for index, each in enumerate(code) if each.target is not None and each.target < index}
+    spans = [(0, ends[-1], False)] if ends else []
+    spans += [(first, last, True) for first, last in sorted(back.items())]
+    found = (Path(_busiest(code, first, last), repeats) for first, last, repeats in spans)
+    return tuple(path for path in found if path.indices)
+
+
+def _busiest(code: Sequence[Instruction], first: int, last: int) -> tuple[int, ...]:
+    """The path from `first` to `last`; nothing where no way leads there."""
+    best: dict[int, tuple[int, int, int]] = {last: (0, 0, 0)}
+    following: dict[int, int] = {}
+    for index in range(last - 1, first - 1, -1):
+        ways = [to for to in _successors(code, index, last) if to in best]
+        if ways:
+            following[index] = to = max(ways, key=lambda way: best[way])
+            products, accesses, length = best[to]
+            name = code[index].mnemonic
+            best[index] = (products + (name in _MATRIX), accesses + (name in _ACCESSES), length - 1)
+    return tuple(_walk(following, first, last)) if first in best else ()
+
+
+def _walk(following: dict[int, int], first: int, last: int) -> Iterator[int]:
+    index = first
+    while index != last:
+        yield index
+        index = following[index]
+    yield last
+
+
+def _successors(code: Sequence[Instruction], index: int, last: int) -> Iterator[int]:
+    each = code[index]
+    if each.mnemonic in ("EXIT", "RET") and each.always:
+        return
+    if each.target is None or not each.always:
+        yield index + 1
+    if each.target is not None and index < each.target <= last:
+        yield each.target
