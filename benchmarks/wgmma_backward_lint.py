@@ -45,57 +45,60 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=12, help="random configs a head_dim, besides the default")
     parser.add_argument("--limits", action="store_true", help="only the sizes around the register rules")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--softcap", action="store_true", help="of kernels that cap scores")
     given = parser.parse_args()
     with Compiler() as compiler:
         if given.limits:
-            limits(compiler)
+            limits(compiler, capped=given.softcap)
         else:
-            sample(compiler, given.each, given.seed)
+            sample(compiler, given.each, given.seed, capped=given.softcap)
 
 
-def sample(compiler: Compiler, each: int, seed: int) -> None:
+def sample(compiler: Compiler, each: int, seed: int, *, capped: bool) -> None:
     print("head_dim  default  clean/tried  flaws")
     for D in HEAD_DIMS:
-        found = flaws(compiler, drawn(D, each, random.Random(f"{seed} {D}")))
+        found = flaws(compiler, drawn(D, each, random.Random(f"{seed} {D}"), capped=capped))
         clean = f"{sum(not some for some in found)}/{len(found)}"
         spelled = "; ".join(sorted({one for some in found for one in some}))
         print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
 
 
-def drawn(D: int, each: int, rng: random.Random) -> list[Asked]:
-    problem, arch = Problem(head_dim=D, causal=True, kv_heads=4), ARCHES["sm_90a"]
+def drawn(D: int, each: int, rng: random.Random, *, capped: bool) -> list[Asked]:
+    problem, arch = Problem(head_dim=D, causal=True, use_softcap=capped, kv_heads=4), ARCHES["sm_90a"]
     space = WGMMA.space(problem, arch)
     configs = [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
     return [Asked(problem, config) for config in (WGMMA.default(problem, arch), *configs)]
 
 
-def limits(compiler: Compiler) -> None:
-    tried = [each for D in HEAD_DIMS for each in (*edges_of_keys(D), *edges_of_queries(D))]
+def limits(compiler: Compiler, *, capped: bool) -> None:
+    problems = [Problem(head_dim=D, causal=True, use_softcap=capped) for D in HEAD_DIMS]
+    tried = [each for problem in problems for each in (*edges_of_keys(problem), *edges_of_queries(problem))]
     for name, some in (("that fit", tried[::2]), ("a step of 16 rows beyond", tried[1::2])):
         print(f"{sum(not each for each in flaws(compiler, some))} of {len(some)} tiles {name} are clean", flush=True)
 
 
-def edges_of_keys(D: int) -> Iterator[Asked]:
+def edges_of_keys(problem: Problem) -> Iterator[Asked]:
     makes = [replace(LEAST, kv_warpgroups=w, kv_chained=chained) for w in (1, 2, 3) for chained in (False, True)]
     for make in (*makes, replace(LEAST, kv_split=True)):
-        yield from edge(D, make, "BM_kv", kv_register_estimate, make.kv_warpgroups, DKV)
+        yield from edge(problem, make, "BM_kv", kv_register_estimate, make.kv_warpgroups, DKV)
 
 
-def edges_of_queries(D: int) -> Iterator[Asked]:
+def edges_of_queries(problem: Problem) -> Iterator[Asked]:
     for warpgroups in (1, 2, 3):
-        yield from edge(D, replace(LEAST, q_warpgroups=warpgroups), "BN_q", q_register_estimate, warpgroups, DQ)
+        yield from edge(problem, replace(LEAST, q_warpgroups=warpgroups), "BN_q", q_register_estimate, warpgroups, DQ)
 
 
 def edge(
-    D: int, make: Config, name: str, estimate: Callable[[int, Any], Any], warpgroups: int, entry: str
+    problem: Problem, make: Config, name: str, estimate: Callable[..., Any], warpgroups: int, entry: str
 ) -> Iterator[Asked]:
     """The largest tile up to 192 that the registers hold, and the next, where a wgmma may be as wide as D."""
+    D, capped = problem.head_dim, problem.use_softcap
     if D > 192 and warpgroups != 2:
         return
     tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
-    fit = sum(bool(estimate(D, each) <= registers(warpgroups)) for each in tiles)
+    fit = sum(bool(estimate(D, each, capped=capped) <= registers(warpgroups)) for each in tiles)
     if 0 < fit < len(tiles):
-        yield from (Asked(Problem(head_dim=D, causal=True), each, (entry,)) for each in tiles[fit - 1 : fit + 1])
+        yield from (Asked(problem, each, (entry,)) for each in tiles[fit - 1 : fit + 1])
 
 
 def flaws(compiler: Compiler, asked: Sequence[Asked]) -> list[tuple[str, ...]]:

@@ -1,7 +1,7 @@
 // From scores and products to gradients, for the 16 kM rows of a warp: rows are keys for dK and dV, queries for dQ.
 #pragma once
 #include "flash_attention/products.cuh"
-#include "flash_attention/softcap.cuh"
+#include "flash_attention_backward/slope.cuh"
 #include "math.cuh"
 
 // Where a query's row of P and dS is taken from: 2^(score - shift), and the product less delta.
@@ -11,15 +11,6 @@ struct alignas(8) RowValues {
 struct alignas(16) TwoRows {
   RowValues at[2];
 };
-
-// The derivative of a score by what it was before `cap`: 1 without a Softcap. A hidden one has none.
-__device__ __forceinline__ float slope(float, float) { return 1; }
-__device__ __forceinline__ float slope(float score, Softcap) {
-  float const tanh = fmaxf(score, -1);
-  return fmaf(-tanh, tanh, 1);
-}
-__device__ __forceinline__ float factor_of(float scale) { return scale; }
-__device__ __forceinline__ float factor_of(Softcap scale) { return scale.outer; }
 
 // P and dS, rounded to T as operands A of 16 columns each, from scores S (as `cap` leaves them; -inf where hidden;
 // `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the warp's tile at

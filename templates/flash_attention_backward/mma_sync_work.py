@@ -28,7 +28,7 @@ def tiles(problem: Problem, rows: int, of: int) -> int:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
     rows, *passes = _work(problem, config)
-    return (rows, *(_with_softcap(each) if problem.use_softcap else each for each in passes))
+    return (rows, *(with_softcap(each) if problem.use_softcap else each for each in passes))
 
 
 def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
@@ -41,7 +41,7 @@ def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
     return rows_work(problem), _in_grid(of_keys, key_tiles), _in_grid(of_queries, query_tiles)
 
 
-def _with_softcap(found: Work) -> Work:
+def with_softcap(found: Work) -> Work:
     """A special function is a score's, before: one and a half more, and eight operations to cap and differentiate."""
     return replace(found, fma=found.fma + 8 * found.mufu, mufu=2.5 * found.mufu)
 

@@ -12,7 +12,7 @@ from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
 from .mma_sync_work import row_lanes
-from .optional import pointer, taken
+from .optional import pointer, spelled, taken
 from .problem import Problem
 from .wgmma_config import (
     ROWS,
@@ -41,8 +41,6 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
-    if problem.use_softcap:
-        return "use_softcap: its scores are scaled in the exponent alone"
     if problem.use_cu_seqlens:
         return "use_cu_seqlens: its tiles are read by TMA, which knows no ends of sequences"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
@@ -51,7 +49,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D = problem.head_dim
+    D, capped = problem.head_dim, problem.use_softcap
     return Space(
         Config,
         choices={
@@ -78,11 +76,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             _room(arch, "dQ", lambda c: q_smem_bytes(D, c), lambda c: c.q_warpgroups),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
-                lambda c: kv_register_estimate(D, c) <= registers(c.kv_warpgroups),
+                lambda c: kv_register_estimate(D, c, capped=capped) <= registers(c.kv_warpgroups),
             ),
             Constraint(
                 "sums, scores and products of dQ fit the registers",
-                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups),
+                lambda c: q_register_estimate(D, c, capped=capped) <= registers(c.q_warpgroups),
             ),
         ),
     )
@@ -101,8 +99,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     kv_grid = (-(-problem.seq_k // (ROWS * int(kv_owners(config)))), HK, B)
     q_grid = (-(-T // (ROWS * config.q_warpgroups)), H, B)
     rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
-    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *_SCALARS)
-    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *_SCALARS)
+    scalars = (*_SCALARS, *taken(problem, "softcap"))
+    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *scalars)
+    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *scalars)
     return Plan(
         launches=(
             Launch(f"{_ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take),
@@ -115,6 +114,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
             **pointer(problem),
+            "softcap_argument": spelled(problem)["softcap_argument"],
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles, 2, config.BM_kv)),),
         maps=_maps(config.columns, config.BM_kv, config.BN_q),

@@ -16,6 +16,7 @@ _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
 _REGISTERS = np.array([0, 216, 240, 160])  # of a thread that computes, by warpgroups: wgmma.cu.jinja
 _OTHER_REGISTERS = 28  # besides sums, scores and products
+_OF_CAPS = 8  # more, where scores are capped
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,15 @@ def registers(warpgroups: Any) -> Any:
     return _REGISTERS[warpgroups]
 
 
-def kv_register_estimate(D: int, c: Any) -> Any:
+def kv_register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
     """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest."""
     both = D + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv
-    return np.where(c.kv_split, D / 2 + 1.25 * c.BM_kv, both) + _OTHER_REGISTERS
+    return np.where(c.kv_split, D / 2 + 1.25 * c.BM_kv, both) + _OTHER_REGISTERS + _OF_CAPS * capped
 
 
-def q_register_estimate(D: int, c: Any) -> Any:
+def q_register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
     """The same for dQ."""
-    return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS
+    return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS + _OF_CAPS * capped
 
 
 def kv_owners(c: Any) -> Any:

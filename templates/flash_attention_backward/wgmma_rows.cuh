@@ -1,5 +1,6 @@
 // A warpgroup's 64 rows of a pass: products and sums issued and awaited apart, and what lies between them.
 #pragma once
+#include "flash_attention_backward/slope.cuh"
 #include "flash_attention_backward/wgmma_pass.cuh"
 #include "fragment.cuh"
 #include "math.cuh"
@@ -16,12 +17,13 @@ struct Rows {
   using Scores = float[N / 2];          // [64, N]
   using Operand = uint32_t[N / 16][4];  // the same, rounded
   using Sums = float[Pass::D / 2];      // [64, D]
+  using Scale = decltype(scale_of<Pass::kSoftcap>(0, 0));
 
   unsigned char* smem;
   Barriers<Pass> barriers;
   int owner;           // of the block's sets of 64 rows, this one
   int warpgroup;
-  float scale;         // in base 2
+  Scale scale;
   float values[2][2];  // rows are queries: shift and delta of the thread's two
   Slot<Pass::kStages> at;
 
@@ -70,21 +72,44 @@ struct Rows {
     int const pair = kind * N + n * 8 + threadIdx.x % 4 * 2;
     return *reinterpret_cast<float2 const*>(smem + Pass::values(at.stage) + 4 * pair);
   }
+  // Scores to their tanh, with a Softcap; before they are hidden.
+  __device__ __forceinline__ void cap(Scores& r_s) const {
+    if constexpr (Pass::kSoftcap)
+#pragma unroll
+      for (int i = 0; i < N / 2; i += 2) cap_two(r_s[i], r_s[i + 1], scale.inner);
+  }
   // Scores to P = 2^(scale · S - shift).
   __device__ __forceinline__ void exponentiate(Scores& r_s) const {
-#pragma unroll
-    for (int i = 0; i < N / 4; ++i) {
-      float2 const shift = value(kShift, i / 2, i % 2);
-      r_s[2 * i] = exp2_approx(fmaf(r_s[2 * i], scale, -shift.x));
-      r_s[2 * i + 1] = exp2_approx(fmaf(r_s[2 * i + 1], scale, -shift.y));
+    for_each_two(r_s, [&](int i, float p0, float p1) {
+      r_s[2 * i] = p0;
+      r_s[2 * i + 1] = p1;
+    });
+  }
+  // Scores to what dS has of them: P times their slope, which is 1 without a Softcap.
+  __device__ __forceinline__ void exponentiate_for_ds(Scores& r_s) const {
+    for_each_two(r_s, [&](int i, float p0, float p1) {
+      r_s[2 * i] = p0 * slope(r_s[2 * i], scale);
+      r_s[2 * i + 1] = p1 * slope(r_s[2 * i + 1], scale);
+    });
+  }
+  // The same, and P rounded.
+  __device__ __forceinline__ void exponentiate_for_both(Operand& r_p, Scores& r_s) const {
+    if constexpr (!Pass::kSoftcap) {
+      exponentiate(r_s);
+      round(r_p, r_s);
+    } else {
+      for_each_two(r_s, [&](int i, float p0, float p1) {
+        r_p[i / 4][i % 4] = pack<T>(p0, p1);
+        r_s[2 * i] = p0 * slope(r_s[2 * i], scale);
+        r_s[2 * i + 1] = p1 * slope(r_s[2 * i + 1], scale);
+      });
     }
-    fence_registers(r_s);
   }
   static __device__ __forceinline__ void round(Operand& r_p, Scores const& r_s) {
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
   }
-  // dS = P ∘ (product - delta), rounded.
+  // dS = P ∘ (product - delta), rounded; P times its slope, where scores are capped.
   __device__ __forceinline__ void differentiate(Operand& r_ds, Scores const& r_p, Scores const& r_product) const {
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
@@ -93,5 +118,20 @@ struct Rows {
       float const ds1 = r_p[2 * i + 1] * (r_product[2 * i + 1] - delta.y);
       r_ds[i / 4][i % 4] = pack<T>(ds0, ds1);
     }
+  }
+
+ private:
+  // use(i, P of the thread's scores 2 i and 2 i + 1), which may take their place.
+  template <class Use>
+  __device__ __forceinline__ void for_each_two(Scores& r_s, Use const& use) const {
+    float const factor = factor_of(scale);
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      float2 const shift = value(kShift, i / 2, i % 2);
+      float const p0 = exp2_approx(fmaf(r_s[2 * i], factor, -shift.x));
+      float const p1 = exp2_approx(fmaf(r_s[2 * i + 1], factor, -shift.y));
+      use(i, p0, p1);
+    }
+    fence_registers(r_s);
   }
 };

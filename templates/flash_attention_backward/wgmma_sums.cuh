@@ -23,9 +23,9 @@ __device__ __forceinline__ void sum_both(typename Rows<Pass>::Sums& r_first, typ
     rows.template wait<1>(r_s);
     fence_registers(r_first);
     if (Pass::kChained && index > 0) rows.release(kFirst, before);
+    rows.cap(r_s);
     sight.apply(r_s, tile * Pass::kTile);
-    rows.exponentiate(r_s);
-    rows.round(r_p, r_s);
+    rows.exponentiate_for_both(r_p, r_s);
     rows.template issue_sum<kSecond>(r_second, r_p, rows.at.stage);
     rows.template wait<1>(r_product);
     rows.differentiate(r_ds, r_s, r_product);
@@ -57,8 +57,9 @@ __device__ __forceinline__ void sum_first(typename Rows<Pass>::Sums& r_first, Ro
     rows.template wait<1>(r_s);
     fence_registers(r_first);
     if (index > 0) rows.release(kFirst, before);
+    rows.cap(r_s);
     sight.apply(r_s, tile * Pass::kTile);
-    rows.exponentiate(r_s);
+    rows.exponentiate_for_ds(r_s);
     end_basic_block(tile);
     rows.template wait<0>(r_product);
     rows.release(kSecond, rows.at.stage);
@@ -82,6 +83,7 @@ __device__ __forceinline__ void sum_second(typename Rows<Pass>::Sums& r_second, 
   if (count <= 0) return;
   rows.template issue_product<kFirst>(r_s);
   rows.template wait<0>(r_s);
+  rows.cap(r_s);
   sight.apply(r_s, tile * Pass::kTile);
   rows.exponentiate(r_s);
   rows.release(kFirst, rows.at.stage);
@@ -95,6 +97,7 @@ __device__ __forceinline__ void sum_second(typename Rows<Pass>::Sums& r_second, 
     rows.await(kSecond, before);
     rows.template issue_sum<kSecond>(r_second, r_p, before.stage);
     rows.template wait<1>(r_s);
+    rows.cap(r_s);
     sight.apply(r_s, tile * Pass::kTile);
     rows.exponentiate(r_s);
     rows.release(kFirst, rows.at.stage);

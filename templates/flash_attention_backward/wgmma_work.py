@@ -6,7 +6,7 @@ from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from ..flash_attention.operator import visible_keys
-from .mma_sync_work import row_lanes
+from .mma_sync_work import row_lanes, with_softcap
 from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, padded
 
@@ -17,7 +17,8 @@ _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
-    return rows_work(problem, config), keys_work(problem, config), queries_work(problem, config)
+    passes = keys_work(problem, config), queries_work(problem, config)
+    return (rows_work(problem, config), *(with_softcap(each) if problem.use_softcap else each for each in passes))
 
 
 def rows_work(problem: Problem, config: Config) -> Work:
