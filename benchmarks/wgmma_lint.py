@@ -1,6 +1,6 @@
-"""How many configs of flash_attention/wgmma compile clean: the default and random ones, for every head_dim.
+"""How many configs of an attention's wgmma compile clean: the default and random ones, for every head_dim.
 
-python benchmarks/wgmma_lint.py --each 12
+python benchmarks/wgmma_lint.py flash_attention --each 12
 """
 
 import argparse
@@ -11,37 +11,37 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
-from tuner.operators.flash_attention.operator import Problem
 from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
 
 HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)
-OPERATOR = operators.load("flash_attention")
-WGMMA = operators.implementation("flash_attention", "wgmma")
+STATICS = {"flash_attention": {"causal": True}, "streaming_attention": {}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operator", choices=STATICS, nargs="?", default="flash_attention")
     parser.add_argument("--each", type=int, default=12, help="random configs a head_dim, besides the default")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     print("head_dim  default  overlap 0 clean/tried  overlap 1, 2 clean/tried  flaws of overlap 1, 2")
     with Compiler() as compiler:
         for D in HEAD_DIMS:
-            print(row(compiler, D, given.each, random.Random(f"{given.seed} {D}")), flush=True)
+            print(row(compiler, given.operator, D, given.each, random.Random(f"{given.seed} {D}")), flush=True)
 
 
-def row(compiler: Compiler, D: int, each: int, rng: random.Random) -> str:
-    problem = Problem(head_dim=D, causal=True, kv_heads=4)
-    space = WGMMA.space(problem, ARCHES["sm_90a"])
-    configs = [WGMMA.default(problem, ARCHES["sm_90a"])]
+def row(compiler: Compiler, name: str, D: int, each: int, rng: random.Random) -> str:
+    operator, wgmma = operators.load(name), operators.implementation(name, "wgmma")
+    problem = operator.problem(head_dim=D, kv_heads=4, **STATICS[name])
+    space = wgmma.space(problem, ARCHES["sm_90a"])
+    configs = [wgmma.default(problem, ARCHES["sm_90a"])]
     configs += [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
-    jobs = [(render(OPERATOR, WGMMA, problem, config), Options("sm_90a")) for config in configs]
+    jobs = [(render(operator, wgmma, problem, config), Options("sm_90a")) for config in configs]
     flaws: dict[int, tuple[str, ...]] = {}
     for position, outcome in compiler.compile_many(jobs):
         assert not isinstance(outcome, Failed), outcome.log
-        flaws[position] = lint(outcome, "flash_attention_wgmma").failures
+        flaws[position] = lint(outcome, f"{name}_wgmma").failures
     alone = [flaws[i] for i, config in enumerate(configs) if config.overlap == 0]
     over = [flaws[i] for i, config in enumerate(configs) if config.overlap]
     kinds = Counter(kind(each) for found in over for each in found)

@@ -1,6 +1,9 @@
 """streaming_attention on wgmma (sm_90a): flash_attention's kernel over the tiles that hold sinks and windows."""
 
+from dataclasses import replace
 from functools import cache
+
+import numpy as np
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
@@ -9,12 +12,21 @@ from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
 from ..flash_attention import wgmma as dense
-from ..flash_attention.wgmma_config import ROWS, WIDTHS, consumer_registers, fits, packed, register_estimate
+from ..flash_attention.wgmma_config import (
+    ROWS,
+    WIDTHS,
+    consumer_registers,
+    fits,
+    packed,
+    register_estimate,
+    widest_product,
+)
 from .problem import Problem
 from .wgmma_config import Config, row_tiles
-from .wgmma_work import PIECE, work
+from .wgmma_work import PIECE, tiles, work
 
 ENTRY = "streaming_attention_wgmma"
+_SHORT = 4  # tiles of keys of a row tile, and row tiles of an SM
 _SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
 
 
@@ -74,14 +86,39 @@ def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Two warpgroups in turn, whose rows all heads of a KV head share, with up to 128 keys a tile."""
+    """Warpgroups in turn, whose rows all heads of a KV head share; tiles that the walk of most row tiles fills.
+
+    A row pays for the keys that its row tile visits, and 16 more a tile; and as much for their way from L2, which two
+    warpgroups share. Three only where their registers hold wide tiles.
+    """
     D = problem.head_dim
+    sizes = ((BN, warpgroups) for warpgroups in ((2, 3) if D <= 96 else (2,)) for BN in range(256, 31, -16))
+    fitting = [each for size in sizes if _fits(D, each := _sized(problem, arch, *size), arch)]
+    if not fitting:
+        raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+    return min(fitting, key=lambda c: _most_tiles(problem, c) * (c.BN + 16) * (1 + 2 / c.warpgroups))
+
+
+def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
+    """The default with tiles of this size. Blocks walk where a row tile is short and every SM has several: keys of the
+    next then arrive while this one is computed, where otherwise nothing else is on the SM.
+    """
+    D, heads = problem.head_dim, dense.packs(problem)[-1]
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    for BN in range(128, 31, -16):
-        config = Config(BN, 2, 2, 1, True, columns, 0, True, dense.packs(problem)[-1], 0)
-        if fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config):
-            return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+    alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads, 0)
+    sms = max(dense.sm_counts(arch))
+    taken = row_tiles(problem, alone) * (problem.heads // heads) * problem.batch
+    short = _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms
+    return replace(alone, blocks=sms) if short else alone
+
+
+def _most_tiles(problem: Problem, config: Config) -> int:
+    return int(np.max(tiles(problem, config)))
+
+
+def _fits(D: int, config: Config, arch: Arch) -> bool:
+    wide = config.warpgroups != 2 and widest_product(D, config) > 192
+    return not wide and fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config)
 
 
 IMPLEMENTATION = Implementation(

@@ -65,6 +65,12 @@ struct WindowKeys {
     return {padded(), shift(work.sequence, work.first_query)};
   }
 
+  // Of a thread's columns in 128, which are 8 n and 8 n + 1, those before `end`: bits 2 n and 2 n + 1.
+  static __device__ __forceinline__ uint32_t before(int end) {
+    int const from = max(end, 0), bits = from / 8 * 2 + min(from % 8, 2);
+    return bits < 32 ? (1u << bits) - 1 : ~0u;
+  }
+
   // Of a warpgroup's rows.
   struct Mask {
     int ahead;       // query 0 attends nothing from this place on
@@ -80,14 +86,15 @@ struct WindowKeys {
       int const col = tile * BN + threadIdx.x % 4 * 2;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        int const end = query[h] + ahead - col, begin = end - window, behind_sinks = min(sinks - col, end);
+        int const end = query[h] + ahead - col, begin = end - window;
 #pragma unroll
-        for (int e = 2 * h; e < R; e += 4)
+        for (int word = 0; word < BN; word += 128) {
+          int const first = col + word;
+          uint32_t const kept = before(end - word) & (before(sinks - first) | ~before(begin - word));
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            int const j = e / 4 * 8 + i;
-            if (j >= behind_sinks && (j < begin || j >= end)) r_s[e + i] = -kInfinity;
-          }
+          for (int bit = 0; bit < 32 && word + 4 * bit < BN; ++bit)
+            if (!(kept >> bit & 1)) r_s[word / 2 + bit / 2 * 4 + bit % 2 + 2 * h] = -kInfinity;
+        }
       }
     }
   };

@@ -1,0 +1,177 @@
+"""streaming_attention/wgmma: what it serves, its kernel on the emulator, and bugs that must be seen in it."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, Job, check
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.lint import Lint, lint
+from tuner.nvrtc import compile
+from tuner.operator import to_fields
+from tuner.operators.streaming_attention.problem import Problem
+from tuner.operators.streaming_attention.wgmma_config import Config
+from tuner.operators.streaming_attention.wgmma_work import tiles
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+OPERATOR = operators.load("streaming_attention")
+WGMMA = operators.implementation("streaming_attention", "wgmma")
+HOPPER, H200 = ARCHES["sm_90a"], gpu("H200")
+
+BASE = Config(
+    BN=48,
+    warpgroups=2,
+    stages=2,
+    overlap=1,
+    ping_pong=True,
+    value_columns=32,
+    polynomial=0,
+    lazy_rescale=False,
+    packed_heads=1,
+    blocks=0,
+)
+SIZES = {"batch": 1, "heads": 4, "kv_heads": 1, "slots": 0}
+# Panels of one width and of several; rows of one head and of several; a block a row tile, and blocks that walk.
+CASES: dict[str, tuple[Problem, Config]] = {
+    "d40_over_both": (Problem(40, **SIZES), replace(BASE, overlap=2, ping_pong=False, stages=3)),
+    "d72_mixed_panels": (Problem(72, DType.FP16, **SIZES), replace(BASE, BN=80, value_columns=0, lazy_rescale=True)),
+    "d64_ragged_walks": (
+        Problem(64, ragged=True, **SIZES),
+        replace(BASE, BN=160, warpgroups=3, value_columns=64, polynomial=8, packed_heads=4, blocks=132),
+    ),
+}
+
+
+def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
+
+
+def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:
+    return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "reason"),
+    [
+        (Problem(rolling=True), "sm_90a", "rolling: boxes of keys are copied as if in order"),
+        (Problem(dtype=DType.FP32), "sm_90a", "dtype fp32: operands have 16 bits"),
+        (Problem(head_dim=8), "sm_90a", "head_dim 8: the narrowest tile has 16 columns"),
+        (Problem(), "sm_100a", "sm_100a has no wgmma: it is an instruction of sm_90a"),
+    ],
+)
+def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:
+    assert WGMMA.refusal(problem, ARCHES[arch]) == reason
+    assert WGMMA.refusal(Problem(ragged=True), HOPPER) is None
+
+
+@pytest.mark.parametrize("D", range(16, 257, 40))
+@pytest.mark.parametrize("window", [1, 128, 4096])
+def test_a_default_is_a_config_that_a_search_may_pick(D: int, window: int) -> None:
+    problem = Problem(D, heads=8, kv_heads=2, window=window, ragged=window == 1)
+    assert WGMMA.space(problem, HOPPER).refusal(WGMMA.default(problem, HOPPER)) is None
+
+
+def test_a_default_multiplies_little_more_than_rows_attend() -> None:
+    """16 queries of 8 heads share a row tile: their windows together have 143 keys, and sinks are filled up to 16."""
+    problem = Problem(128, heads=64, kv_heads=8, seq_q=65536, window=128, sinks=4)
+    config = WGMMA.default(problem, HOPPER)
+    assert (config.BN, int(tiles(problem, config).max())) == (160, 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> None:
+    problem, config = CASES[case]
+    modes = (CHECKED[len(case) % 2],)
+    verdict = check(Job("streaming_attention", "wgmma", to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "window", "sinks"),
+    [
+        (130, 130, 113, 16),  # windows of the second row tile begin where the sinks' places end
+        (130, 130, 112, 16),  # one key later
+        (70, 300, 49, 17),
+        (70, 300, 48, 32),
+        (129, 290, 33, 48),  # a tile of sinks only
+        (64, 400, 300, 100),
+    ],
+)
+def test_edges_next_to_those_of_tiles_and_pieces_are_as_declared(
+    seq_q: int, seq_k: int, window: int, sinks: int
+) -> None:
+    of_any_size, config = CASES["d40_over_both"]
+    problem = replace(of_any_size, seq_q=seq_q, seq_k=seq_k, slots=seq_k, window=window, sinks=sinks)
+    arrays, outputs, happened = run(problem, config, Mode(), "equal_keys")
+    assert not wrong(problem, arrays, outputs)
+    (work,), counted = WGMMA.work(problem, config, H200), happened.counters
+    assert work.wgmma == counted.wgmma_m16n8k16
+    assert work.l2_bytes - 4 * problem.heads * seq_q == counted.bulk_bytes
+
+
+def test_blocks_that_walk_do_the_declared_work() -> None:
+    problem, config = CASES["d64_ragged_walks"]
+    problem = replace(problem, seq_q=200, seq_k=250, slots=250, window=100, sinks=20)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal") | {"cache_seqlens": np.array([250], np.int32)}
+    _, happened = emulator.run(OPERATOR, WGMMA, problem, config, arrays, Mode())
+    _, work = WGMMA.work(problem, config, H200)
+    assert (work.ctas, work.wgmma) == (3, happened.counters.wgmma_m16n8k16)
+
+
+@pytest.mark.parametrize("window", [1, 64, 1000])
+def test_twice_the_length_is_twice_the_work(window: int) -> None:
+    def products(seq_q: int) -> float:
+        return WGMMA.work(Problem(64, seq_q=seq_q, window=window, sinks=4), BASE, H200)[0].wgmma
+
+    first = products(2048)  # at the start, windows are cut short
+    assert products(4096) - first == products(6144) - products(4096) == (products(131072) - first) / 63
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_the_default_passes_the_lint(ragged: bool) -> None:
+    problem = Problem(ragged=ragged)
+    cubin = compile(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), Options("sm_90a"))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert lint(cubin, "streaming_attention_wgmma") == Lint()
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`old` becomes `new` in wgmma_keys.cuh."""
+
+    name: str
+    old: str
+    new: str
+
+
+BUGS = (
+    Bug("a_key_before_the_window", "begin = end - window", "begin = end - window - 1"),
+    Bug("a_key_behind_the_sinks", "before(sinks - first)", "before(sinks + 1 - first)"),
+    Bug("windows_are_not_cut_on_the_left", "begin > sinks ? (begin + BN - 1) / BN : 0", "0"),
+    Bug("sinks_and_windows_in_one_box", "place >= padded || place + BN <= padded", "true"),
+    Bug("sinks_at_the_place_of_windows", "place < padded ? place : place - shift", "place - shift"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_the_walk_is_seen(bug: Bug, tmp_path: Path) -> None:
+    operator = replace(OPERATOR, folder=tmp_path / "streaming_attention")
+    shutil.copytree(OPERATOR.folder, operator.folder)
+    header = operator.folder / "wgmma_keys.cuh"
+    assert header.read_text().count(bug.old) == 1
+    header.write_text(header.read_text().replace(bug.old, bug.new))
+    problem = Problem(16, batch=1, heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
+    config = replace(BASE, BN=48, value_columns=16, warpgroups=1, ping_pong=False)
+    arrays, outputs, _ = run(problem, config, Mode(), operator=operator)
+    assert "lse" in wrong(problem, arrays, outputs)
