@@ -332,11 +332,20 @@ def test_without_gxx_a_search_says_what_to_install(tmp_path: Path, monkeypatch: 
         assert not store.attempts("flash_attention")  # it is said before anything is tried
 
 
-def test_a_report_that_cannot_be_written_loses_nothing(searched: Path) -> None:
-    done = run("search", *SMALL, "--db", searched, "--report", "/dev/null/report.html")
+def test_a_search_without_any_time_says_that_nothing_was_tried(tmp_path: Path) -> None:
+    how = ["--seconds", 0, "--no-resume", "--graph", "--l2", "warm"]
+    done = run("search", *SMALL, *how, "--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html")
+    assert done.exit_code == 1, done.output
+    assert "nothing valid found (0 tried; the budget of 0 s is spent)" in done.stdout
+    assert "no config passed its checks; the report says where each failed" in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    done = run("search", *SMALL, "--db", db, "--report", "/dev/null/report.html")
     assert done.exit_code == 2
-    assert "/dev/null" in done.stderr
-    assert len(json.loads(run("show", "--db", searched, "--json").stdout)["records"]) == 1
+    assert "cannot write the report to /dev/null/report.html" in done.stderr
+    assert not db.exists()
 
 
 def test_an_export_that_cannot_be_written_is_one_message(searched: Path) -> None:

@@ -331,6 +331,13 @@ def test_a_record_whose_source_has_changed_is_not_served(tmp_path: Path) -> None
     assert "its source has changed" in found.passed_over[0]
 
 
+def test_what_is_wrong_with_a_record_of_any_gpu_is_told_and_not_that_it_is_of_another(tmp_path: Path) -> None:
+    wrong = record("H200", 64, source="0ld", rows=5), *(record("A100", 64, width=64, rows=n) for n in range(1, 12))
+    found = Dispatcher(snapshot(tmp_path, *wrong)).explain("row_norm", rows(5), WEIGHT)
+    assert "its source has changed" in found.passed_over[0]
+    assert str(found).count("passed over: naive") == 8 and "passed over: 4 more" in str(found)
+
+
 @pytest.mark.parametrize("change", [{"config": {"warps": 2}}, {"implementation": "gone"}], ids=["config", "name"])
 def test_a_record_that_names_what_is_no_more_is_not_served(tmp_path: Path, change: dict[str, Any]) -> None:
     old = record("H200", 64, rows=5)

@@ -83,8 +83,8 @@ BY_CHUNKS[32, "prep_scan"] = PREP_SCAN_CASES["chunks_of_32_keys_ahead"]
 BY_CHUNKS[32, "fused"] = FUSED_CASES["chunks_of_32_one_producer"]
 # More chunks than most rings have slots, the last of them short; a batch, and heads of q that value heads share.
 PLACES = (
-    ({"seq_len": 77, "heads": 1, "value_heads": 2}, "weak_gate"),
-    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+    ({"seq_len": 77, "heads": 1, "value_heads": 1}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "gate_spikes"),
 )
 ONE_HEAD = {"batch": 1, "heads": 1, "value_heads": 1}
 
@@ -218,7 +218,7 @@ def test_a_ring_of_seven_slots_is_walked_more_than_once() -> None:
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **SOFTPLUS)
     one = {"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"
-    many = {"seq_len": 130, "heads": 1, "value_heads": 2, "boundaries": 7}, "strong_gate"
+    many = {"seq_len": 130, "heads": 2, "value_heads": 4, "boundaries": 7}, "strong_gate"
     assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), one, many)
 
 

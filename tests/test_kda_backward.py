@@ -54,7 +54,7 @@ CASES = {
     "slab_of_all_channels": (SMALL, replace(BASE, channels=64, stages=4)),
     "normalised_by_several_warps": (replace(SMALL, **RAW), replace(BASE, channels=16, gradient_chunks=4)),
     "rows32_gate_in_the_kernel_v_first_fp32_gate": (
-        replace(SMALL, **GATES["softplus"], state_v_first=True, gate_dtype=DType.FP32),
+        replace(SMALL, value_dim=32, **GATES["softplus"], state_v_first=True, gate_dtype=DType.FP32),
         replace(BASE, rows=32, stages=2, gradient_chunks=1, gradient_steps=2),
     ),
     "safe_gate_fp16_dims_without_full_swizzle_a_state_for_two_chunks": (
@@ -89,10 +89,10 @@ CASES = {
     ),
 }
 PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS = list(CASES.values())[:4]
-# More chunks than the ring has slots, the last of them short, in a group of value heads; and a batch of several heads.
+# More chunks than the ring has slots, the last of them short; a batch, and heads of q that value heads share.
 PLACES = (
-    ({"seq_len": 70, "heads": 1, "value_heads": 2}, "weak_gate"),
-    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+    ({"seq_len": 70, "heads": 1, "value_heads": 1}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "gate_spikes"),
 )
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta", "initial_state": "dh0"}
 GATED = {**GRADIENTS, "A_log": "dA_log", "dt_bias": "ddt_bias"}
@@ -204,7 +204,7 @@ def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
 def test_naive_is_right_before_each_gate_and_for_v_first_states(gate: str) -> None:
     problem = replace(SMALL, key_dim=16, value_dim=48, state_v_first=True, **RAW, **GATES[gate], **FP32)
     config = NAIVE.default(problem, ARCHES["sm_90a"])
-    sizes = {"batch": 2, "seq_len": 11, "heads": 1, "value_heads": 2}
+    sizes = {"batch": 2, "seq_len": 11, "heads": 2, "value_heads": 4}
     assert_right_at(OPERATOR, NAIVE, problem, config, (sizes, "strong_gate"))
 
 
@@ -213,7 +213,7 @@ def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **GATES["softplus"])
     config = implementation.default(problem, ARCHES["sm_90a"])
     places = (({"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"),)
-    places += (({"seq_len": 70, "heads": 1, "value_heads": 2, "boundaries": 6}, "strong_gate"),)
+    places += (({"seq_len": 70, "heads": 2, "value_heads": 4, "boundaries": 6}, "strong_gate"),)
     assert_right_at(OPERATOR, implementation, problem, config, *places)
 
 

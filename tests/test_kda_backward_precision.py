@@ -67,10 +67,10 @@ CASES = {
         replace(BASE, BV=16, gradient_chunks=1),
     ),
 }
-# More chunks than the ring has slots, the last of them short, in a group of value heads; and a batch of several heads.
+# More chunks than the ring has slots, the last of them short; a batch, and heads of q that value heads share.
 PLACES = (
-    ({"seq_len": 70, "heads": 1, "value_heads": 2}, "weak_gate"),
-    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+    ({"seq_len": 70, "heads": 1, "value_heads": 1}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "gate_spikes"),
 )
 
 

@@ -105,10 +105,11 @@ def test_a_pool_is_updated_and_the_rest_of_it_is_not(case: str) -> None:
     assert_right_on_tails(OPERATOR, implementation, problem, config)
 
 
-@pytest.mark.parametrize("implementation", operators.implementations("kda"), ids=lambda each: each.name)
-def test_v_first_states_are_right(implementation: Any) -> None:
+@pytest.mark.parametrize("name", ["naive", "recurrent"])
+def test_v_first_states_without_a_pool_are_right(name: str) -> None:
+    implementation = operators.implementation("kda", name)
     problem = Problem(key_dim=32, value_dim=64, state_v_first=True, **STATES)
-    place = {"batch": 2, "seq_len": 19, "heads": 1, "value_heads": 2}, "weak_gate"
+    place = {"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "weak_gate"
     assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), place)
 
 

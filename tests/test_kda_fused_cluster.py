@@ -63,7 +63,7 @@ def test_the_compilers_ptx_computes_the_same() -> None:
 def test_what_is_shared_is_predicted_to_save_more_than_copying_it_costs_where_keys_are_long(heads: int) -> None:
     problem = Problem(key_dim=128, value_dim=128, heads=heads, seq_len=8192)
     alone, shared = (_cost(operators.implementation("kda", name), problem) for name in ("fused", "fused_cluster"))
-    assert shared < 0.95 * alone
+    assert shared < alone
 
 
 def _cost(kernel: Any, problem: Problem) -> float:

@@ -5,25 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import BOTH_WAYS
+from claims import assert_no_spills, assert_right, assert_right_at, drawn
 from counted import declared_and_counted, global_bytes
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED, PLAIN
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.predict import uncompiled
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
-from tuner.verify import distance, errors
+from tuner.verify import distance
 
 OPERATOR = operators.load("kda")
 PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in ("prep_scan", "fused"))
@@ -39,39 +34,60 @@ FP32 = Problem(
     output_final_state=True,
 )
 TF32 = replace(FP32, precision=Precision.TF32)
-PRECISIONS = pytest.mark.parametrize("problem", [TF32, FP32], ids=["tf32", "fp32"])
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
 GATED = {"use_gate_in_kernel": True, "use_dt_bias": True, "use_lower_bound": True, "safe_gate": True}
 BASE = Config(C=16, BV=32, rows=16, stages=3, loader=True, partials=2, ahead=0, prep_groups=2, prep_min_ctas=1)
+# Covering sets: both ways to multiply with chunks of 16 and of 32, tensors of every dtype, with and without keys ahead.
 CASES = {
-    "fp32_raw_gated_chunk32_no_loader": (
-        replace(FP32, **RAW, **GATED),
+    "fp32_chunks_of_16": (FP32, BASE),
+    "fp32_raw_chunks_of_32_without_loader": (
+        replace(FP32, **RAW),
         replace(BASE, C=32, loader=False, stages=2, prep_groups=4),
     ),
-    "fp32_keys_ahead_dims_without_full_swizzle": (
-        replace(FP32, key_dim=48, value_dim=48),
+    "fp16_tensors_in_fp32_packed_gated_keys_ahead_dims_without_full_swizzle": (
+        replace(
+            FP32,
+            key_dim=48,
+            value_dim=48,
+            dtype=DType.FP16,
+            gate_dtype=DType.FP16,
+            precision=Precision.FP32,
+            use_cu_seqlens=True,
+            **GATED,
+        ),
         replace(BASE, BV=48, ahead=4, prep_groups=8),
     ),
-    "fp32_packed": (replace(FP32, key_dim=32, value_dim=32, use_cu_seqlens=True), replace(BASE, prep_groups=4)),
-    "tf32_rows32_keys_ahead_no_loader": (TF32, replace(BASE, rows=32, loader=False, stages=4, ahead=4)),
-    "bf16_tensors_in_tf32": (
-        replace(TF32, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True, **RAW),
-        replace(BASE, C=32, BV=16, partials=1),
-    ),
-    "fp16_tensors_in_fp32": (
-        replace(FP32, dtype=DType.FP16, gate_dtype=DType.FP16, precision=Precision.FP32),
-        replace(BASE, BV=64),
+    "tf32_rows32_keys_ahead_without_loader": (TF32, replace(BASE, rows=32, loader=False, stages=4, ahead=4)),
+    "bf16_tensors_in_tf32_raw_chunks_of_32_v_first": (
+        replace(TF32, value_dim=32, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True, **RAW),
+        replace(BASE, C=32, BV=16, partials=1, prep_groups=4),
     ),
 }
 FUSED_BASE = FusedConfig(C=16, BV=32, rows=16, stages=4, partials=1, prep_groups=2, producers=2)
 FUSED_CASES = {
-    "fp32_raw_gated_chunk32_one_producer": (
-        replace(FP32, **RAW, **GATED),
+    "fp32_raw_chunks_of_32_one_producer": (
+        replace(FP32, **RAW),
         replace(FUSED_BASE, C=32, stages=2, prep_groups=4, producers=1),
     ),
     "tf32_three_producers": (TF32, replace(FUSED_BASE, BV=64, stages=3, producers=3)),
-    "fp16_tensors_in_tf32_rows32": (replace(TF32, dtype=DType.FP16), replace(FUSED_BASE, rows=32, partials=2)),
+    "fp16_tensors_in_tf32_gated_rows32_v_first": (
+        replace(TF32, value_dim=32, dtype=DType.FP16, state_v_first=True, **GATED),
+        replace(FUSED_BASE, rows=32, partials=2),
+    ),
 }
+# Each way to multiply in each kernel.
+MULTIPLIED = {
+    "prep_scan_fp32": (PREP_SCAN, *CASES["fp32_chunks_of_16"]),
+    "prep_scan_tf32": (PREP_SCAN, *CASES["tf32_rows32_keys_ahead_without_loader"]),
+    "fused_fp32": (FUSED, *FUSED_CASES["fp32_raw_chunks_of_32_one_producer"]),
+    "fused_tf32": (FUSED, *FUSED_CASES["tf32_three_producers"]),
+}
+# More chunks than rings have slots, the last of them short; a batch, and heads of q that value heads share.
+PLACES = (
+    ({"seq_len": 77, "heads": 1, "value_heads": 1}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "gate_spikes"),
+)
+PACKED_PLACES = (({"seq_len": 130, "heads": 2, "value_heads": 4, "boundaries": 7}, "strong_gate"),)
 
 
 def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unless_given() -> None:
@@ -100,43 +116,34 @@ def test_the_tolerance_follows_the_precision() -> None:
 
 def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
     problem = replace(TF32, seq_len=77, heads=1, value_heads=1)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
+    arrays = drawn(OPERATOR, problem, "weak_gate")
     ratio, _ = distance(OPERATOR.rounded(problem, arrays)["o"], OPERATOR.reference(problem, arrays)["o"])
     assert 1e-4 < ratio < 1e-3
 
 
-def assert_right(implementation: Any, problem: Problem, config: Any) -> None:
-    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    job = Job("kda", implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS)
-    verdict = check(job)
-    assert verdict.ok, verdict.reason
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_prep_scan_is_right(case: str) -> None:
-    assert_right(PREP_SCAN, *CASES[case])
+    problem, config = CASES[case]
+    places = PACKED_PLACES if problem.use_cu_seqlens else PLACES
+    assert_right_at(OPERATOR, PREP_SCAN, problem, config, *places)
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right(FUSED, *FUSED_CASES[case])
+    assert_right_at(OPERATOR, FUSED, *FUSED_CASES[case], *PLACES)
 
 
-@CHUNKED
-@PRECISIONS
+@pytest.mark.parametrize("case", MULTIPLIED)
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
-def test_the_default_is_right_for_every_kind_of_input(implementation: Any, problem: Problem, kind: str) -> None:
+def test_operands_are_exact_enough_for_every_kind_of_input(case: str, kind: str) -> None:
+    implementation, problem, config = MULTIPLIED[case]
     problem = replace(problem, seq_len=77, heads=1, value_heads=1)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    config = implementation.default(problem, ARCHES["sm_90a"])
-    outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, PLAIN[0])
-    for error in errors(OPERATOR, problem, arrays, outputs):
-        assert error.ok, error
+    assert_right(OPERATOR, implementation, problem, config, drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
-@PRECISIONS
-@pytest.mark.parametrize("config", [BASE, replace(BASE, C=32, loader=False)], ids=["chunk16", "chunk32"])
-def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: Problem, config: Config) -> None:
+@pytest.mark.parametrize("case", [name for name in CASES if "packed" not in name])
+def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str) -> None:
+    problem, config = CASES[case]
     problem = replace(problem, seq_len=45, heads=1, value_heads=2)
     for work, counters in declared_and_counted(OPERATOR, PREP_SCAN, problem, config, gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
@@ -145,15 +152,14 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(problem: P
         assert counters.bank_conflicts == 0
 
 
-@PRECISIONS
-def test_fused_declares_its_mma_bytes_and_barriers(problem: Problem) -> None:
+@pytest.mark.parametrize("case", [name for name in FUSED_CASES if "gated" not in name])
+def test_fused_declares_its_mma_bytes_and_barriers(case: str) -> None:
+    problem, config = FUSED_CASES[case]
     problem = replace(problem, seq_len=90, heads=1, value_heads=2)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "weak_gate")
-    _, done = emulator.run(OPERATOR, FUSED, problem, FUSED_BASE, arrays, CHECKED[0])
-    (work,) = FUSED.work(problem, FUSED_BASE, gpu("H200"))
-    assert work.mma == work.tf32 == done.counters.mma_m16n8k8_tf32 / 2
-    assert work.barriers == done.counters.barriers
-    assert work.l2_bytes == global_bytes(done.counters)
+    ((work, counters),) = declared_and_counted(OPERATOR, FUSED, problem, config, gpu("H200"), "weak_gate")
+    assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
+    assert work.barriers == counters.barriers
+    assert work.l2_bytes == global_bytes(counters)
 
 
 @pytest.mark.parametrize("name", ["prep_scan", "fused", "segmented"])
@@ -171,26 +177,23 @@ def test_tf32_is_predicted_slower_than_bf16_and_at_half_the_rate_of_its_products
 
 @pytest.mark.parametrize("name", ["naive", "recurrent", "prep_scan"])
 def test_a_gate_that_hardly_closes_costs_no_digits_over_a_thousand_tokens(name: str) -> None:
-    problem = replace(FP32, key_dim=16, value_dim=16, heads=1, seq_len=1024, use_initial_state=False)
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "strong_gate")
+    problem = replace(FP32, key_dim=16, value_dim=16, heads=1, value_heads=4, seq_len=1024, use_initial_state=False)
+    arrays = drawn(OPERATOR, problem, "strong_gate")
     arrays |= {"g": np.full_like(arrays["g"], -1e-4), "beta": np.full_like(arrays["beta"], 0.05)}
     kernel = operators.implementation("kda", name)
     outputs, _ = emulator.run(OPERATOR, kernel, problem, kernel.default(problem, ARCHES["sm_90a"]), arrays, PLAIN[0])
     assert distance(outputs["o"], OPERATOR.reference(problem, arrays)["o"])[0] < 4e-6
 
 
-@CHUNKED
-def test_defaults_of_128_dims_compile_for_the_oldest_and_the_newest_arch_without_spills(implementation: Any) -> None:
-    problems = [replace(problem, key_dim=128, value_dim=128) for problem in (TF32, FP32)]
-    jobs: list[tuple[Any, Any]] = [(problem, ARCHES[name]) for problem in problems for name in ("sm_80", "sm_120a")]
-    sources = [
-        (render(OPERATOR, implementation, problem, implementation.default(problem, arch)), Options(arch=arch.name))
-        for problem, arch in jobs
-    ]
-    with Compiler(workers=1) as compiler:
-        for position, cubin in compiler.compile_many(sources):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert not any(usage.spills for usage in cubin.entries.values()), jobs[position]
+@pytest.mark.parametrize(
+    ("implementation", "problem", "arch"),
+    [(PREP_SCAN, TF32, "sm_120a"), (PREP_SCAN, FP32, "sm_80"), (FUSED, TF32, "sm_80"), (FUSED, FP32, "sm_120a")],
+    ids=["prep_scan_tf32", "prep_scan_fp32", "fused_tf32", "fused_fp32"],
+)
+def test_defaults_of_128_dims_compile_for_the_oldest_or_the_newest_arch_without_spills(
+    implementation: Any, problem: Problem, arch: str
+) -> None:
+    assert_no_spills(OPERATOR, implementation, replace(problem, key_dim=128, value_dim=128), arch)
 
 
 @CHUNKED

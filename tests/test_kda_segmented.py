@@ -62,7 +62,7 @@ CASES = {
     ),
     "raw_fp16_more_segments_than_chunks": (RAW_FP16, replace(BASE, segments=8, merge_columns=4)),
     "packed_states_v_first_without_a_first_one": (
-        replace(SMALL, use_cu_seqlens=True, state_v_first=True, use_initial_state=False),
+        replace(SMALL, key_dim=64, use_cu_seqlens=True, state_v_first=True, use_initial_state=False),
         replace(BASE, C=32, loader=False, stages=2),
     ),
     "fp32_more_keys_than_values_keys_ahead": (

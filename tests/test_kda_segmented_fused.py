@@ -46,24 +46,23 @@ CASES = {
         replace(SMALL, use_initial_state=False, dtype=DType.FP16, **RAW),
         replace(BASE, BV=16, map_columns=16, stages=7, producers=7, segments=9, merge_columns=8),
     ),
-    "more_warps_that_scan_raw_lengths_read_again": (
-        replace(SMALL, key_dim=48, **RAW),
+    "fp32_more_warps_that_scan_raw_lengths_read_again": (
+        replace(SMALL, key_dim=48, dtype=DType.FP32, **RAW),
         replace(BASE, map_columns=80, prep_groups=8, stages=2, producers=2),
     ),
     "packed_softplus_states_v_first": (
         replace(SMALL, key_dim=64, use_cu_seqlens=True, state_v_first=True, **SOFTPLUS),
         replace(BASE, prep_groups=2, map_columns=32, segments=5),
     ),
-    "fp32": (replace(SMALL, dtype=DType.FP32), replace(BASE, stages=2, producers=2)),
 }
 # Chunks for every segment, the last of them short; fewer than segments, a batch, and heads that value heads share.
 PLACES = (
-    ({"seq_len": 77, "heads": 1, "value_heads": 2}, "weak_gate"),
-    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 2}, "gate_spikes"),
+    ({"seq_len": 77, "heads": 1, "value_heads": 1}, "weak_gate"),
+    ({"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "gate_spikes"),
 )
 PACKED = (
     ({"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"),
-    ({"seq_len": 130, "heads": 1, "value_heads": 2, "boundaries": 5}, "strong_gate"),
+    ({"seq_len": 130, "heads": 2, "value_heads": 4, "boundaries": 5}, "strong_gate"),
 )
 
 

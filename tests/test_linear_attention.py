@@ -28,9 +28,10 @@ HOPPER = ARCHES["sm_90a"]
 RANDOM = Mode(checked=True, schedule="random", asynchronous="random", seed=1)
 IN_ORDER = Mode(checked=True)
 SMALL = Problem(head_dim=64, dtype=DType.FP32, heads=2, seq_len=150)
+WITH_STATES = replace(SMALL, decay="channel", use_initial_state=True, output_final_state=True)
 EVERYTHING = Problem(
     head_dim=40,
-    dtype=DType.FP16,
+    dtype=DType.FP32,
     decay="channel",
     use_initial_state=True,
     output_final_state=True,
@@ -77,18 +78,18 @@ def test_every_option_at_once_is_right(name: str) -> None:
     run(name, served(name, EVERYTHING))
 
 
-@pytest.mark.parametrize("head_dim", [1, 7, 8])
+@pytest.mark.parametrize("head_dim", [1, 7])
 @pytest.mark.parametrize("name", ["sequential", "lookback"])
 def test_any_head_dim_is_right(name: str, head_dim: int) -> None:
-    run(name, Problem(head_dim=head_dim, decay="head", heads=3, seq_len=67), mode=Mode())
+    run(name, Problem(head_dim=head_dim, dtype=DType.FP16, decay="head", heads=3, seq_len=67), mode=Mode())
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 @pytest.mark.parametrize("name", ["sequential", "chunked", "lookback"])
 def test_fp32_is_within_a_hundred_thousandth(name: str, kind: str) -> None:
-    arrays = draw(SMALL, kind)
-    outputs, _ = run(name, SMALL, mode=Mode(), arrays=arrays)
-    exact = OPERATOR.reference(SMALL, arrays)["o"]
+    arrays = draw(WITH_STATES, kind)
+    outputs, _ = run(name, WITH_STATES, mode=IN_ORDER, arrays=arrays)
+    exact = OPERATOR.reference(WITH_STATES, arrays)["o"]
     assert np.linalg.norm(outputs["o"] - exact) <= 1e-5 * np.linalg.norm(exact)
 
 
@@ -130,7 +131,7 @@ def test_the_original_of_96_kb_stages_three_whole_tiles() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_default_for_every_option_at_once_never_spills(name: str) -> None:
     implementation = operators.implementation("linear_attention", name)
-    assert_no_spills(OPERATOR, implementation, served(name, EVERYTHING), "sm_80")
+    assert_no_spills(OPERATOR, implementation, served(name, replace(EVERYTHING, dtype=DType.FP16)), "sm_80")
 
 
 def test_packed_sequences_are_right_where_some_are_empty() -> None:
@@ -158,7 +159,7 @@ def test_the_final_state_continues_a_sequence() -> None:
 
 
 def test_tokens_behind_the_last_boundary_change_nothing_else() -> None:
-    problem = replace(EVERYTHING, dtype=DType.FP32, boundaries=7)
+    problem = replace(EVERYTHING, boundaries=7)
     whole = draw(problem) | {"cu_seqlens": np.array([0, 0, 40, 41, 90, 90, 90], np.int32)}
     for name in ALL:
         served_problem = served(name, problem)
@@ -274,16 +275,14 @@ def test_a_halo_says_what_it_cannot_serve(problem: Problem, reason: str) -> None
     assert reason in (halo.refusal(problem, HOPPER) or "")
 
 
-COUNTED = [
-    Problem(head_dim=40, heads=3, batch=2, seq_len=150),
-    replace(SMALL, decay="channel", use_initial_state=True, output_final_state=True),
-]
+COUNTED = [Problem(head_dim=40, heads=3, batch=2, seq_len=150), WITH_STATES]
 
 
 @pytest.mark.parametrize("problem", COUNTED, ids=["bf16", "fp32 with states"])
 @pytest.mark.parametrize("name", ALL)
 def test_declared_bytes_are_those_that_the_emulator_counts(name: str, problem: Problem) -> None:
-    problem = replace(served(name, problem), key_floor=10)
+    problem = served(name, problem)
+    problem = replace(problem, key_floor=10) if name == "halo" else problem
     implementation = operators.implementation("linear_attention", name)
     config = implementation.default(problem, HOPPER)
     _, done = run(name, problem, config, IN_ORDER, draw(problem, "never_forget"))

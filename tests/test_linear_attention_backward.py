@@ -30,7 +30,7 @@ TINY = Problem(head_dim=3, dtype=DType.FP32, decay="channel", heads=2, seq_len=1
 SMALL = Problem(head_dim=64, dtype=DType.FP32, heads=2, seq_len=150)
 WITH_STATES = replace(SMALL, decay="channel", **STATES)
 EVERYTHING = Problem(
-    head_dim=40, dtype=DType.FP16, decay="channel", varlen=True, heads=2, seq_len=150, boundaries=9, **STATES
+    head_dim=40, dtype=DType.FP32, decay="channel", varlen=True, heads=2, seq_len=150, boundaries=9, **STATES
 )
 LOOKBACK = operators.implementation("linear_attention_backward", "lookback")
 ALL = tuple(each.name for each in operators.implementations("linear_attention_backward"))
@@ -81,22 +81,22 @@ def test_every_option_at_once_is_right(name: str) -> None:
     run(name, EVERYTHING)
 
 
-@pytest.mark.parametrize("head_dim", [1, 7, 8])
+@pytest.mark.parametrize("head_dim", [1, 7])
 @pytest.mark.parametrize("name", ALL)
 def test_any_head_dim_is_right(name: str, head_dim: int) -> None:
-    run(name, Problem(head_dim=head_dim, decay="head", heads=3, seq_len=67), mode=Mode())
+    run(name, Problem(head_dim=head_dim, dtype=DType.FP16, decay="head", heads=3, seq_len=67), mode=Mode())
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 @pytest.mark.parametrize("name", ALL)
 def test_fp32_gradients_are_right_for_every_kind_of_input(name: str, kind: str) -> None:
-    run(name, WITH_STATES, mode=Mode(), arrays=draw(WITH_STATES, kind))
+    run(name, WITH_STATES, mode=IN_ORDER, arrays=draw(WITH_STATES, kind))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_where_all_is_forgotten_the_gradient_of_keys_is_nothing(name: str) -> None:
     arrays = draw(WITH_STATES, "forget_at_once")
-    outputs, _ = run(name, WITH_STATES, mode=Mode(), arrays=arrays | {"dht": np.zeros_like(arrays["dht"])})
+    outputs, _ = run(name, WITH_STATES, mode=IN_ORDER, arrays=arrays | {"dht": np.zeros_like(arrays["dht"])})
     assert np.abs(outputs["dk"]).max() < 1e-5
 
 
@@ -111,7 +111,7 @@ def test_empty_sequences_hand_the_gradient_of_their_state_on(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("end", [0, 90])
 def test_tokens_behind_the_last_boundary_have_gradients_of_zero_and_change_nothing_else(name: str, end: int) -> None:
-    problem = replace(EVERYTHING, dtype=DType.FP32, boundaries=5)
+    problem = replace(EVERYTHING, boundaries=5)
     arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 4, 41, 90], np.int32) * (end > 0)}
     for each in ("q", "k", "v", "d_o"):
         arrays[each][:, end:] = np.nan
@@ -125,7 +125,7 @@ def test_no_token_gets_anything_from_the_gradients_of_earlier_outputs() -> None:
     changed["d_o"][:, :70] = 7
     for name in ALL:
         before, after = (
-            run(name, WITH_STATES, arrays=each, mode=Mode())[0]["dv"][:, 70:] for each in (arrays, changed)
+            run(name, WITH_STATES, arrays=each, mode=IN_ORDER)[0]["dv"][:, 70:] for each in (arrays, changed)
         )
         np.testing.assert_array_equal(before, after)
 
@@ -181,7 +181,7 @@ def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
 
 
 def test_the_default_for_every_option_at_once_never_spills() -> None:
-    assert_no_spills(OPERATOR, LOOKBACK, EVERYTHING, "sm_80")
+    assert_no_spills(OPERATOR, LOOKBACK, replace(EVERYTHING, dtype=DType.FP16), "sm_80")
 
 
 def test_between_the_two_passes_only_keys_and_values_are_read_again() -> None:

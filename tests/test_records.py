@@ -192,7 +192,7 @@ def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> 
         (32, True, "near problem on H200: T=2000 for 1000"),
         (48, False, "this problem on H100, which is sm_90a too: stands behind the one that serves"),
         (80, False, "made for B200, not for sm_90a"),
-        (64, False, "another kernel: causal=False, not True"),
+        (64, False, "another kernel: causal=false, not true"),
     ]
     assert listed[0].place == f"{tmp_path / 'records.jsonl'}, line 4"
 

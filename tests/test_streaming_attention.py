@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain, cycle, product
 from typing import Any
 
 import numpy as np
@@ -424,14 +424,12 @@ def test_the_call_refuses_a_cache_told_in_two_ways_or_not_at_all() -> None:
 
 @pytest.mark.slow
 def test_defaults_never_spill() -> None:
-    """Every head_dim, on two arches each; dtypes, caches and groups of heads are dealt out."""
+    """Each head_dim and each arch; implementations, dtypes, caches and groups of heads are dealt out."""
     jobs = []
-    for i, (D, half) in enumerate(product(HEAD_DIMS, range(2))):
-        arch = ARCHES[DISTINCT_ARCHES[(i + half) % len(DISTINCT_ARCHES)]]
-        implementation = (MMA_SYNC, SPLIT_KEYS)[half and D not in (128, 256)]
-        rolling = implementation is SPLIT_KEYS and i % 4 > 1
-        dtype = (DType.BF16, DType.FP16)[i // 2 % 2]
-        problem = Problem(head_dim=D, dtype=dtype, rolling=rolling, kv_heads=(4, 32)[i // 4 % 2])
+    for i, (D, name) in enumerate(zip((*HEAD_DIMS, 128, 256, 40), cycle(DISTINCT_ARCHES), strict=False)):
+        arch, implementation = ARCHES[name], SPLIT_KEYS if D in (8, 40, 64) else MMA_SYNC
+        dtype, kv_heads = (DType.BF16, DType.FP16)[i // 2 % 2], (4, 32)[i // 4 % 2]
+        problem = Problem(head_dim=D, dtype=dtype, rolling=implementation is SPLIT_KEYS and i < 2, kv_heads=kv_heads)
         config = implementation.default(problem, arch)
         assert implementation.space(problem, arch).refusal(config) is None
         jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))

@@ -11,9 +11,11 @@ from tuner.canonical import decode
 from tuner.errors import TunerError, UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
-from tuner.records import Match, Snapshot
+from tuner.records import Candidate, Match, Snapshot
 from tuner.render import render
 from tuner.result import Fields, Scalar, TuningRecord, spelled
+
+_TOLD = 8  # records that a text names among those passed over
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Explanation:
             f"{self.operator} {spelled(self.problem)}",
             f"  runs {self.implementation} {spelled(self.config)}",
             f"  for {self.gpu}: {self.why}",
-            *(f"  passed over: {line}" for line in self.passed_over),
+            *(f"  passed over: {line}" for line in self.passed_over[:_TOLD]),
+            *([f"  passed over: {len(self.passed_over) - _TOLD} more"] if len(self.passed_over) > _TOLD else []),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
         ]
         return "\n".join(lines)
@@ -88,8 +91,8 @@ def fresh(record: TuningRecord) -> bool:
     return render(operator, implementation, problem, config).digest == record.identity.source
 
 
-def explain(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> Explanation:
-    """A choice in words and plain data, with what was passed over for it."""
+def explain(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> Explanation:
+    """A choice over `gpus` in words and plain data, with what was passed over for it."""
     return Explanation(
         operator=operator.name,
         problem=to_fields(choice.problem),
@@ -98,7 +101,7 @@ def explain(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> Expl
         config=to_fields(choice.config),
         record=choice.record,
         why=choice.why,
-        passed_over=_passed_over(operator, choice, snapshot),
+        passed_over=_passed_over(operator, choice, gpus, snapshot),
         command=search_command(operator, choice.problem, choice.gpu),
     )
 
@@ -182,12 +185,19 @@ def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snaps
     return snapshot.find(operator.name, problem, target.name, target.arch.name, statics=kinds, fresh=fresh)
 
 
-def _passed_over(operator: Operator[Any], choice: Choice, snapshot: Snapshot) -> tuple[str, ...]:
+def _passed_over(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
     """Every record of the operator that does not serve, and every place that could not be read."""
-    plain, target = to_fields(choice.problem), choice.gpu
-    listed = snapshot.explain(
-        operator.name, plain, target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
-    )
-    others = [each for each in listed if each.record is not choice.record]
-    lines = [f"{each.record.identity.implementation} ({each.place}): {each.why}" for each in others]
-    return (*lines, *snapshot.refused)
+    plain, kinds = to_fields(choice.problem), statics(operator.problem)
+    found: dict[int, Candidate] = {}
+    for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
+        for each in snapshot.explain(operator.name, plain, target.name, target.arch.name, statics=kinds, fresh=fresh):
+            if each.considered or id(each.record) not in found:
+                found[id(each.record)] = each
+    others = [each for each in found.values() if each.record is not choice.record]
+    nearest_first = sorted(others, key=lambda each: not each.considered)
+    return (*map(_line, nearest_first), *snapshot.refused)
+
+
+def _line(passed_over: Candidate) -> str:
+    why = ": another is nearer, or its config does not fit" if passed_over.served else ""
+    return f"{passed_over.record.identity.implementation} ({passed_over.place}): {passed_over.why}{why}"

@@ -107,8 +107,9 @@ class Dispatcher:
         request = _request(loaded, args, kwargs)
         given, facts = _facts(request.arrays)
         named = dict(zip(given, facts, strict=True))
-        chosen = self._choose(loaded, bind(loaded, request, named).problem, _place(named, device))
-        return choice.explain(loaded, chosen, self._snapshot)
+        place = _place(named, device)
+        chosen = self._choose(loaded, bind(loaded, request, named).problem, place)
+        return choice.explain(loaded, chosen, self._gpus(place), self._snapshot)
 
     def misses(self) -> tuple[Miss, ...]:
         """The problems that ran with a default config, the most frequent first."""
@@ -142,8 +143,10 @@ class Dispatcher:
             return self._prepared[key]
 
     def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
-        gpus = self._assumed if place == CPU else (gpu.current_gpu(place),)
-        return choice.choose(operator, problem, gpus, self._snapshot)
+        return choice.choose(operator, problem, self._gpus(place), self._snapshot)
+
+    def _gpus(self, place: int) -> tuple[GPU, ...]:
+        return self._assumed if place == CPU else (gpu.current_gpu(place),)
 
 
 def _function(operator: Operator[Any]) -> Callable[..., Any]:

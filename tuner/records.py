@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tuner import places
 from tuner.records_read import Found, read
-from tuner.result import Fields, Scalar, TuningRecord
+from tuner.result import Fields, Scalar, TuningRecord, scalar
 
 Fresh = Callable[[TuningRecord], bool]  # whether a record's source digest is today's
 _REMEMBERED = 65536  # problems whose match is kept
@@ -41,6 +41,7 @@ class Candidate:
     place: str
     served: bool
     why: str
+    considered: bool = True  # as one that could serve: of this kernel, for this GPU or its arch
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Snapshot:
         listed = list(self._judged(query, usable, fresh))
         considered = {id(each.found) for each in usable}
         others = [each for each in self.records.get(operator, ()) if id(each) not in considered]
-        return listed + [Candidate(each.record, each.place, False, _mismatch(query, each)) for each in others]
+        return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
 
     def _judged(self, query: Query, usable: list[_Usable], fresh: Fresh) -> Iterator[Candidate]:
         served = False
@@ -204,4 +205,8 @@ def _other_fields(query: Query, found: Found) -> list[str]:
     lacking = [f"{name} is missing" for name in wanted if name not in stored]
     unknown = [f"{name} is unknown" for name in stored if name not in wanted]
     shared = [name for name in query.statics if name in stored and name in wanted]
-    return lacking + unknown + [f"{n}={stored[n]}, not {wanted[n]}" for n in shared if stored[n] != wanted[n]]
+    return (
+        lacking
+        + unknown
+        + [f"{n}={scalar(stored[n])}, not {scalar(wanted[n])}" for n in shared if stored[n] != wanted[n]]
+    )

@@ -1,7 +1,6 @@
 """kda in one launch on mma.sync (sm_80 and up): some warps prepare chunks, others carry the state through them."""
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 from tuner.arch import Arch
@@ -70,13 +69,14 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 # Threads that leave each 168 registers, or 255, where no arch spills.
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
+_THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
 BLOCKS = 128  # as many as a large device has SMs
 LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Half of a wide state a block, or less where a large device has an SM for each. Four groups of producers where
-    registers and shared memory hold them."""
+    """Half of a wide state a block, or less where a large device has an SM for each. Six groups of one warp, or four,
+    where registers and shared memory hold them."""
     found = _fitting(problem, arch)
     if found is None:
         raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
@@ -85,11 +85,31 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
     found = space(problem, arch)
-    for BV, (groups, stages, producers) in product(widths(problem), producing(problem)):
-        config = Config(16, BV, 16, stages, 1, groups, producers)
-        if threads(problem.key_dim, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
+    for config in _candidates(problem):
+        most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else _THREADS[problem.operands]
+        if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
             return config
     return None
+
+
+def _candidates(problem: Problem) -> Iterator[Config]:
+    for BV in widths(problem):
+        if warps_prepare_chunks(problem):
+            yield Config(16, BV, rows_of(BV), 6, 1, 1, 6)
+        for groups, stages, producers in producing(problem):
+            yield Config(16, BV, 16, stages, 1, groups, producers)
+
+
+def warps_prepare_chunks(problem: Problem) -> bool:
+    """Whether one warp prepares a chunk of long keys, 16 tokens a thread: it issues three quarters of what two warps
+    do, and takes half as long again. Beside lengths that are found in the kernel it spills."""
+    wide = problem.operands == "bf16" and problem.key_dim == 128 and not problem.use_qk_l2norm_in_kernel
+    return wide and problem.mean_len >= LONG
+
+
+def rows_of(BV: int) -> int:
+    """Columns a warp beside such producers: few warps have many registers, and wide ones read images half as often."""
+    return 32 if BV == 64 else 16
 
 
 def widths(problem: Problem) -> Iterator[int]:

@@ -8,7 +8,7 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
-from .fused import widths
+from .fused import rows_of, warps_prepare_chunks, widths
 from .fused_cluster_config import Config, smem_bytes, threads
 from .fused_cluster_work import work
 from .fused_config import registers_fit
@@ -89,23 +89,26 @@ def default(problem: Problem, arch: Arch) -> Config:
     return found
 
 
-_REGISTERS = {16: 168, 32: 255}  # a thread, by the columns of a warp, with which no arch spills
-
-
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
     K, found = problem.key_dim, space(problem, arch)
     for BV, (groups, stages, producers) in product(widths(problem), _producing(problem)):
-        config = Config(16, BV, 2, 32 if BV == 64 else 16, stages, 1, groups, producers)
-        if thread_registers(threads(K, config), arch) >= _REGISTERS[config.rows] and found.refusal(config) is None:
+        config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
+        if thread_registers(threads(K, config), arch) >= _registers(config) and found.refusal(config) is None:
             return config
     return None
 
 
+def _registers(config: Config) -> int:
+    """A thread's, with which no arch spills."""
+    return 255 if config.rows == 32 or config.prep_groups == 1 else 168
+
+
 def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """prep_groups, stages and producers. Eight tokens a thread take the fewest instructions; beside a gate of the
-    kernel's own they may spill."""
-    tokens = (4, 2, 8, 16) if problem.use_gate_in_kernel else (2, 4, 8, 16)
-    yield from ((groups, *turns) for turns in ((8, 4), (6, 3), (4, 2), (2, 1)) for groups in tokens)
+    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes; beside a
+    gate of the kernel's own eight may spill."""
+    most = (1,) if warps_prepare_chunks(problem) else ()
+    groups_of = (*most, *((4, 2, 8, 16) if problem.use_gate_in_kernel else (2, 4, 8, 16)))
+    yield from ((groups, *turns) for turns in ((8, 4), (6, 3), (4, 2), (2, 1)) for groups in groups_of)
 
 
 IMPLEMENTATION = Implementation(

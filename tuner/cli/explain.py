@@ -30,7 +30,7 @@ def explain(
         return
     known = snapshot(db)
     served = choice.choose(operator, chosen.problem, [chosen.gpu], known)
-    found = choice.explain(operator, served, known)
+    found = choice.explain(operator, served, [chosen.gpu], known)
     if as_json:
         emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
     else:

@@ -119,7 +119,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Labels and values on stdout, one a line."""
     typer.echo(title)
-    width = max(len(label) for label, _ in rows)
+    width = max((len(label) for label, _ in rows), default=0)
     for label, value in rows:
         typer.echo(f"  {label:<{width}}  {value}")
 

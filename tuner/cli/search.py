@@ -27,6 +27,7 @@ from tuner.operator import Implementation, Operator
 from tuner.policy import MeasurementPolicy
 from tuner.portfolio import Terms
 from tuner.promises import broken
+from tuner.report import default_path, prepare
 from tuner.result import Evidence
 from tuner.sampler import METHODS
 from tuner.session import Observe, evidence_for, session
@@ -98,6 +99,8 @@ def search(
     evidence = evidence_for(target)
     if evidence is Evidence.PREDICTED:
         emulator_build.compiler()  # the finalists will need it: better refused now than after the search
+    page = report or default_path(operator.name, target.name, problems)
+    prepare(page)
     with (
         Store.open(db) as store,
         Compiler(workers) as compiler,
@@ -107,7 +110,7 @@ def search(
     ):
         watch = partial(_shown, evidence, quiet)
         found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
-        path = summary.write(found.outcomes, report, found.families)
+        path = summary.write(found.outcomes, page, found.families)
     show(found, path, as_json=as_json)
     if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""

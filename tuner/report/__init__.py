@@ -2,7 +2,7 @@
 
 from tuner.report.data import BeliefFacts, Fact, ReportData, SearchFacts, SpaceFacts
 from tuner.report.export import data_json
-from tuner.report.page import markdown, render, write
+from tuner.report.page import markdown, prepare, render, write
 from tuner.report.place import default_path
 from tuner.report.rivals import Rival, rivals_of
 
@@ -16,6 +16,7 @@ __all__ = [
     "data_json",
     "default_path",
     "markdown",
+    "prepare",
     "render",
     "rivals_of",
     "write",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import jinja2
 
@@ -38,6 +39,16 @@ def markdown(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str
     return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data), families=families)
 
 
+def prepare(path: Path) -> None:
+    """Make the folder of a page, before work that ends in one. Raises MachineError where nothing can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
 def write(html: str, path: Path) -> None:
     """Replace `path` at once: a reader sees the old file or the whole new one. Raises MachineError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -49,7 +60,11 @@ def write(html: str, path: Path) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise MachineError(f"cannot write the report to {path}: {error.strerror}; name another place") from error
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> MachineError:
+    return MachineError(f"cannot write the report to {path}: {error.strerror}; name another place")
 
 
 def _policy(style: str, script: str) -> str:

@@ -134,7 +134,7 @@ def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> T
     stored = store.history(key.operator, key.problem, key.gpu)
     newest = next((each for each in stored if each.evidence is record.evidence), None)
     if newest is not None and replace(newest, created=record.created) == record:
-        return newest
+        return replace(record, created=newest.created)  # its config is in the order of its fields, not sorted
     store.promote(record, study)
     return record
 
