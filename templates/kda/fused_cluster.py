@@ -81,8 +81,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Pairs of blocks as wide as those of fused, with four groups of producers, or three beside wide warps, where a
-    block has room for them. Larger clusters copy more than they save."""
+    """Pairs of blocks as wide as those of fused, with six groups of producers, or as many as shared memory and
+    registers hold. Larger clusters copy more than they save."""
     found = _fitting(problem, arch)
     if found is None:
         raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
@@ -108,7 +108,7 @@ def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
     gate of the kernel's own eight may spill."""
     most = (1,) if warps_prepare_chunks(problem) else ()
     groups_of = (*most, *((4, 2, 8, 16) if problem.use_gate_in_kernel else (2, 4, 8, 16)))
-    yield from ((groups, *turns) for turns in ((8, 4), (6, 3), (4, 2), (2, 1)) for groups in groups_of)
+    yield from ((groups, *turns) for turns in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)) for groups in groups_of)
 
 
 IMPLEMENTATION = Implementation(
