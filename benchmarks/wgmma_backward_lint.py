@@ -8,6 +8,7 @@ import argparse
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from tuner import operators
@@ -80,7 +81,8 @@ def limits(compiler: Compiler, *, capped: bool) -> None:
 def edges_of_keys(problem: Problem) -> Iterator[Asked]:
     makes = [replace(LEAST, kv_warpgroups=w, kv_chained=chained) for w in (1, 2, 3) for chained in (False, True)]
     for make in (*makes, replace(LEAST, kv_split=True)):
-        yield from edge(problem, make, "BM_kv", kv_register_estimate, make.kv_warpgroups, DKV)
+        estimate = partial(kv_register_estimate, capped=problem.use_softcap)
+        yield from edge(problem, make, "BM_kv", estimate, make.kv_warpgroups, DKV)
 
 
 def edges_of_queries(problem: Problem) -> Iterator[Asked]:
@@ -89,14 +91,14 @@ def edges_of_queries(problem: Problem) -> Iterator[Asked]:
 
 
 def edge(
-    problem: Problem, make: Config, name: str, estimate: Callable[..., Any], warpgroups: int, entry: str
+    problem: Problem, make: Config, name: str, estimate: Callable[[int, Any], Any], warpgroups: int, entry: str
 ) -> Iterator[Asked]:
     """The largest tile up to 192 that the registers hold, and the next, where a wgmma may be as wide as D."""
-    D, capped = problem.head_dim, problem.use_softcap
+    D = problem.head_dim
     if D > 192 and warpgroups != 2:
         return
     tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
-    fit = sum(bool(estimate(D, each, capped=capped) <= registers(warpgroups)) for each in tiles)
+    fit = sum(bool(estimate(D, each) <= registers(warpgroups)) for each in tiles)
     if 0 < fit < len(tiles):
         yield from (Asked(problem, each, (entry,)) for each in tiles[fit - 1 : fit + 1])
 

@@ -172,8 +172,13 @@ def test_verify_says_ok_and_what_it_ran() -> None:
 def test_report_is_written_of_what_is_stored_without_searching(searched: Path, tmp_path: Path, form: str) -> None:
     done = run("report", *HEAD, "--db", searched, "--format", form, "--out", tmp_path / "r.html")
     assert done.exit_code == 0, done.output
-    text = (tmp_path / "r.html").read_text() if form == "html" else done.stdout
+    text = (tmp_path / "r.html").read_text()
     assert "flash_attention" in text
+
+
+@pytest.mark.parametrize(("form", "first"), [("md", "#"), ("json", "{")])
+def test_a_report_that_is_no_page_goes_to_stdout_unless_a_place_is_named(searched: Path, form: str, first: str) -> None:
+    assert run("report", *HEAD, "--db", searched, "--format", form).stdout.startswith(first)
 
 
 def test_doctor_and_operators_speak_json_too() -> None:

@@ -24,13 +24,9 @@ from tuner.result import Attempt, Resources, Scalar, TuningRecord, spelled, to_d
 from tuner.tune import Outcome
 
 
-def write(outcomes: Sequence[Outcome], path: Path | None, families: Sequence[Family] = ()) -> Path:
-    """Write the report of one or more searches; returns where. Raises MachineError where nothing can be written."""
-    first = outcomes[0].request
-    problems = [outcome.request.problem for outcome in outcomes]
-    target = path or report.default_path(first.operator.name, first.gpu.name, problems)
-    report.write(report.render([report_data(outcome) for outcome in outcomes], families), target)
-    return target
+def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
+    """Write the page of one or more searches. Raises MachineError where nothing can be written."""
+    report.write(text(outcomes, "html", families), path)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] = {

@@ -80,7 +80,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "sums, scores and products of dQ fit the registers",
-                lambda c: q_register_estimate(D, c, capped=capped) <= registers(c.q_warpgroups),
+                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups),
             ),
         ),
     )

@@ -16,7 +16,7 @@ _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
 _REGISTERS = np.array([0, 216, 240, 160])  # of a thread that computes, by warpgroups: wgmma.cu.jinja
 _OTHER_REGISTERS = 28  # besides sums, scores and products
-_OF_CAPS = 8  # more, where scores are capped
+_OF_CAPS = np.array([0, 26, 8, 12])  # more, by warpgroups, where capped scores leave both P and dS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def registers(warpgroups: Any) -> Any:
 
 def kv_register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
     """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest."""
-    both = D + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv
-    return np.where(c.kv_split, D / 2 + 1.25 * c.BM_kv, both) + _OTHER_REGISTERS + _OF_CAPS * capped
+    both = D + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
+    return np.where(c.kv_split, D / 2 + 1.25 * c.BM_kv, both) + _OTHER_REGISTERS
 
 
-def q_register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
-    """The same for dQ."""
-    return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS + _OF_CAPS * capped
+def q_register_estimate(D: int, c: Any) -> Any:
+    """The same for dQ, whose caps need none more."""
+    return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS
 
 
 def kv_owners(c: Any) -> Any:

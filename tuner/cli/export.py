@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tuner import arch
+from tuner.choice import search_command
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
-from tuner.errors import UsageError
+from tuner.errors import NoValidConfigError, UsageError
 from tuner.operator import Operator, canonical
 from tuner.replay import attempts
 from tuner.report.notation import counted
@@ -31,6 +32,9 @@ def export_command(
     target = arch.gpu(gpu)
     with Store.open(db) as store:
         found = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
+    if not found:
+        command = search_command(operator, problems[0], target)
+        raise NoValidConfigError(f"nothing is stored about this problem on {target.name}: search first: {command}")
     latest = [each.attempt for each in found if each.attempt.identity.policy == found[-1].attempt.identity.policy]
     text = json.dumps(attempts.document(latest), indent=1)
     if out is None:

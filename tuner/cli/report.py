@@ -15,6 +15,7 @@ from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, canonical
 from tuner.portfolio import Terms
+from tuner.report import default_path, write
 from tuner.store import Store
 
 
@@ -23,7 +24,10 @@ def report(
     problems: Sequence[Any],
     *,
     gpu: GpuOption,
-    out: Annotated[Path | None, typer.Option(help=literal("where it goes [default: reports/out/…]"))] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=literal("where it goes [default: reports/out/… for html, stdout for the others]")),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
     db: DbOption = None,
 ) -> None:
@@ -40,10 +44,13 @@ def report(
                 raise NoValidConfigError(_nothing(store, request))
             outcomes.append(outcome)
     families = campaign.known(outcomes, Terms())
-    if form == "html":
-        typer.echo(f"report: {summary.write(outcomes, out, families)}")
-    else:
-        typer.echo(summary.text(outcomes, form, families))
+    found = summary.text(outcomes, form, families)
+    if out is None and form != "html":
+        typer.echo(found)
+        return
+    path = out or default_path(operator.name, target.name, problems)
+    write(found, path)
+    typer.echo(f"report: {path}")
 
 
 def _nothing(store: Store, request: tune.Request) -> str:

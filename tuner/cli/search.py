@@ -20,7 +20,7 @@ from tuner.check_known import Known
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
-from tuner.errors import NoValidConfigError, UsageError
+from tuner.errors import NoValidConfigError
 from tuner.evaluate import contenders
 from tuner.nvrtc import Compiler
 from tuner.operator import Implementation, Operator
@@ -74,8 +74,6 @@ def search(
 ) -> None:
     """Search, check, store and report."""
     target = arch.gpu(gpu)
-    if sampler not in METHODS:
-        raise UsageError(f"unknown sampler {sampler!r} (known: {', '.join(METHODS)})")
     policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
     requests = [
         tune.Request(
@@ -110,11 +108,11 @@ def search(
     ):
         watch = partial(_shown, evidence, quiet)
         found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
-        path = summary.write(found.outcomes, page, found.families)
-    show(found, path, as_json=as_json)
+        summary.write(found.outcomes, page, found.families)
+    show(found, page, as_json=as_json)
     if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
-        raise NoValidConfigError(f"no config passed its checks{which}; the report says where each failed: {path}")
+        raise NoValidConfigError(f"no config passed its checks{which}; the report says where each failed: {page}")
 
 
 def _warn_of_promises(request: tune.Request, racing: Sequence[Implementation[Any, Any]]) -> None:

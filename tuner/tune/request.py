@@ -6,6 +6,7 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.errors import UsageError
 from tuner.operator import Operator
+from tuner.sampler import METHODS
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
 _SHARE = 8  # of what is left, one part in so many is kept for the sweep
@@ -33,6 +34,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r} (known: {', '.join(EFFORTS)})")
+        if self.method not in METHODS:
+            raise UsageError(f"unknown sampler {self.method!r} (known: {', '.join(METHODS)})")
         if self.budget is not None and self.budget < 1:
             raise UsageError(f"a budget of {self.budget} tries finds nothing: give at least 1")
         if self.tries > _MOST:
