@@ -121,8 +121,8 @@ def widths(problem: Problem) -> Iterator[int]:
 
 def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """prep_groups, stages and producers. Groups of one warp need two barriers each and no third, so that there may be
-    more. Eight tokens a thread take the fewest instructions; beside a gate of the kernel's own two warps spill, and one
-    does that has lengths to find as well."""
+    more. Eight tokens a thread take fewer instructions than four; beside a gate of the kernel's own two warps spill,
+    and one does that has lengths to find as well."""
     crowded = problem.use_gate_in_kernel and problem.use_qk_l2norm_in_kernel
     if problem.operands == "bf16" and problem.key_dim in (16, 32, 64) and not crowded:
         yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))

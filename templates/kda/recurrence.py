@@ -72,9 +72,9 @@ def _recurrence(problem: Problem, arrays: Arrays) -> Arrays:
     o = np.zeros(v.shape)
     for t in range(problem.seq_len):
         state = np.exp(g[:, :, t, :, None]) * state
-        u = beta[:, :, t, None] * (v[:, :, t] - _times(k[:, :, t], state))
+        u = beta[:, :, t, None] * (v[:, :, t] - times(k[:, :, t], state))
         state = state + k[:, :, t, :, None] * u[:, :, None, :]
-        o[:, :, t] = _times(q[:, :, t], state)
+        o[:, :, t] = times(q[:, :, t], state)
     return _outputs(problem, o, state)
 
 
@@ -126,15 +126,15 @@ def _chunk(
     """
     g = np.where(by_pairs, np.maximum(g, FORGOTTEN), g)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
-    q_in, k_in, k_out = (_keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
-    k_up = _keep(bits, k * np.exp(-gate))
+    q_in, k_in, k_out = (keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
+    k_up = keep(bits, k * np.exp(-gate))
     exact_up = _t(k * np.exp(-gate))
     kk, qk = (np.where(by_pairs, (x * np.exp(gate)) @ exact_up, x_in @ _t(k_up)) for x, x_in in ((k, k_in), (q, q_in)))
-    T = _keep(bits, np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(kk, -1)) * beta[:, :, None, :])
-    P = _keep(bits, np.tril(qk))
-    x = _keep(bits, v - k_in @ _keep(bits, state))
-    o = q_in @ _keep(bits, state) + _keep(bits, P @ T) @ x
-    return o, np.exp(_t(total)) * state + _t(_keep(bits, _t(T) @ k_out)) @ x
+    T = keep(bits, np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(kk, -1)) * beta[:, :, None, :])
+    P = keep(bits, np.tril(qk))
+    x = keep(bits, v - k_in @ keep(bits, state))
+    o = q_in @ keep(bits, state) + keep(bits, P @ T) @ x
+    return o, np.exp(_t(total)) * state + _t(keep(bits, _t(T) @ k_out)) @ x
 
 
 def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
@@ -142,9 +142,9 @@ def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
     o = np.zeros(v.shape, np.float32)
     for t in range(problem.seq_len):
         state = np.exp(g[:, :, t, :, None]) * state
-        u = beta[:, :, t, None] * (v[:, :, t] - _times(k[:, :, t], state))
+        u = beta[:, :, t, None] * (v[:, :, t] - times(k[:, :, t], state))
         state = state + k[:, :, t, :, None] * u[:, :, None, :]
-        o[:, :, t] = _times(q[:, :, t], state)
+        o[:, :, t] = times(q[:, :, t], state)
     return _outputs(problem, _round(o, problem.dtype), state.astype(np.float64))
 
 
@@ -183,7 +183,7 @@ def _outputs(problem: Problem, o: Array, state: Array) -> Arrays:
     return {"o": np.moveaxis(o, 1, 2), "final_state": stored[: problem.final_states]}
 
 
-def _times(x: Array, state: Array) -> Array:
+def times(x: Array, state: Array) -> Array:
     """x [B, HV, K] times state [B, HV, K, V]."""
     product: Array = (x[:, :, None, :] @ state)[:, :, 0]
     return product
@@ -193,7 +193,7 @@ def _t(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
-def _keep(bits: int, x: Array) -> Array:
+def keep(bits: int, x: Array) -> Array:
     """x rounded to `bits` significant bits, in the range of float64."""
     mantissa, exponent = np.frexp(x)
     result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
