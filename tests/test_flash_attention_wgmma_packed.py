@@ -98,7 +98,7 @@ BUGS = (
     Bug("zeros_that_others_do_not_wait_for", NEIGHBOURS, "  named_barrier_sync(1, Tile::kConsumers);\n", "", "race"),
     Bug("zeros_that_wgmma_may_not_see", NEIGHBOURS, FENCED, "", "proxy_fence"),
     Bug("zeros_before_the_values", NEIGHBOURS, "  rows.await_values();\n", "", "in_flight"),
-    Bug("the_next_sequence_is_stored_over", OUTPUT, "> work.sequence.queries) {", "> seq_q) {", "o"),
+    Bug("the_next_sequence_is_stored_over", OUTPUT, "> work.sequence.queries) {", "> sizes.seq_q) {", "o"),
     Bug("keys_from_the_first_row_on", KEYS, "work.sequence.first_key + tile * BN", "tile * BN", "lse"),
 )
 

@@ -38,13 +38,17 @@ BASE = Config(
     polynomial=0,
     lazy_rescale=False,
     packed_heads=1,
+    cluster=1,
     blocks=0,
 )
 SIZES = {"batch": 1, "heads": 4, "kv_heads": 1, "slots": 0}
-# Panels of one width and of several; rows of one head and of several; a block a row tile, and blocks that walk.
+# Panels of one width and of several; rows of one head and of several; a block a row tile, blocks that walk, clusters.
 CASES: dict[str, tuple[Problem, Config]] = {
     "d40_over_both": (Problem(40, **SIZES), replace(BASE, overlap=2, ping_pong=False, stages=3)),
-    "d72_mixed_panels": (Problem(72, DType.FP16, **SIZES), replace(BASE, BN=80, value_columns=0, lazy_rescale=True)),
+    "d72_cluster_of_heads": (
+        Problem(72, DType.FP16, **SIZES),
+        replace(BASE, BN=80, value_columns=0, lazy_rescale=True, packed_heads=2, cluster=2),
+    ),
     "d64_ragged_walks": (
         Problem(64, ragged=True, **SIZES),
         replace(BASE, BN=160, warpgroups=3, value_columns=64, polynomial=8, packed_heads=4, blocks=132),
@@ -106,6 +110,7 @@ def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> 
         (70, 300, 48, 32),
         (129, 290, 33, 48),  # a tile of sinks only
         (64, 400, 300, 100),
+        (70, 60, 2**30, 2**30),
     ],
 )
 def test_edges_next_to_those_of_tiles_and_pieces_are_as_declared(
@@ -118,6 +123,17 @@ def test_edges_next_to_those_of_tiles_and_pieces_are_as_declared(
     (work,), counted = WGMMA.work(problem, config, H200), happened.counters
     assert work.wgmma == counted.wgmma_m16n8k16
     assert work.l2_bytes - 4 * problem.heads * seq_q == counted.bulk_bytes
+
+
+def test_two_heads_of_a_kv_head_read_each_key_once() -> None:
+    of_any_size, config = CASES["d72_cluster_of_heads"]
+    problem = replace(of_any_size, seq_q=200, seq_k=250, slots=250, window=100, sinks=20)
+    arrays, outputs, happened = run(problem, config, Mode())
+    (work,), (alone,) = (WGMMA.work(problem, each, H200) for each in (config, replace(config, cluster=1)))
+    assert not wrong(problem, arrays, outputs)
+    assert work.wgmma == alone.wgmma == happened.counters.wgmma_m16n8k16
+    assert work.l2_bytes - 4 * problem.heads * 200 == happened.counters.bulk_bytes
+    assert work.l2_bytes < 0.7 * alone.l2_bytes
 
 
 def test_blocks_that_walk_do_the_declared_work() -> None:
@@ -153,14 +169,17 @@ class Bug:
     name: str
     old: str
     new: str
+    cluster: int = 1
 
 
+PLACED = "place + row < first ? place + row : place + row - moved"
 BUGS = (
     Bug("a_key_before_the_window", "begin = end - window", "begin = end - window - 1"),
     Bug("a_key_behind_the_sinks", "before(sinks - first)", "before(sinks + 1 - first)"),
     Bug("windows_are_not_cut_on_the_left", "begin > sinks ? (begin + BN - 1) / BN : 0", "0"),
-    Bug("sinks_and_windows_in_one_box", "place >= padded || place + BN <= padded", "true"),
-    Bug("sinks_at_the_place_of_windows", "place < padded ? place : place - shift", "place - shift"),
+    Bug("sinks_and_windows_in_one_box", "place >= first || place + BN <= first", "true"),
+    Bug("sinks_at_the_place_of_windows", PLACED, "place + row - moved"),
+    Bug("both_blocks_load_the_same_pieces", "cluster_rank() * kPiece", "0", cluster=2),
 )
 
 
@@ -171,7 +190,7 @@ def test_a_bug_in_the_walk_is_seen(bug: Bug, tmp_path: Path) -> None:
     header = operator.folder / "wgmma_keys.cuh"
     assert header.read_text().count(bug.old) == 1
     header.write_text(header.read_text().replace(bug.old, bug.new))
-    problem = Problem(16, batch=1, heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
-    config = replace(BASE, BN=48, value_columns=16, warpgroups=1, ping_pong=False)
-    arrays, outputs, _ = run(problem, config, Mode(), operator=operator)
-    assert "lse" in wrong(problem, arrays, outputs)
+    problem = Problem(16, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
+    config = replace(BASE, BN=48, value_columns=16, warpgroups=1, ping_pong=False, cluster=bug.cluster)
+    arrays, outputs, happened = run(problem, config, Mode(), operator=operator)
+    assert "lse" in wrong(problem, arrays, outputs) or happened.findings

@@ -92,7 +92,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
-                lambda c: (c.cluster == 1) | (l2_share(D, c, _l2_bytes(arch)) >= 0.5),
+                lambda c: (c.cluster == 1) | (l2_share(D, c, l2_bytes(arch)) >= 0.5),
             ),
             Constraint(
                 "each block of a cluster has a row tile",
@@ -209,7 +209,7 @@ def sm_counts(arch: Arch) -> tuple[int, ...]:
     return tuple(sorted({device.sm_count for device in DEVICES.values() if device.arch == arch}))
 
 
-def _l2_bytes(arch: Arch) -> float:
+def l2_bytes(arch: Arch) -> float:
     """That L2 has for each SM and clock, on the device with least."""
     return min(device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch == arch)
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void compute_all(unsigned char* smem, Posts<Tile> con
     if constexpr (Tile::kForeignValues) clear_neighbours(rows, keys, smem, work);
     attend(rows, work.tiles);
     float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
-    store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes.seq_q);
+    store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
   }
 }
 

@@ -30,19 +30,13 @@ struct DenseKeys {
   // Where the sequence's keys end, from the row tile's first on.
   static __device__ __forceinline__ int end(Work const& work) { return work.sequence.keys; }
 
-  // The row tile's tiles, to shared memory. Blocks of a cluster load a share each, for all.
-  struct Walk {
-    template <class Panels>
-    __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
-                                         int tile) const {
-      int const row = work.sequence.first_key + tile * BN, batch = work.sequence.batch;
-      if constexpr (kCluster == 1)
-        Panels::template load<BN>(s_tile, maps, full, row, work.kv_head, batch);
-      else
-        Panels::template load_share<BN, kCluster>(s_tile, maps, full, row, work.kv_head, batch);
-    }
-  };
-  static __device__ __forceinline__ Walk walk(Work const&) { return {}; }
+  // A tile of the row tile's, to shared memory.
+  template <class Panels>
+  static __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
+                                              int tile) {
+    int const row = work.sequence.first_key + tile * BN;
+    Panels::template load<BN, kCluster>(s_tile, maps, full, row, work.kv_head, work.sequence.batch);
+  }
 
   // Of a warpgroup's rows.
   struct Mask {

@@ -20,7 +20,8 @@ __device__ __forceinline__ void normalize(unsigned char* s_o, Consumer<Tile> con
 
 template <class Tile>
 __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& rows, Work const& work, int seq_q,
-                                          int thread) {
+                                          int heads, int thread) {
+  if (Tile::kClusterOfHeads && work.head >= heads) return;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     int const head = (M64K16::C::row(thread, 0) + 8 * h) & ((1 << work.packed_log2) - 1);
@@ -32,13 +33,14 @@ __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& ro
 // Both. Queries beyond the tensor are cut off by the copy; `g_o` is for packed sequences, `g_lse` the first head's.
 template <class Tile>
 __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typename Tile::T> const& g_o, float* g_lse,
-                                           unsigned char* smem, Consumer<Tile>& rows, Work const& work, int seq_q) {
+                                           unsigned char* smem, Consumer<Tile>& rows, Work const& work,
+                                           Sizes const& sizes) {
   int const warpgroup = own_warpgroup(), first_query = work.query(64 * warpgroup);
   int thread = threadIdx.x % 128;
   forget(thread);  // its places in O would be kept in registers over all row tiles
   unsigned char* s_o = smem + warpgroup * Tile::kQueryBytes;
   rows.softmax.reduce();
-  store_lse(g_lse, rows, work, seq_q, thread);
+  store_lse(g_lse, rows, work, sizes.seq_q, sizes.heads, thread);
   named_barrier_sync(8 + warpgroup, 128);  // all warps have read their Q
   normalize(s_o, rows, thread);
   fence_proxy_async();

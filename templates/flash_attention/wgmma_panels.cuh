@@ -61,32 +61,25 @@ struct Panels {
     if (k16 > 0) tma_prefetch(maps.columns16);
   }
 
-  // All panels of kRows rows from `row` on.
-  template <int kRows>
+  // All panels of kRows rows from `row` on. Blocks of a cluster load a part of the rows each, for all.
+  template <int kRows, int kCluster = 1>
   static __device__ __forceinline__ void load(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,
                                               int head, int batch) {
-#pragma unroll
-    for (int p = 0; p < kCount; ++p)
-      tma_load(s_tile + 2 * kRows * column(p), maps.of(width(p)), barrier, column(p), head, row, batch);
+    int const first = kCluster == 1 ? 0 : cluster_rank() * (kRows / kCluster);
+    load_piece<kRows, kCluster>(s_tile, maps, barrier, first, row + first, head, batch);
   }
-  // The rows of a box among them, from their row `first` on.
-  template <int kRows>
+  // Of these, the rows of a box, from their row `first` on; into all blocks of a cluster.
+  template <int kRows, int kCluster>
   static __device__ __forceinline__ void load_piece(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int first,
                                                     int row, int head, int batch) {
 #pragma unroll
-    for (int p = 0; p < kCount; ++p)
-      tma_load(s_tile + 2 * kRows * column(p) + 2 * width(p) * first, maps.of(width(p)), barrier, column(p), head, row,
-               batch);
-  }
-  // The part of them that a block of a cluster loads for all of its kCluster blocks.
-  template <int kRows, int kCluster>
-  static __device__ __forceinline__ void load_share(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,
-                                                    int head, int batch) {
-    int const first = cluster_rank() * (kRows / kCluster);
-#pragma unroll
-    for (int p = 0; p < kCount; ++p)
-      tma_load_multicast(s_tile + 2 * kRows * column(p) + 2 * width(p) * first, maps.of(width(p)), barrier,
-                         (1 << kCluster) - 1, column(p), head, row + first, batch);
+    for (int p = 0; p < kCount; ++p) {
+      uint32_t const s_piece = s_tile + 2 * kRows * column(p) + 2 * width(p) * first;
+      if constexpr (kCluster == 1)
+        tma_load(s_piece, maps.of(width(p)), barrier, column(p), head, row, batch);
+      else
+        tma_load_multicast(s_piece, maps.of(width(p)), barrier, (1 << kCluster) - 1, column(p), head, row, batch);
+    }
   }
   template <int kRows>
   static __device__ __forceinline__ void store(PanelMaps const& maps, uint32_t s_tile, int row, int head, int batch) {

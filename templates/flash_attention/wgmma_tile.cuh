@@ -31,7 +31,7 @@ struct WgmmaTile : Choice {
   static constexpr int kSharedBytes = kSchedule + int(sizeof(Schedule<WgmmaTile>));
 
   static_assert(!Choice::kPackedSequences || !Choice::kPersistent, "the grid says how long packed sequences may be");
-  static_assert(!Choice::kPackedSequences || kCluster == 1, "a block writes zeros over what follows a packed sequence");
+  static_assert(!Choice::kForeignValues || kCluster == 1, "a block writes zeros over what follows a sequence's values");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
   static_assert(BN % (8 * kCluster) == 0, "blocks of a cluster load whole groups of 8 rows, in which swizzles repeat");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
@@ -97,7 +97,6 @@ template <class Tile>
 struct Loader {
   using Rows = typename Tile::Rows;
   using Values = typename Tile::Values;
-  using Walk = typename Tile::Keys::Walk;
 
   uint32_t smem;
   Barriers<Tile> barriers;
@@ -110,13 +109,12 @@ struct Loader {
   template <class Begun>
   __device__ __forceinline__ void load(Work const& work, typename Tile::Keys const& keys, int parity,
                                        Begun const& begun) {
-    Walk const walk = keys.walk(work);
 #pragma unroll 1
     for (int tile = work.loaded - 1; tile >= 0; --tile, at.advance()) {
-      load_keys(work, walk, tile);
+      load_keys(work, keys, tile);
       bool const first = tile == work.loaded - 1;
       if (first) load_queries(work, parity);
-      load_values(work, walk, tile);
+      load_values(work, keys, tile);
       if (first) begun();
     }
   }
@@ -129,16 +127,16 @@ struct Loader {
                               work.head, work.sequence.batch);
     }
   }
-  __device__ __forceinline__ void load_keys(Work const& work, Walk const& walk, int tile) {
+  __device__ __forceinline__ void load_keys(Work const& work, typename Tile::Keys const& keys, int tile) {
     uint32_t const full = barriers.keys_full(at.stage);
     mbarrier_wait(barriers.keys_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Rows::loaded_bytes(Tile::BN));
-    walk.template load<Rows>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, work, tile);
+    keys.template load<Rows>(smem + Tile::kKeys + at.stage * Tile::kKeyBytes, k, full, work, tile);
   }
-  __device__ __forceinline__ void load_values(Work const& work, Walk const& walk, int tile) {
+  __device__ __forceinline__ void load_values(Work const& work, typename Tile::Keys const& keys, int tile) {
     uint32_t const full = barriers.values_full(at.stage);
     mbarrier_wait(barriers.values_empty(at.stage), at.parity ^ 1);
     mbarrier_arrive_expect_tx(full, Values::loaded_bytes(Tile::BN));
-    walk.template load<Values>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, work, tile);
+    keys.template load<Values>(smem + Tile::kValues + at.stage * Tile::kValueBytes, v, full, work, tile);
   }
 };

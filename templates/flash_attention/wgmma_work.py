@@ -52,15 +52,15 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 def order(problem: Problem, config: Config) -> Array:
     """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken."""
-    return in_order(tiles(problem, config)[:: -1 if config.heavy_first else 1], problem, config)
+    visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
+    return in_order(visited, problem, _taken_heads(problem, config))
 
 
-def in_order(visited: Array, problem: Any, config: Any) -> Array:
-    """The same of any problem, from those of one head, or of heads that share rows: see wgmma_schedule.cuh."""
-    packs = int(packed(problem.heads, problem.kv_heads, config))
-    heads = problem.batch * problem.heads // packs
+def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
+    """The same of any problem, from those of what is taken of one KV head's heads: see wgmma_schedule.cuh."""
+    heads = problem.batch * problem.kv_heads * taken_heads
     near = max(1, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k)  # KV heads
-    most = min(heads, near * (problem.heads // problem.kv_heads // packs))
+    most = min(heads, near * taken_heads)
     section = -(-heads // -(-heads // most))
     whole, rest = divmod(heads, section)
     some, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
@@ -109,19 +109,23 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     """
     if problem.use_cu_seqlens:
         (equal,) = work(unpacked(problem), config, gpu)
-        blocks = prod(tiles(problem, config).shape) * problem.sequences * _shared_heads(problem, config)
+        heads = problem.sequences * problem.kv_heads * _taken_heads(problem, config)
+        blocks = prod(tiles(problem, config).shape) * heads
         lengthened = blocks / equal.ctas  # those that find nothing to do make the mean block shorter
         return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
     grid = _grid(problem, _dealt(config))
-    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), capped=problem.use_softcap)
+    taken, capped = _taken_heads(problem, config), problem.use_softcap
+    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), taken_heads=taken, capped=capped)
 
 
 def work_of(
-    problem: Any, config: Any, visited: Array, grid: Grid, dram: float, *, capped: bool = False
+    problem: Any, config: Any, visited: Array, grid: Grid, dram: float, *, taken_heads: int, capped: bool = False
 ) -> tuple[Work, ...]:
-    """Of any problem, from the tiles that the row tiles of one head visit: [clusters, blocks of a cluster]."""
+    """Of any problem, from the tiles that row tiles visit, [clusters, blocks of a cluster], and how often of each KV
+    head: once for each of its heads, of groups of those that share rows, or of as many as clusters take.
+    """
     D = problem.head_dim
-    heads = problem.batch * _shared_heads(problem, config)
+    heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
@@ -137,7 +141,7 @@ def work_of(
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, D, config) / _WARPS / 128,
-        l2_bytes=float(heads * _copied_bytes(problem, config, blocks, loaded)),
+        l2_bytes=float(heads * _loaded_bytes(D, config, blocks, loaded) + _stored_bytes(problem, config)),
         dram_bytes=dram,
         barriers=float(heads * blocks),
         longest_cta=grid.longest * grid.blocks / grid.visits,
@@ -148,9 +152,9 @@ def work_of(
     return (_CLEARING, main) if config.blocks else (main,)
 
 
-def _shared_heads(problem: Any, config: Any) -> int:
-    """Heads, or groups of those that share rows."""
-    return problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+def _taken_heads(problem: Problem, config: Config) -> int:
+    """Of a KV head: heads, or groups of those that share rows."""
+    return problem.heads // problem.kv_heads // int(packed(problem.heads, problem.kv_heads, config))
 
 
 def _dram(problem: Problem) -> float:
@@ -167,20 +171,20 @@ def _operand_bytes(padded: int, D: int, config: Any) -> float:
     return ELEMENT * (padded * (ROWS + config.BN) + D * config.BN)
 
 
-def _copied_bytes(problem: Any, config: Any, blocks: int, loaded: int) -> int:
-    """Boxes of one head, or of those that share rows, between L2 and the SMs, zeros included, and the logarithms.
-
-    `loaded` tiles of keys, each once for all blocks of a cluster.
+def _loaded_bytes(D: int, config: Any, blocks: int, loaded: int) -> int:
+    """Boxes from L2 of what is taken of one KV head's heads, zeros included: Q of all blocks, and `loaded` tiles of K
+    and V, each once for all blocks of a cluster.
     """
-    D = problem.head_dim
     padded = -(-D // 16) * 16
     width = config.value_columns
     values = -(-D // width) * width if width in WIDTHS else padded
-    tile = ELEMENT * config.BN * (padded + values)
+    return ELEMENT * (loaded * config.BN * (padded + values) + blocks * config.warpgroups * ROWS * padded)
+
+
+def _stored_bytes(problem: Any, config: Any) -> int:
+    """O, as boxes of the warpgroups that have rows of it, and the logarithms."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    queries = ROWS // heads
-    read, written = (
-        blocks * config.warpgroups,
-        -(-problem.seq_q // queries),
-    )  # by warpgroups: Q, and O where it has rows
-    return loaded * tile + (read + written) * ROWS * ELEMENT * padded + 4 * heads * problem.seq_q
+    boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)
+    return int(
+        boxes * ROWS * ELEMENT * (-(-problem.head_dim // 16) * 16) + 4 * problem.batch * problem.heads * problem.seq_q
+    )

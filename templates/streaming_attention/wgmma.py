@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +18,13 @@ from ..flash_attention.wgmma_config import (
     WIDTHS,
     consumer_registers,
     fits,
+    l2_share,
     packed,
     register_estimate,
     widest_product,
 )
 from .problem import Problem
-from .wgmma_config import Config, row_tiles
+from .wgmma_config import Config, row_tiles, taken_heads
 from .wgmma_work import PIECE, tiles, work
 
 ENTRY = "streaming_attention_wgmma"
@@ -48,14 +50,31 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "value_columns": (0, *WIDTHS),
             "polynomial": (0, 8),
             "lazy_rescale": (False, True),
-            "packed_heads": dense.packs(problem),
+            "packed_heads": _packs(problem),
+            "cluster": (1, 2),
             "blocks": (0, *dense.sm_counts(arch)),
         },
         constraints=(
             *dense.tile_constraints(problem.head_dim, arch, capped=False),
             Constraint(
-                "what overlaps nothing is there to be compared with: a block a row tile",
-                lambda c: (c.overlap > 0) | (c.blocks == 0),
+                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
+            ),
+            Constraint(
+                "each block of a cluster has heads of the KV head",
+                lambda c: (c.cluster == 1) | (_groups(problem, c) % 2 == 0),
+            ),
+            Constraint(
+                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                lambda c: (c.cluster == 1) | (c.warpgroups > 1),
+            ),
+            Constraint(
+                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                lambda c: (c.cluster == 1) | (l2_share(problem.head_dim, c, dense.l2_bytes(arch)) >= 0.5),
+            ),
+            Constraint(
+                "ragged batches: each block loads for itself, since it writes zeros over what follows a sequence",
+                lambda c: (c.cluster == 1) | (not problem.ragged),
             ),
             Constraint(
                 "ragged batches take panels of V of one width: ptxas serializes several",
@@ -67,10 +86,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = row_tiles(problem, config) * (problem.heads // heads) * problem.batch
+    taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
-    maps = _maps(ROWS // heads, heads, config.BN)
+    maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
     return dense.block_plan(ENTRY, problem.head_dim, config, taken, maps, (*_SCALARS, *lengths), constants)
 
 
@@ -101,15 +120,29 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     """The default with tiles of this size. Blocks walk where a row tile is short and every SM has several: keys of the
-    next then arrive while this one is computed, where otherwise nothing else is on the SM.
+    next then arrive while this one is computed, where otherwise nothing else is on the SM. Others load for each other
+    beyond D = 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two.
     """
-    D, heads = problem.head_dim, dense.packs(problem)[-1]
+    D, heads = problem.head_dim, _packs(problem)
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads, 0)
+    alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
     sms = max(dense.sm_counts(arch))
-    taken = row_tiles(problem, alone) * (problem.heads // heads) * problem.batch
-    short = _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms
-    return replace(alone, blocks=sms) if short else alone
+    taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch
+    if _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms:
+        return replace(alone, blocks=sms)
+    pairs = [each for each in heads if _groups(problem, replace(alone, packed_heads=each)) % 2 == 0]
+    return replace(alone, packed_heads=pairs[-1], cluster=2) if pairs and D > 96 and not problem.ragged else alone
+
+
+def _packs(problem: Problem) -> tuple[int, ...]:
+    """One head, the most that can share rows, or half of these, which leaves two blocks the same keys."""
+    most = dense.packs(problem)[-1]
+    return tuple(sorted({1, max(most // 2, 1), most}))
+
+
+def _groups(problem: Problem, c: Any) -> Any:
+    """Of a KV head's query heads that share rows."""
+    return problem.heads // problem.kv_heads // packed(problem.heads, problem.kv_heads, c)
 
 
 def _most_tiles(problem: Problem, config: Config) -> int:

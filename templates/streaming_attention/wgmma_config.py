@@ -1,7 +1,7 @@
-"""What wgmma is free to choose: flash_attention's tiles and steps, without what only long rows of tiles are worth."""
+"""What wgmma is free to choose: flash_attention's tiles and steps, and clusters of heads."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..flash_attention.wgmma_config import ROWS, packed
 
@@ -17,9 +17,13 @@ class Config:
     polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    cluster: int  # blocks of heads of one KV head that load K and V for each other; 1: each for itself
     blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
 
-    cluster: ClassVar[int] = 1  # blocks that load for each other: windows of neighbours begin at different keys
+
+def taken_heads(problem: Any, c: Any) -> Any:
+    """Of a KV head: heads, or groups of those that share rows, or as many of these as clusters take."""
+    return -(-(problem.heads // problem.kv_heads // packed(problem.heads, problem.kv_heads, c)) // c.cluster)
 
 
 def queries(problem: Any, config: Config) -> int:

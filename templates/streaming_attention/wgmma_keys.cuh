@@ -13,7 +13,7 @@ struct TileMaps {
 // A Tile's Keys, as parameters of the launch. A row tile visits places: first those of the sinks, filled up to a
 // multiple of 16 keys, then those of the keys from where its windows begin. A sink's place is its position, another
 // key's its position plus `shift`, which is negative; or 0, where windows begin before the sinks' places end.
-template <int BN>
+template <int BN, int kCluster>
 struct WindowKeys {
   using Maps = TileMaps;
   static constexpr int kPiece = 16;  // keys
@@ -45,24 +45,21 @@ struct WindowKeys {
     return work.sequence.keys + shift(work.sequence, work.first_query);
   }
 
-  // The row tile's tiles, to shared memory. One that holds both kinds of places arrives in pieces.
-  struct Walk {
-    int padded, shift;
-
-    template <class Panels>
-    __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
-                                         int tile) const {
-      int const place = tile * BN, head = work.kv_head, batch = work.sequence.batch;
-      if (shift == 0 || place >= padded || place + BN <= padded)
-        return Panels::template load<BN>(s_tile, maps.whole, full, key(place), head, batch);
+  // A tile of the row tile's, to shared memory. One that holds both kinds of places arrives in pieces, from the blocks
+  // of a cluster in turn. What follows from `work` is not kept from tile to tile: the loader has few registers.
+  template <class Panels>
+  __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
+                                       int tile) const {
+    int const place = tile * BN, head = work.kv_head, batch = work.sequence.batch;
+    int const first = padded(), moved = shift(work.sequence, work.first_query);  // keys of these places
+    if (moved == 0 || place >= first || place + BN <= first)
+      return Panels::template load<BN, kCluster>(s_tile, maps.whole, full, place < first ? place : place - moved, head,
+                                                 batch);
 #pragma unroll 1
-      for (int row = 0; row < BN; row += kPiece)
-        Panels::template load_piece<BN>(s_tile, maps.pieces, full, row, key(place + row), head, batch);
+    for (int row = kCluster == 1 ? 0 : cluster_rank() * kPiece; row < BN; row += kCluster * kPiece) {
+      int const key = place + row < first ? place + row : place + row - moved;
+      Panels::template load_piece<BN, kCluster>(s_tile, maps.pieces, full, row, key, head, batch);
     }
-    __device__ __forceinline__ int key(int place) const { return place < padded ? place : place - shift; }
-  };
-  __device__ __forceinline__ Walk walk(Work const& work) const {
-    return {padded(), shift(work.sequence, work.first_query)};
   }
 
   // Of a thread's columns in 128, which are 8 n and 8 n + 1, those before `end`: bits 2 n and 2 n + 1.

@@ -11,26 +11,28 @@ from tuner.operator import Array, Work
 from ..flash_attention.wgmma_work import Grid, grid_of, in_order, work_of
 from .operator import cost
 from .problem import Problem
-from .wgmma_config import Config, queries, row_tiles
+from .wgmma_config import Config, queries, row_tiles, taken_heads
 
 PIECE = 16  # keys: what the sinks are filled up to
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each row tile of a head visits, [row tiles, 1]: `WindowKeys` of wgmma_keys.cuh."""
+    """Tiles of keys that each row tile of a head visits, [row tiles, heads of a cluster]: `WindowKeys` of
+    wgmma_keys.cuh.
+    """
     first = np.arange(row_tiles(problem, config), dtype=np.int64) * queries(problem, config)
     before = problem.seq_k - problem.seq_q
     padded = -(-problem.sinks // PIECE) * PIECE
     shift = np.minimum(padded - (first + before - problem.window + 1), 0)
     ends = np.minimum(first + queries(problem, config), problem.seq_q) + before + shift
     visited: Array = np.maximum(-(-ends // config.BN), 1)
-    return visited[:, None]
+    return np.repeat(visited[:, None], config.cluster, axis=1)
 
 
 @lru_cache(maxsize=4096)  # most choices have no part in it
 def _grid(problem: Problem, config: Config) -> Grid:
     visited = tiles(problem, config)
-    return grid_of(visited, in_order(visited, problem, config), config)
+    return grid_of(visited, in_order(visited, problem, int(taken_heads(problem, config))), config)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -38,4 +40,5 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     dealt = replace(
         config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False
     )  # what has no part in how row tiles are dealt, at one value
-    return work_of(problem, config, tiles(problem, config), _grid(problem, dealt), float(cost(problem).bytes))
+    heads, grid = int(taken_heads(problem, config)), _grid(problem, dealt)
+    return work_of(problem, config, tiles(problem, config), grid, float(cost(problem).bytes), taken_heads=heads)
