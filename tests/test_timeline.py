@@ -104,7 +104,7 @@ def test_the_seventh_access_waits_for_room_in_the_queue() -> None:
     assert (wait.at, wait.cause) == (6, "memory queue")
 
 
-@pytest.mark.parametrize(("allowed", "waits"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("allowed", "waits"), [(0, True), (1, True), (2, False), (3, False)])
 def test_a_wait_for_copies_lets_as_many_groups_go_on_as_it_says(allowed: int, waits: bool) -> None:
     group = (instruction("LDGSTS"), instruction("LDGDEPBAR", result=0))
     wait = instruction("DEPBAR", allowed << 38)

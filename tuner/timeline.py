@@ -165,8 +165,8 @@ class _Scheduler:
             yield from warp.counters[counter]
         if step.at_most:
             counter, allowed = step.at_most
-            pending = sorted(warp.counters[counter])
-            yield from pending[: len(pending) - allowed][-1:]
+            pending = sorted(warp.counters[counter], reverse=True)
+            yield from pending[allowed : allowed + 1]
         if step.groups is not None and len(warp.groups) > step.groups:
             yield warp.groups[-step.groups - 1], "wgmma"
         if step.pipe and not step.queued:

@@ -13,6 +13,7 @@ struct Scan {
   static constexpr int kValueBytes = kChunk * Values::kRowBytes;
   static constexpr int kStates = K * V / 256 * Operands::kBlock;     // uint4 of a state in operand order, of one chunk
   static constexpr int kTokens = V / 16 * Operands::kBlock;          // the same of a tensor of tokens and values
+  static constexpr bool kOneBranch = Operands::kBlock == 32 || (K <= 128 && !Operands::kSplit);  // registers suffice
 
   using State = float[kM][K / 8][4];  // [values, channels]
   using Tokens = float[kM][2][4];     // [values, tokens]
@@ -41,21 +42,29 @@ struct Scan {
   }
 
   // r_x += Sᵀ matrixᵀ. The operands of S are what the gradients read of it: on their way they go to `g_state`, if
-  // `keep`.
+  // `keep`. With one branch around all of them, stores fit between products that wait for each other.
   static __device__ __forceinline__ void recall(Tokens& r_x, State const& r_s, unsigned char const* matrix,
                                                 uint4* g_state, bool keep, int lane) {
+    auto const all = [&](bool kept) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      Block r_a, r_b;
-      Matrix::rows(r_b, matrix, step, lane);
+      for (int step = 0; step < kSteps; ++step) {
+        Block r_a, r_b;
+        Matrix::rows(r_b, matrix, step, lane);
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        Operands::pack(r_a, r_s[m][2 * step], r_s[m][2 * step + 1]);
-        uint4* g_block = g_state + (step * (V / 16) + m) * Operands::kBlock;
-        if (keep) Operands::template store_transposed<Side::kRight>(g_block, r_a, lane);
-        Operands::multiply(r_x[m][0], r_x[m][1], r_a, r_b);
+        for (int m = 0; m < kM; ++m) {
+          Operands::pack(r_a, r_s[m][2 * step], r_s[m][2 * step + 1]);
+          uint4* g_block = g_state + (step * (V / 16) + m) * Operands::kBlock;
+          if (kept) Operands::template store_transposed<Side::kRight>(g_block, r_a, lane);
+          Operands::multiply(r_x[m][0], r_x[m][1], r_a, r_b);
+        }
       }
-    }
+    };
+    if (!kOneBranch)
+      all(keep);
+    else if (keep)
+      all(true);
+    else
+      all(false);
   }
   // What the update of a state adds: xᵀ matrix.
   struct Product {

@@ -70,8 +70,8 @@ def _row(path: Timeline, warps: int) -> tuple[str, ...]:
 
 
 def _span(path: Timeline) -> str:
-    first, *_, last = path.path.indices
-    return f"loop {first * _BYTES:#x} to {last * _BYTES:#x}" if path.path.repeats else "once through"
+    first, last = (path.path.indices[at] * _BYTES for at in (0, -1))
+    return f"loop {first:#x} to {last:#x}" if path.path.repeats else "once through"
 
 
 def as_json(found: Sequence[Waiting]) -> list[dict[str, Any]]:
