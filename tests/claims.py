@@ -7,7 +7,8 @@ import numpy as np
 from counted import counted, declared
 
 from tuner import emulator
-from tuner.arch import ARCHES, GPU
+from tuner.arch import ARCHES, GPU, Arch
+from tuner.cache import Cache
 from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.check import drawn as drawn_once
 from tuner.emulator import Mode, Run
@@ -21,8 +22,22 @@ from tuner.verify import errors, trespass
 # Two orders of threads, with copies that come late: both with the race detector, so that a config is built once.
 BOTH_WAYS = (Mode(True, "reverse", "late"), CHECKED[0])
 
-# Of arches with one machine code: sm_89 has that of sm_86.
+# Of arches with one machine code: sm_89 has that of sm_86, in every default but two naive ones.
 DISTINCT_ARCHES = tuple(name for name in ARCHES if name != "sm_89")
+
+
+def dealt_arches(position: int) -> tuple[str, ...]:
+    """Three of the distinct arches. Of five positions in turn each arch is in three, and every two arches meet."""
+    return tuple(DISTINCT_ARCHES[(position + step) % len(DISTINCT_ARCHES)] for step in (0, 1, 3))
+
+
+def example(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Any:
+    """A problem that the implementation serves."""
+    return operator.problem() if implementation.example is None else implementation.example
+
+
+def first_arch(implementation: Implementation[Any, Any], problem: Any) -> Arch:
+    return next(arch for arch in ARCHES.values() if implementation.refusal(problem, arch) is None)
 
 
 def drawn(operator: Operator[Any], problem: Any, kind: str) -> Arrays:
@@ -84,7 +99,7 @@ def assert_no_spills(
 ) -> None:
     """Of the default config in any of its kernels."""
     config = implementation.default(problem, ARCHES[arch])
-    cubin = compile(render(operator, implementation, problem, config), Options(arch=arch))
+    cubin = compile(render(operator, implementation, problem, config), Options(arch=arch), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
     assert not any(usage.spills for usage in cubin.entries.values()), arch
 

@@ -37,6 +37,10 @@ PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
 GPU = gpu("sm_80")
 IMPLEMENTATION = operators.implementation("flash_attention", "mma_sync")
 SPACE = IMPLEMENTATION.space(PROBLEM, GPU.arch)
+# For whole searches: the emulator is through with its edges forty times as fast.
+PAGED = operators.load("paged_attention")
+NAIVE = operators.implementation("paged_attention", "naive")
+DECODING = PAGED.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
 POLICY = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
 CALM = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
 
@@ -148,11 +152,11 @@ def calm_worker() -> Iterator[Worker]:
 
 
 def request(budget: int = 4) -> tune.Request:
-    return tune.Request(OPERATOR, PROBLEM, GPU, budget=budget, implementation="naive")
+    return tune.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:
-    return Measurer(OPERATOR, PROBLEM, GPU, *machines, Bench(worker, POLICY, ledger or Ledger()))
+    return Measurer(PAGED, DECODING, GPU, *machines, Bench(worker, POLICY, ledger or Ledger()))
 
 
 def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it_is(
@@ -161,7 +165,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
     with Store.open(":memory:") as store, Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
         outcome, standing = settle(tune.search(request(), store, evaluator), store, evaluator)
-        record = store.record(OPERATOR.name, canonical(PROBLEM), GPU.name)
+        record = store.record(PAGED.name, canonical(DECODING), GPU.name)
         assert standing is not None
         assert record == outcome.record
         assert record is not None and record.measurement is not None
@@ -173,17 +177,16 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
 
 
 def naive_configs() -> list[Any]:
-    space = operators.implementation("flash_attention", "naive").space(PROBLEM, GPU.arch)
+    space = NAIVE.space(DECODING, GPU.arch)
     return [space[index] for index in range(len(space))]
 
 
 def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compiler, Checker]) -> None:
-    naive = operators.implementation("flash_attention", "naive")
-    default, *others = sorted(naive_configs(), key=lambda config: config != naive.default(PROBLEM, GPU.arch))
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
     told = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
     with Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        batch = [Candidate(naive, config) for config in (*others[:2], default)]
+        batch = [Candidate(NAIVE, config) for config in (*others[:2], default)]
         found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
     assert found[0][0] == 2
     assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
@@ -192,7 +195,7 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
 def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(
     machines: tuple[Compiler, Checker],
 ) -> None:
-    default = operators.implementation("flash_attention", "naive").default(PROBLEM, GPU.arch)
+    default = NAIVE.default(DECODING, GPU.arch)
     configs = naive_configs()
     with Store.open(":memory:") as store:
         for budget, best_us, other_us in ((2, 50.0, 90.0), (4, 70.0, 120.0)):
@@ -211,26 +214,25 @@ def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(mach
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
-    default = operators.implementation("flash_attention", "naive").default(PROBLEM, GPU.arch)
+    default = NAIVE.default(DECODING, GPU.arch)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(default)
 
 
 def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
-    naive, configs = operators.implementation("flash_attention", "naive"), naive_configs()[:4]
+    configs = naive_configs()[:4]
     calm = replace(CALM, drift=0.0, times_us=timed_as(configs, [50.0] * 4))
     for spell in ((28, 42, 1.5), (0, 0, 1.0)):
         with Worker(replace(calm, spell=spell)) as worker:
             evaluator = measurer(machines, worker)
-            batch = [Candidate(naive, config) for config in configs]
+            batch = [Candidate(NAIVE, config) for config in configs]
             times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
         assert bool(evaluator.canary.voided) == (spell[0] > 0)
 
 
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
-    naive = operators.implementation("flash_attention", "naive")
-    candidate = Candidate(naive, naive.default(PROBLEM, GPU.arch))
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
     with Worker(CALM) as worker:
         attempts = [attempt for _, attempt in measurer(machines, worker).attempts([candidate] * 2)]
     assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
@@ -242,7 +244,7 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
     with Store.open(":memory:") as store, Worker(faulty) as worker:
         outcome = tune.search(request(), store, measurer(machines, worker))
         assert outcome.record is None
-        reasons = [each.attempt.failure.reason for each in store.attempts(operator=OPERATOR.name)]
+        reasons = [each.attempt.failure.reason for each in store.attempts(operator=PAGED.name)]
     assert len(reasons) == 4
     assert all(reason.startswith(("illegal access", "crash")) for reason in reasons), reasons
 
@@ -250,9 +252,8 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
 def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
     machines: tuple[Compiler, Checker], tmp_path: Path
 ) -> None:
-    naive = operators.implementation("flash_attention", "naive")
-    config = naive.default(PROBLEM, GPU.arch)
-    candidate = [Candidate(naive, config)]
+    config = NAIVE.default(DECODING, GPU.arch)
+    candidate = [Candidate(NAIVE, config)]
     crashing = replace(CALM, plants=(Plant("threads", config.threads, "CRASH"),))
     for restarts in (2, 0):
         with Worker(crashing) as worker:
@@ -318,15 +319,15 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
     *told, stored = KILLED[step]
     assert killed_search(tmp_path, *told) == -signal.SIGKILL
     with Store.open(tmp_path / "db") as store:
-        before = store.attempts(operator=OPERATOR.name)
+        before = store.attempts(operator=PAGED.name)
         evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
         outcome, standing = settle(tune.search(request(6), store, evaluator), store, evaluator)
-        rows = store.attempts(operator=OPERATOR.name)
+        rows = store.attempts(operator=PAGED.name)
         assert outcome.reused == len(before) == stored
         assert rows[: len(before)] == before
         assert len({each.attempt.identity for each in rows}) == len(rows) == 6
         assert standing is not None
-        assert store.record(OPERATOR.name, canonical(PROBLEM), GPU.name) == outcome.record
+        assert store.record(PAGED.name, canonical(DECODING), GPU.name) == outcome.record
 
 
 def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES
+from claims import DISTINCT_ARCHES, assert_no_spills
 from counted import counted, declared
 
 from tuner import emulator, operators
@@ -16,16 +16,12 @@ from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
-from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.split_keys_work import Shared
 from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("paged_attention")
@@ -257,16 +253,12 @@ def test_arrays_that_do_not_fit_are_refused_by_name() -> None:
             Dispatcher(EMPTY).call("paged_attention", *({**arrays, name: wrong}[each] for each in names))
 
 
-@pytest.mark.slow
-def test_defaults_never_spill() -> None:
-    """Each head_dim and each arch; dtypes and numbers of queries are dealt out."""
-    jobs = []
-    for i, (D, name) in enumerate(zip((256, 192, 128, 112, 72, 64, 40, 256), cycle(DISTINCT_ARCHES), strict=False)):
-        arch = ARCHES[name]
-        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], seq_q=(1, 8)[i // 2 % 2])
-        config = SPLIT_KEYS.default(problem, arch)
-        jobs.append((render(OPERATOR, SPLIT_KEYS, problem, config), Options(arch=arch.name)))
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]
+# Each head_dim and each arch; dtypes and numbers of queries are dealt out.
+COMPILED = list(zip((256, 192, 128, 112, 72, 64, 40, 256), cycle(DISTINCT_ARCHES), strict=False))
+
+
+@pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])
+def test_defaults_never_spill(i: int) -> None:
+    D, arch = COMPILED[i]
+    problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], seq_q=(1, 8)[i // 2 % 2])
+    assert_no_spills(OPERATOR, SPLIT_KEYS, problem, arch)

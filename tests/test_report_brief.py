@@ -60,3 +60,15 @@ def test_what_is_unknown_is_left_out(n: int) -> None:
     found = told(report_data(n))
     assert "By how much" not in found
     assert found.get("What won", "mma_sync, its default config.") == "mma_sync, its default config."
+
+
+def test_a_cheaper_config_that_only_ties_says_why_it_does_not_lead() -> None:
+    data, first = report_data(12), report_data(12).attempts[0]
+    assert data.record is not None and first.prediction is not None and first.resources is not None
+    cost, machine_code = 0.9995 * first.prediction.cost, replace(first.resources, sass_digest="other")
+    cheaper = replace(first, config={**first.config, "BT": 32}, resources=machine_code)
+    cheaper = replace(cheaper, prediction=replace(first.prediction, cost=cost))
+    found = replace(data, attempts=[cheaper, first], record=replace(data.record, config=first.config), verdicts={})
+    (section,) = sections([found])
+    assert [each.entry.attempt for each in section.finalists] == [first, cheaper]
+    assert "so little decides nothing" in section.finalists[1].remarks[0]

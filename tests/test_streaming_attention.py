@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES
+from claims import DISTINCT_ARCHES, assert_no_spills
 from counted import counted, declared
 
 from tuner import emulator, operators
@@ -18,7 +18,6 @@ from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
-from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as dense
 from tuner.operators.streaming_attention import mma_sync_config, split_keys
@@ -26,9 +25,6 @@ from tuner.operators.streaming_attention.operator import streaming_attention
 from tuner.operators.streaming_attention.problem import Problem, attended_keys, attends, slots
 from tuner.operators.streaming_attention.visits import Keys, Walks
 from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("streaming_attention")
@@ -422,18 +418,15 @@ def test_the_call_refuses_a_cache_told_in_two_ways_or_not_at_all() -> None:
         streaming_attention(q, q, q, window=1, rolling=True)
 
 
-@pytest.mark.slow
-def test_defaults_never_spill() -> None:
-    """Each head_dim and each arch; implementations, dtypes, caches and groups of heads are dealt out."""
-    jobs = []
-    for i, (D, name) in enumerate(zip((*HEAD_DIMS, 128, 256, 40), cycle(DISTINCT_ARCHES), strict=False)):
-        arch, implementation = ARCHES[name], SPLIT_KEYS if D in (8, 40, 64) else MMA_SYNC
-        dtype, kv_heads = (DType.BF16, DType.FP16)[i // 2 % 2], (4, 32)[i // 4 % 2]
-        problem = Problem(head_dim=D, dtype=dtype, rolling=implementation is SPLIT_KEYS and i < 2, kv_heads=kv_heads)
-        config = implementation.default(problem, arch)
-        assert implementation.space(problem, arch).refusal(config) is None
-        jobs.append((render(OPERATOR, implementation, problem, config), Options(arch=arch.name)))
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]
+# Each head_dim and each arch; implementations, dtypes, caches and groups of heads are dealt out.
+COMPILED = list(zip((*HEAD_DIMS, 128, 256, 40), cycle(DISTINCT_ARCHES), strict=False))
+
+
+@pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])
+def test_defaults_never_spill(i: int) -> None:
+    D, arch = COMPILED[i]
+    implementation = SPLIT_KEYS if D in (8, 40, 64) else MMA_SYNC
+    dtype, kv_heads = (DType.BF16, DType.FP16)[i // 2 % 2], (4, 32)[i // 4 % 2]
+    problem = Problem(head_dim=D, dtype=dtype, rolling=implementation is SPLIT_KEYS and i < 2, kv_heads=kv_heads)
+    assert implementation.space(problem, ARCHES[arch]).refusal(implementation.default(problem, ARCHES[arch])) is None
+    assert_no_spills(OPERATOR, implementation, problem, arch)

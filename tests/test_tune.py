@@ -293,18 +293,18 @@ def _wait_for_rows(db: Path, count: int, process: "subprocess.Popen[str]") -> No
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_was_and_repeats_nothing(tmp_path: Path) -> None:
     db = tmp_path / "tuner.db"
-    first = _start(db, 20)
+    first = _start(db, 10)
     _wait_for_rows(db, 3, first)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     kept = _rows(db)
     assert len(kept) >= 3
-    second = _start(db, 20)
+    second = _start(db, 10)
     out, err = second.communicate(timeout=200)
     assert second.returncode == 0, err
     rows = _rows(db)
     assert rows[: len(kept)] == kept
-    assert len(rows) == len(set(rows)) == 20
+    assert len(rows) == len(set(rows)) == 10
     assert "winner (predicted, not validated on sm_80)" in out
 
 
