@@ -118,7 +118,7 @@ def key_of(job: Job) -> str:
 def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
     """Put into `worst` what is worse for its output."""
     for error in errors:
-        worst[error.name] = max(error, worst.get(error.name, error), key=_badness)
+        worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
 
 
 def loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
@@ -175,7 +175,3 @@ def _other_bits(one: Arrays, other: Arrays) -> str:
         (name, one[name].reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)) for name, array in other.items()
     )
     return next((name for name, a, b in views if not np.array_equal(a, b)), "")
-
-
-def _badness(error: OutputError) -> float:
-    return error.rmse_ratio / error.limit if error.rmse_ratio == error.rmse_ratio else float("inf")

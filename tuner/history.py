@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.arch import GPU, gpu
+from tuner.arch import GPU
 from tuner.canonical import decode, encode
-from tuner.errors import UsageError
 from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
+from tuner.records_read import arch_of
 from tuner.result import Attempt, Fields, Scalar
 from tuner.space import Space
 from tuner.store import Store
@@ -111,7 +111,7 @@ def _place(operator: Operator[Any], problem: Any, target: GPU, text: str, name: 
     sizes = _sizes(operator, to_fields(problem), decode(text))
     octaves = distance(to_fields(problem), decode(text), extents(operator.problem))
     if name != target.name:
-        foreign = _arch(name) != target.arch.name
+        foreign = arch_of(name) != target.arch.name
         return _Place(2, octaves + _OTHER_ARCH * foreign, text, name, f"history of {name} {sizes}".rstrip())
     if text == canonical(problem):
         return _Place(0, 0.0, text, name, "history of earlier code")
@@ -125,13 +125,6 @@ def _nearest(place: _Place) -> tuple[float, str, str]:
 def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
     names = [name for name in extents(operator.problem) if stored[name] != wanted[name]]
     return " ".join(f"{name}={stored[name]} for {wanted[name]}" for name in names)
-
-
-def _arch(name: str) -> str:
-    try:
-        return gpu(name).arch.name
-    except UsageError:
-        return ""
 
 
 def _results(

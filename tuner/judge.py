@@ -61,7 +61,7 @@ class Judge:
         self.finding = self.finding or trespass(self._operator, case.arrays, right, outputs)
         for name, (exact, rounded, tolerance) in case.right.items():
             error = compare(name, outputs[name], exact, rounded, tolerance)
-            self._worst[name] = max(error, self._worst.get(name, error), key=_badness)
+            self._worst[name] = max(error, self._worst.get(name, error), key=OutputError.badness)
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
@@ -77,7 +77,7 @@ class Judge:
             if name in agreed and name in self._worst:  # an output without elements was never compared
                 limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
                 error = compare(name, array, agreed[name], agreed[name], limit)
-                self._worst[name] = max(error, self._worst[name], key=_badness)
+                self._worst[name] = max(error, self._worst[name], key=OutputError.badness)
         return outputs
 
     def verdict(self, where: str) -> Verdict:
@@ -143,8 +143,3 @@ def _unwritten(array: Array) -> bool:
 
 def _same_bits(one: Array, other: Array) -> bool:
     return bool(np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8)))
-
-
-def _badness(error: OutputError) -> float:
-    """How far an error is over its limit; NaN is worst."""
-    return error.rmse_ratio / error.limit if error.rmse_ratio == error.rmse_ratio else float("inf")

@@ -45,11 +45,12 @@ def _preference(found: Found) -> tuple[bool, str]:
 
 
 def _found(record: TuningRecord, place: str) -> Found:
-    return Found(record, place, decode(record.identity.problem), _arch(record.identity.gpu))
+    return Found(record, place, decode(record.identity.problem), arch_of(record.identity.gpu))
 
 
 @cache
-def _arch(name: str) -> str:
+def arch_of(name: str) -> str:
+    """The arch of a GPU that a record names; empty for one that is unknown today."""
     try:
         return gpu(name).arch.name
     except UsageError:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from math import inf, isnan
 from typing import Any
 
 from tuner.canonical import encode
@@ -69,6 +70,10 @@ class OutputError:
     def reason(self) -> str:
         ratio = f"RMSE ratio {self.rmse_ratio:.3g} (limit {self.limit:.3g})"
         return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g})"
+
+    def badness(self) -> float:
+        """How much of its limit the RMSE ratio takes; NaN is worst."""
+        return inf if isnan(self.rmse_ratio) else self.rmse_ratio / self.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,12 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
-        return attention(problem, arrays, _visible(problem), rounded=rounded, softcap=softcap)
+        return attention(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap)
     o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
     lse = np.full((1, problem.heads, problem.seq_q), -np.inf)
     for one, queries, keys in sequences(problem, arrays):
         alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
-        found = attention(one, arrays | alone, _visible(one), rounded=rounded, softcap=softcap)
+        found = attention(one, arrays | alone, visibility(one), rounded=rounded, softcap=softcap)
         o[:, queries], lse[:, :, queries] = found["o"], found["lse"]
     return {"o": o, "lse": lse}
 
@@ -148,10 +148,10 @@ def round_tf32(x: Array) -> Array:
     return bits.view(np.float32)
 
 
-def _visible(problem: Problem) -> Array:
+def visibility(problem: Problem) -> Array:
     """Whether each query attends each key: bool [T, S]."""
-    visible: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
-    return visible
+    found: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    return found
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

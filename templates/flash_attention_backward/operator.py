@@ -11,7 +11,7 @@ from tuner.operator import Argument, Array, Arrays, Cost, Operator, Request, Rol
 
 from ..flash_attention import arguments as forward_arguments
 from ..flash_attention import operator as forward
-from ..flash_attention.cases import optional_inputs, sequences
+from ..flash_attention.cases import optional_inputs, sequences, visibility
 from ..flash_attention.problem import unpacked, visible_keys
 from .cases import INPUT_KINDS, gradients, with_upstream
 from .problem import Problem
@@ -67,21 +67,15 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
-        return gradients(problem, arrays, _visible(problem), rounded=rounded, softcap=softcap)
+        return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap)
     found = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
     for one, queries, keys in sequences(problem, arrays):
         alone = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
         alone |= {name: arrays[name][:, keys] for name in ("k", "v")}
         alone |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
-        of_one = gradients(one, arrays | alone, _visible(cast(Problem, one)), rounded=rounded, softcap=softcap)
+        of_one = gradients(one, arrays | alone, visibility(cast(Problem, one)), rounded=rounded, softcap=softcap)
         found["dq"][:, queries], found["dk"][:, keys], found["dv"][:, keys] = (of_one[f"d{name}"] for name in "qkv")
     return found
-
-
-def _visible(problem: Problem) -> Array:
-    """Whether each query attends each key: bool [T, S]."""
-    visible: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
-    return visible
 
 
 def tolerance(problem: Any) -> Mapping[str, Tolerance]:

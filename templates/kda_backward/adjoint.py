@@ -9,7 +9,7 @@ import numpy as np
 from tuner.dtype import DType
 from tuner.operator import Array, Arrays
 
-from ..kda.recurrence import L2_EPSILON, LOWER_BOUND, gate
+from ..kda.recurrence import L2_EPSILON, LOWER_BOUND, gate, times
 from .problem import Problem
 
 
@@ -70,10 +70,10 @@ def adjoint(x: Operands) -> Arrays:
     d_state = x.d_state
     for t in reversed(range(x.q.shape[2])):
         q, k, g, beta, d_o = x.q[:, :, t], x.k[:, :, t], x.g[:, :, t], x.beta[:, :, t, None], x.d_o[:, :, t]
-        r = x.v[:, :, t] - _times(k, decayed[t])
+        r = x.v[:, :, t] - times(k, decayed[t])
         u = beta * r
         d_state = d_state + _outer(q, d_o)
-        d_u = _times(k, d_state)
+        d_u = times(k, d_state)
         d_v = beta * d_u
         found["dq"][:, :, t] = _along(decayed[t] + _outer(k, u), d_o) * x.scale
         found["dk"][:, :, t] = _along(d_state, u) - _along(decayed[t], d_v)
@@ -95,7 +95,7 @@ def _states(x: Operands) -> list[Array]:
     for t in range(x.q.shape[2]):
         state = np.exp(x.g[:, :, t])[..., None] * state
         found.append(state)
-        u = x.beta[:, :, t, None] * (x.v[:, :, t] - _times(x.k[:, :, t], state))
+        u = x.beta[:, :, t, None] * (x.v[:, :, t] - times(x.k[:, :, t], state))
         state = state + _outer(x.k[:, :, t], u)
     return found
 
@@ -181,12 +181,6 @@ def to_dtypes(problem: Problem, found: Arrays) -> Arrays:
     dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype}
     dtypes |= dict.fromkeys(("dh0", "dA_log", "ddt_bias"), DType.FP32)
     return {name: each.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, each in found.items()}
-
-
-def _times(x: Array, state: Array) -> Array:
-    """x [B, HV, K] times state [B, HV, K, V]."""
-    product: Array = (x[:, :, None, :] @ state)[:, :, 0]
-    return product
 
 
 def _along(state: Array, x: Array) -> Array:

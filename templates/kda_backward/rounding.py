@@ -8,6 +8,7 @@ import numpy as np
 
 from tuner.operator import Array, Arrays
 
+from ..kda import recurrence
 from .adjoint import Operands, adjoint, by_sequence, operands, outputs, to_dtypes
 from .problem import Problem
 
@@ -28,7 +29,7 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
     if problem.operands == "fp32":
         found = adjoint(operands(problem, arrays, np.float32))
     else:
-        keep = partial(_keep, SIGNIFICANT_BITS[problem.operands])
+        keep = partial(recurrence.keep, SIGNIFICANT_BITS[problem.operands])
         found = _by_chunks(operands(problem, arrays, np.float64), keep)
     return to_dtypes(problem, outputs(problem, arrays, found))
 
@@ -127,10 +128,3 @@ def _gradients(x: Operands, span: slice, c: _Chunk, left: tuple[Array, Array, Ar
 
 def _t(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
-
-
-def _keep(bits: int, x: Array) -> Array:
-    """x rounded to `bits` significant bits, in the range of float64."""
-    mantissa, exponent = np.frexp(x)
-    result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
-    return result

@@ -10,6 +10,7 @@ from tuner.cli.options import plain
 from tuner.cli.output import JsonOption, emit_json, table, wrapped
 from tuner.errors import TunerError
 from tuner.operator import Operator
+from tuner.result import scalar
 
 
 def list_operators(
@@ -43,7 +44,7 @@ def _describe(operator: Operator[Any]) -> None:
     ]
     table("arguments", ("argument", "dims", "role", "what it is"), arguments)
     described = [
-        (f.name, "" if f.default is MISSING else str(plain(f.default)), f.metadata["kind"], f.metadata["help"])
+        (f.name, "" if f.default is MISSING else scalar(plain(f.default)), f.metadata["kind"], f.metadata["help"])
         for f in fields(operator.problem)
     ]
     table("problem", ("field", "default", "kind", "what it is"), described)

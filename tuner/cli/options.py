@@ -18,6 +18,7 @@ from tuner.cli.output import guarded, literal
 from tuner.cli.problems import Line
 from tuner.errors import TunerError, UsageError
 from tuner.operator import Operator
+from tuner.result import scalar
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"
@@ -83,7 +84,7 @@ def _command(name: str, body: Body) -> Callable[..., None]:
 def _parameter(each: Field[Any]) -> inspect.Parameter:
     """An option whose value is None where it is not given, so that a file of problems may name the field."""
     flag, kind = _flag(each), bool if each.type is bool else list[str]
-    usual = "required" if each.default is MISSING else f"default: {plain(each.default)}"
+    usual = "required" if each.default is MISSING else f"default: {scalar(plain(each.default))}"
     option = typer.Option(
         f"{flag}/--no-{flag.removeprefix('--')}" if each.default is True else flag,
         help=literal(f"{each.metadata['help']}{_choices(each)} [{usual}]"),

@@ -35,7 +35,7 @@ ConfigOption = Annotated[
 ]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WORD = 20  # columns: longer words are folded, shorter ones never
+_WORD = 26  # columns: longer words are folded, shorter ones never
 
 stdout = Console(highlight=False, soft_wrap=False, markup=False)
 stderr = Console(stderr=True, highlight=False)
@@ -97,12 +97,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
     On a terminal so narrow that words would be torn, each row is a list of labels and values instead.
     """
-    if stdout.is_terminal and _narrowest(columns, rows) > stdout.width:
+    widths = _widths(columns, rows, stdout.width) if stdout.is_terminal else [None] * len(columns)
+    if not widths:
         _lists(title, columns, rows)
         return
     shown = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for column, width in zip(columns, widths, strict=True):
+        shown.add_column(column, justify="right" if column in right else "left", overflow="fold", width=width)
     for row in rows:
         shown.add_row(*("" if cell is None else str(cell) for cell in row))
     if stdout.is_terminal:
@@ -137,10 +138,18 @@ def _lists(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]])
         listing(str(row[0]), [(name, str(cell)) for name, cell in zip(columns[1:], row[1:], strict=True) if cell])
 
 
-def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
-    """The width at which every word has its place."""
-    words = ([len(word) for cell in cells for word in str(cell).split()] for cells in zip(columns, *rows, strict=True))
-    return sum(min(max(lengths, default=0), _WORD) + 2 for lengths in words)
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -> list[int]:
+    """Of each column the width at which every word has its place, and a share of what is left of `room`; empty where
+    words would be torn. rich alone would tear words to keep cells whole."""
+    cells = [["" if cell is None else str(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
+    least = [min(max((len(word) for cell in column for word in cell.split()), default=0), _WORD) for column in cells]
+    wanted = [max(map(len, column)) for column in cells]
+    left = room - sum(least) - 2 * (len(cells) - 1)
+    if left < 0:
+        return []
+    lacking = sum(wanted) - sum(least)
+    share = min(1.0, left / lacking) if lacking else 0.0
+    return [width + int(share * (whole - width)) for width, whole in zip(least, wanted, strict=True)]
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:

@@ -1,6 +1,7 @@
 """`tuner show`: the records."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +75,7 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
         _problem(identity),
         identity.gpu,
         identity.implementation,
-        spelled(record.config),
+        _config(record),
         standing(record),
         f"{record.margin:.1%}",
         str(record.tried),
@@ -93,6 +94,16 @@ def _problem(identity: Identity) -> str:
     except (TunerError, TypeError, KeyError):
         return spelled(data)
     return spelled(telling(problem)) or "the defaults"
+
+
+def _config(record: TuningRecord) -> str:
+    """In the order in which the implementation declares its choices, where it is here; stored text is sorted."""
+    try:
+        kind = _operators().implementation(record.identity.operator, record.identity.implementation).config
+    except TunerError:
+        return spelled(record.config)
+    declared = {each.name: record.config[each.name] for each in fields(kind) if each.name in record.config}
+    return spelled(declared | dict(record.config))
 
 
 def _operators() -> Any:

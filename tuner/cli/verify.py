@@ -57,6 +57,7 @@ def verify_command(
 
 
 def _print_verdict(verdict: Verdict) -> None:
+    typer.echo(f"on the {verdict.where}:")
     for done in verdict.checks:
         typer.echo(f"  ran {done}")
     names = ("output", "RMSE ratio", "limit", "largest error", "limit ")

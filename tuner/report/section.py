@@ -252,6 +252,8 @@ def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
         found.append("tie: the intervals overlap")
     elif entry.attempt.measurement is None and entry.value == winner.value:
         found.append("tie: the same predicted cost")
+    elif entry.attempt.measurement is None and entry.value < winner.value and not entry.flaws:
+        found.append("tie: so little decides nothing, and the winner is nearer to its default")
     return tuple(found)
 
 
