@@ -127,6 +127,13 @@ def test_every_head_dim_and_tunable_gives_the_right_result(D: int) -> None:
     assert verdict.ok, verdict.reason
 
 
+def test_a_panel_of_values_may_be_wider_than_what_is_left_of_o() -> None:
+    problem = Problem(24, causal=True, batch=1, heads=1, seq_q=70, seq_k=100)  # one panel of 32 columns
+    arrays, outputs, happened = run(problem, replace(BASE, value_columns=0), CHECKED[0])
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "seq_q", "warpgroups"), [(16, 2, 5, 2), (12, 2, 70, 1), (64, 1, 3, 3), (4, 1, 130, 2)]
 )

@@ -68,14 +68,16 @@ struct Consumer {
     if constexpr (Tile::kUniform) {
       wgmma_m64k16<T, Major::kMN>(r_o, r_p[k / 16], Values::template mn_major<BN>(s_v, k, 0), true);
     } else {
-      constexpr int k64 = 64 * Values::k64, k32 = 32 * Values::k32;
-      multiply_columns<0, k64>(s_v, k);
-      multiply_columns<k64, k32>(s_v, k);
-      multiply_columns<k64 + k32, D - k64 - k32>(s_v, k);
+      constexpr int kEnd64 = 64 * Values::k64, kEnd32 = kEnd64 + 32 * Values::k32;
+      multiply_columns<0, kEnd64>(s_v, k);
+      multiply_columns<kEnd64, kEnd32>(s_v, k);
+      multiply_columns<kEnd32, D>(s_v, k);
     }
   }
-  template <int kFirst, int kCount>
+  // Columns of O from kFirst to kEnd, as far as there are any: the last panel may be wider than what is left of O.
+  template <int kFirst, int kEnd>
   __device__ __forceinline__ void multiply_columns(uint32_t s_v, int k) {
+    constexpr int kCount = (kEnd < D ? kEnd : D) - kFirst;
     if constexpr (kCount > 0)
       wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[kCount / 2]>(r_o[kFirst / 2]), r_p[k / 16],
                                   Tile::Values::template mn_major<BN>(s_v, k, kFirst), true);

@@ -76,10 +76,6 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "ragged batches: each block loads for itself, since it writes zeros over what follows a sequence",
                 lambda c: (c.cluster == 1) | (not problem.ragged),
             ),
-            Constraint(
-                "ragged batches take panels of V of one width: ptxas serializes several",
-                lambda c: (c.value_columns != 0) | (not problem.ragged),
-            ),
         ),
     )
 
