@@ -42,6 +42,8 @@ SMALL: dict[str, Fields] = {
     "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
     "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
 }
+# Seconds, where a peer is compiled anew for every shape: one that is cut short costs the comparison twice.
+_COMPARING = dict.fromkeys(("paged_attention", "streaming_attention", "streaming_attention_backward"), 45)
 _SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, against dense attention
 
 
@@ -86,7 +88,7 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
     if "kda" in names:
         yield from _searched("kda", KDA[0], 40, 8)
     if "flash_attention" in names:
-        yield from _searched("flash_attention", _shape(128, 8192, causal=True), 40, 45)
+        yield from _searched("flash_attention", _shape(128, 8192, causal=True), 40, 90)  # torch compiles what it keeps
     if "kda" in names:
         yield from _searched("kda", KDA[1], 25, 8)
     if "flash_attention" in names:
@@ -94,7 +96,7 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
             yield from _searched("flash_attention", _shape(head_dim, 8192, causal=True), 30, 25)
     for name in names:
         if name not in ("kda", "flash_attention"):
-            yield from _all_of(name, PROBLEMS.get(name, ({},))[0], 14, 20)
+            yield from _all_of(name, PROBLEMS.get(name, ({},))[0], 14, _COMPARING.get(name, 15))
 
 
 def _later(names: Sequence[str]) -> Iterator[Planned]:
@@ -109,7 +111,7 @@ def _later(names: Sequence[str]) -> Iterator[Planned]:
     for turn in range(3):
         for name in names:
             for fields in PROBLEMS.get(name, ({},))[turn : turn + 1]:
-                yield from _all_of(name, fields, 14, 20)
+                yield from _all_of(name, fields, 14, _COMPARING.get(name, 15))
     if "streaming_attention" in names:
         for seq in _SWEEP:
             yield planned("peers", "streaming_attention", {"seq_q": seq}, 15, group="sweep")

@@ -47,32 +47,34 @@ def main() -> None:
     parser.add_argument("--limits", action="store_true", help="only the sizes around the register rules")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--softcap", action="store_true", help="of kernels that cap scores")
+    parser.add_argument("--packed", action="store_true", help="of kernels for packed sequences")
     given = parser.parse_args()
+    of = Problem(causal=True, use_softcap=given.softcap, use_cu_seqlens=given.packed, batch=1)
     with Compiler() as compiler:
         if given.limits:
-            limits(compiler, capped=given.softcap)
+            limits(compiler, of)
         else:
-            sample(compiler, given.each, given.seed, capped=given.softcap)
+            sample(compiler, given.each, given.seed, of)
 
 
-def sample(compiler: Compiler, each: int, seed: int, *, capped: bool) -> None:
+def sample(compiler: Compiler, each: int, seed: int, of: Problem) -> None:
     print("head_dim  default  clean/tried  flaws")
     for D in HEAD_DIMS:
-        found = flaws(compiler, drawn(D, each, random.Random(f"{seed} {D}"), capped=capped))
+        found = flaws(compiler, drawn(replace(of, head_dim=D), each, random.Random(f"{seed} {D}")))
         clean = f"{sum(not some for some in found)}/{len(found)}"
         spelled = "; ".join(sorted({one for some in found for one in some}))
         print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
 
 
-def drawn(D: int, each: int, rng: random.Random, *, capped: bool) -> list[Asked]:
-    problem, arch = Problem(head_dim=D, causal=True, use_softcap=capped, kv_heads=4), ARCHES["sm_90a"]
+def drawn(problem: Problem, each: int, rng: random.Random) -> list[Asked]:
+    arch = ARCHES["sm_90a"]
     space = WGMMA.space(problem, arch)
     configs = [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
     return [Asked(problem, config) for config in (WGMMA.default(problem, arch), *configs)]
 
 
-def limits(compiler: Compiler, *, capped: bool) -> None:
-    problems = [Problem(head_dim=D, causal=True, use_softcap=capped) for D in HEAD_DIMS]
+def limits(compiler: Compiler, of: Problem) -> None:
+    problems = [replace(of, head_dim=D) for D in HEAD_DIMS]
     tried = [each for problem in problems for each in (*edges_of_keys(problem), *edges_of_queries(problem))]
     for name, some in (("that fit", tried[::2]), ("a step of 16 rows beyond", tried[1::2])):
         print(f"{sum(not each for each in flaws(compiler, some))} of {len(some)} tiles {name} are clean", flush=True)

@@ -236,15 +236,20 @@ BUGS = (
 )
 
 
+def broken(bug: Bug, folder: Path) -> Any:
+    """The operator with a bug, in a folder of its own."""
+    found = replace(OPERATOR, folder=folder / OPERATOR.name)
+    shutil.copytree(OPERATOR.folder, found.folder)
+    text = (found.folder / bug.file).read_text()
+    assert bug.old in text
+    (found.folder / bug.file).write_text(text.replace(bug.old, bug.new))
+    return found
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_a_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
-    broken = replace(OPERATOR, folder=tmp_path / OPERATOR.name)
-    shutil.copytree(OPERATOR.folder, broken.folder)
-    text = (broken.folder / bug.file).read_text()
-    assert bug.old in text
-    (broken.folder / bug.file).write_text(text.replace(bug.old, bug.new))
     problem = Problem(head_dim=104, causal=True, batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=170)
-    arrays, outputs, happened = run(problem, bug.config, CHECKED[0], operator=broken)
+    arrays, outputs, happened = run(problem, bug.config, CHECKED[0], operator=broken(bug, tmp_path))
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 

@@ -1,17 +1,35 @@
-"""flash_attention_backward/wgmma with capped scores: gradients, and what the caps cost."""
+"""flash_attention_backward/wgmma on packed sequences, whose neighbours must not be seen, and with capped scores."""
 
+import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from test_flash_attention_backward_wgmma import BASE, CASES, HOPPER, OPERATOR, PASSES, SPLIT, WGMMA, run
+from test_flash_attention_backward_wgmma import (
+    BASE,
+    CASES,
+    HOPPER,
+    OPERATOR,
+    PASSES,
+    SPLIT,
+    WGMMA,
+    Bug,
+    broken,
+    run,
+)
 
+from tuner import emulator
 from tuner.arch import gpu
-from tuner.check import CHECKED
+from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
+from tuner.emulator import Mode
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
+from tuner.operator import scalars, to_fields
+from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_config import Config
 from tuner.render import render
 from tuner.toolkit import Options
 from tuner.verify import errors
@@ -19,11 +37,10 @@ from tuner.verify import errors
 CAPPED = Problem(64, causal=True, use_softcap=True)
 
 
-@pytest.mark.parametrize(("D", "config"), [(40, CASES[40]), (104, SPLIT)], ids=["sums_of_both", "split"])
-def test_gradients_of_capped_scores_are_right(D: int, config: Config) -> None:
+def test_gradients_of_capped_scores_are_right() -> None:
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 70, "seq_k": 90}
-    problem = Problem(D, DType.FP16, True, use_softcap=True, **sizes)
-    arrays, outputs, happened = run(problem, config, CHECKED[0])
+    problem = Problem(40, DType.FP16, True, use_softcap=True, **sizes)
+    arrays, outputs, happened = run(problem, CASES[40], CHECKED[0])
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
     assert happened.counters.bank_conflicts == 0
@@ -47,3 +64,78 @@ def test_a_cap_costs_special_functions_and_no_product() -> None:
     pairs = zip(WGMMA.work(CAPPED, config, gpu("H200")), WGMMA.work(plain, config, gpu("H200")), strict=True)
     _, *passes = pairs
     assert all(capped.mufu == 2.5 * free.mufu and capped.wgmma == free.wgmma for capped, free in passes)
+
+
+PACKED = Problem(40, causal=True, use_cu_seqlens=True, batch=1, heads=2, kv_heads=1, seq_q=300, seq_k=350, boundaries=4)
+BOUNDS = {"cu_seqlens_q": (0, 70, 230, 300), "cu_seqlens_k": (0, 37, 200, 350)}
+CONFIG = replace(CASES[40], BM_kv=32)
+
+
+def with_neighbour(value: float) -> Any:
+    """Packed sequences of which the one in the middle holds nothing but `value`, and o and lse of them all."""
+    arrays = OPERATOR.inputs(PACKED, np.random.default_rng(0), "normal")
+    arrays |= {name: np.array(bounds, np.int32) for name, bounds in BOUNDS.items()}
+    arrays["q"][:, 70:230] = arrays["k"][:, 37:200] = arrays["v"][:, 37:200] = arrays["dout"][:, 70:230] = value
+    found = forward.rounded(PACKED, arrays)
+    arrays |= {"o": found["o"].astype(arrays["o"].dtype), "lse": found["lse"].astype(np.float32)}
+    return arrays | scalars(OPERATOR, PACKED, arrays)
+
+
+def gradients(arrays: Any, mode: Mode, operator: Any = OPERATOR) -> tuple[Any, Any]:
+    return emulator.run(operator, WGMMA, PACKED, CONFIG, arrays, mode)
+
+
+def changed(outputs: Any, others: Any) -> set[str]:
+    """Gradients of the first and the last packed sequence of which not all bits are the same."""
+    keys = np.r_[0:37, 200:350]
+    own = {"dq": np.r_[0:70, 230:300], "dk": keys, "dv": keys}
+    pairs = {name: [each[name].take(rows, 1) for each in (outputs, others)] for name, rows in own.items()}
+    return {name for name, (one, other) in pairs.items() if one.tobytes() != other.tobytes()}
+
+
+def test_a_packed_sequence_has_its_gradients_and_none_of_the_nan_in_the_next() -> None:
+    beside_zeros = with_neighbour(0)
+    outputs, _ = gradients(beside_zeros, Mode())
+    assert all(error.ok for error in errors(OPERATOR, PACKED, beside_zeros, outputs))
+    beside_nan, happened = gradients(with_neighbour(np.nan), CHECKED[0])
+    assert not happened.findings
+    assert changed(outputs, beside_nan) == set()
+
+
+def test_packed_sequences_of_any_lengths_have_right_gradients_with_capped_scores() -> None:
+    problem = Problem(104, causal=True, use_cu_seqlens=True, use_softcap=True, batch=1)
+    fields = to_fields(problem), to_fields(SPLIT)
+    verdict = check(Job("flash_attention_backward", "wgmma", *fields, CHECKED[:1]))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("bounds", [(-30, 40, 40, 2**31 - 1), (300, 40, 10, 5), (400, 500, 600, 700)])
+def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) -> None:
+    arrays = with_neighbour(0) | {name: np.array(bounds, np.int32) for name in BOUNDS}
+    _, happened = gradients(arrays, CHECKED[0])
+    assert {finding.kind for finding in happened.findings} <= {"uninitialized"}
+
+
+PASS, STORE, FENCED = "wgmma_pass.cuh", "wgmma_store.cuh", "    fence_proxy_async();\n    __syncwarp();"
+BUGS = (
+    Bug("zeros_that_wgmma_may_not_see", PASS, FENCED, "    __syncwarp();", "proxy_fence"),
+    Bug("the_next_sequence_is_stored_over", STORE, "Pass::kPacked && row + 64 > target.rows", "false", "dk"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_what_packed_sequences_need_is_seen(bug: Bug, tmp_path: Path) -> None:
+    right, _ = gradients(with_neighbour(0), Mode())
+    outputs, happened = gradients(with_neighbour(np.nan), CHECKED[0], broken(bug, tmp_path))
+    assert bug.seen in changed(right, outputs) | {finding.kind for finding in happened.findings}
+
+
+def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
+    problem = replace(PACKED, seq_q=384, seq_k=384, causal=False)
+    bounds = {name: np.arange(0, 512, 128, np.int32) for name in BOUNDS}
+    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), "normal") | bounds
+    _, happened = emulator.run(OPERATOR, WGMMA, problem, CONFIG, drawn | scalars(OPERATOR, problem, drawn), Mode())
+    work = WGMMA.work(problem, CONFIG, gpu("H200"))
+    assert sum(each.wgmma for each in work) == happened.counters.wgmma_m16n8k16
+    _, *launches = WGMMA.plan(problem, CONFIG).launches
+    assert [each.ctas for each in work[1:]] == [math.prod(each.grid) for each in launches]

@@ -218,6 +218,14 @@ def test_declared_bytes_and_barriers_are_those_that_the_emulator_counts(name: st
     assert declared(works) == counted(done, implementation.plan(problem, config))
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_keys_above_a_small_floor_have_their_gradient_and_those_below_none(name: str) -> None:
+    problem = COUNTED[2]
+    arrays = draw(problem)
+    outputs, _ = run(name, problem, mode=IN_ORDER, arrays=arrays)
+    np.testing.assert_array_equal(outputs["dk"] == 0, arrays["k"] < -problem.key_floor)
+
+
 def test_a_call_leaves_out_what_it_is_not_given() -> None:
     q = np.zeros((1, 4, 2, 8), np.float32)
     request = linear_attention_backward(q, q, q, 0.5, q)

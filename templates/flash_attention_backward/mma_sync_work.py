@@ -38,7 +38,7 @@ def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
     key_tiles = problem.kv_heads * config.kv_slices * tiles(problem, problem.seq_k, config.BN_kv)
     query_tiles = problem.heads * tiles(problem, problem.seq_q, config.BM_q)
     of_keys, of_queries = keys_work(equal, config), queries_work(equal, config)
-    return rows_work(problem), _in_grid(of_keys, key_tiles), _in_grid(of_queries, query_tiles)
+    return rows_work(problem), in_grid(of_keys, key_tiles), in_grid(of_queries, query_tiles)
 
 
 def with_softcap(found: Work) -> Work:
@@ -46,7 +46,7 @@ def with_softcap(found: Work) -> Work:
     return replace(found, fma=found.fma + 8 * found.mufu, mufu=2.5 * found.mufu)
 
 
-def _in_grid(found: Work, ctas: int) -> Work:
+def in_grid(found: Work, ctas: int) -> Work:
     return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
 
 

@@ -11,7 +11,7 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from .mma_sync_work import row_lanes
+from .mma_sync_work import row_lanes, tiles
 from .optional import pointer, spelled, taken
 from .problem import Problem
 from .wgmma_config import (
@@ -31,6 +31,7 @@ from .wgmma_work import query_tiles, work
 MAX_GRID_YZ = 65535
 ROW_THREADS = 256
 _ENTRY = "flash_attention_backward_"
+_BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
 _SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
 
 
@@ -41,15 +42,13 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
-    if problem.use_cu_seqlens:
-        return "use_cu_seqlens: its tiles are read by TMA, which knows no ends of sequences"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
         return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
     return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D, capped = problem.head_dim, problem.use_softcap
+    D, capped, packed = problem.head_dim, problem.use_softcap, problem.use_cu_seqlens
     return Space(
         Config,
         choices={
@@ -72,8 +71,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
                 lambda c: (D <= 192) | ((c.kv_warpgroups == 2) & (c.q_warpgroups == 2)),
             ),
-            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, c), lambda c: c.kv_warpgroups),
-            _room(arch, "dQ", lambda c: q_smem_bytes(D, c), lambda c: c.q_warpgroups),
+            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, c, packed=packed), lambda c: c.kv_warpgroups),
+            _room(arch, "dQ", lambda c: q_smem_bytes(D, c, packed=packed), lambda c: c.q_warpgroups),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
                 lambda c: kv_register_estimate(D, c, capped=capped) <= registers(c.kv_warpgroups),
@@ -92,16 +91,18 @@ def _room(arch: Arch, of: str, smem: Any, warpgroups: Any) -> Constraint:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, B, H, HK, T = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.seq_q
-    kv_smem, q_smem, lanes = int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)), row_lanes(D)
-    tiles = query_tiles(problem, config)
-    rows_grid = (-(-B * H * tiles * config.BM_kv * lanes // ROW_THREADS), 1, 1)
-    kv_grid = (-(-problem.seq_k // (ROWS * int(kv_owners(config)))), HK, B)
-    q_grid = (-(-T // (ROWS * config.q_warpgroups)), H, B)
-    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
-    scalars = (*_SCALARS, *taken(problem, "softcap"))
-    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *scalars)
-    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *scalars)
+    D, B, H, HK, packed = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.use_cu_seqlens
+    kv_smem, q_smem = int(kv_smem_bytes(D, config, packed=packed)), int(q_smem_bytes(D, config, packed=packed))
+    tiles_of_queries, lanes = query_tiles(problem, config), row_lanes(D)
+    rows_grid = (-(-B * H * tiles_of_queries * config.BM_kv * lanes // ROW_THREADS), 1, 1)
+    kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
+    q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
+    rows_take = taken(
+        problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries"
+    )
+    scalars = (*_SCALARS, *taken(problem, *_BOUNDS, "softcap"))
+    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed, *scalars)
+    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *("dq",) * packed, *scalars)
     return Plan(
         launches=(
             Launch(f"{_ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take),
@@ -114,11 +115,23 @@ def plan(problem: Problem, config: Config) -> Plan:
             "kv_smem_bytes": kv_smem,
             "q_smem_bytes": q_smem,
             **pointer(problem),
-            "softcap_argument": spelled(problem)["softcap_argument"],
+            **spelled(problem),
+            **_gradient_rows(problem),
         },
-        workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles, 2, config.BM_kv)),),
+        workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles_of_queries, 2, config.BM_kv)),),
         maps=_maps(config.columns, config.BM_kv, config.BN_q),
     )
+
+
+def _gradient_rows(problem: Problem) -> dict[str, str]:
+    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    found, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
+    places = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
+    for name, (first, rows, head, heads) in places.items():
+        step = f"{name}_{rows}_stride"
+        place = f"{name} + {first} * {step} + {head} * {name}_{heads}_stride"
+        found[f"{name}_rows_argument"] = f"{place}, {step}" if problem.use_cu_seqlens else "nullptr, 0"
+    return found
 
 
 @cache

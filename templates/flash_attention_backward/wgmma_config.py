@@ -58,14 +58,14 @@ def kv_owners(c: Any) -> Any:
     return np.where(c.kv_split, c.kv_warpgroups // 2, c.kv_warpgroups)
 
 
-def kv_smem_bytes(D: int, c: Any) -> Any:
+def kv_smem_bytes(D: int, c: Any, *, packed: bool = False) -> Any:
     """Shared memory of a block of keys: K, V, the rings of Q, dO and their values, barriers."""
-    return _smem_bytes(D, c.columns, kv_owners(c), c.BM_kv, c.kv_stages, VALUES_BYTES)
+    return _smem_bytes(D, c.columns, kv_owners(c), c.BM_kv, c.kv_stages, VALUES_BYTES) + _BARRIER * packed
 
 
-def q_smem_bytes(D: int, c: Any) -> Any:
+def q_smem_bytes(D: int, c: Any, *, packed: bool = False) -> Any:
     """Of a block of queries: Q, dO, the rings of K and V, barriers."""
-    return _smem_bytes(D, c.columns, c.q_warpgroups, c.BN_q, c.q_stages, 0)
+    return _smem_bytes(D, c.columns, c.q_warpgroups, c.BN_q, c.q_stages, 0) + _BARRIER * packed
 
 
 def padded(D: int, columns: Any) -> Any:

@@ -19,6 +19,7 @@ struct Pass : Choice {
   using Choice::D;
   using Choice::kColumns;
   using Choice::kOwnsKeys;
+  using Choice::kPacked;
   using Choice::kSplit;
   using Choice::kStages;
   using Choice::kTile;
@@ -33,7 +34,7 @@ struct Pass : Choice {
   static constexpr int kTiles = 2 * kOwners * kOwnBytes;
   static constexpr int kValues = kTiles + 2 * kStages * kTileBytes;
   static constexpr int kBarriers = kValues + kStages * kValuesBytes;
-  static constexpr int kSharedBytes = kBarriers + 8 * (kOwners + 4 * kStages);
+  static constexpr int kSharedBytes = kBarriers + 8 * (kOwners + 4 * kStages + kPacked);
 
   static_assert(D % 8 == 0 && D >= 16, "gradients have whole columns of 8, and scores at least a step of 16");
   static_assert(kTile % 16 == 0 && kTile >= 16 && kTile <= 256, "a tile is whole steps of 16 rows, and one box");
@@ -55,12 +56,15 @@ struct Barriers {
   __device__ __forceinline__ uint32_t own(int owner) const { return base + 8 * owner; }
   __device__ __forceinline__ uint32_t full(int place, int stage) const { return at(place, stage); }
   __device__ __forceinline__ uint32_t empty(int place, int stage) const { return at(2 + place, stage); }
+  // Packed: what a tile that holds rows of the next sequence is loaded behind.
+  __device__ __forceinline__ uint32_t tail() const { return at(4, 0); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
     return base + 8 * (Pass::kOwners + kind * Pass::kStages + stage);
   }
   // By one thread; a block barrier must follow.
   __device__ __forceinline__ void init() const {
     for (int owner = 0; owner < Pass::kOwners; ++owner) mbarrier_init(own(owner), 1);
+    if constexpr (Pass::kPacked) mbarrier_init(tail(), 1);
     for (int s = 0; s < Pass::kStages; ++s)
       for (int place = kFirst; place <= kSecond; ++place) {
         mbarrier_init(full(place, s), 1);
@@ -83,24 +87,27 @@ struct Slot {
   }
 };
 
-// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on.
+// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on. Their rows count from the tensor's row
+// `row0`, where the sequence begins, which has `rows` of them.
 struct Walk {
-  int head, heads, first, end, batch;
+  int head, heads, first, end, batch, row0, rows;
 
   __device__ __forceinline__ int count() const { return heads * max(end - first, 0); }
   __device__ __forceinline__ int after(int tile) const { return tile + 1 < end ? tile + 1 : first; }
 };
 
-// One thread, which loads all that the block reads.
+// One thread, which loads all that the block reads; of packed sequences its warp.
 template <class Pass>
 struct Loader {
   using Columns = typename Pass::Columns;
 
   uint32_t smem;
   Barriers<Pass> barriers;
+  unsigned char* s_block;  // what lies at `smem`
 
   // `maps`: of the first and of the second tensor.
   __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int head, int batch) const {
+    if (!loads()) return;
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
       uint32_t const full = barriers.own(owner);
       mbarrier_arrive_expect_tx(full, 2 * Columns::loaded_bytes(64));
@@ -112,22 +119,46 @@ struct Loader {
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
                                              float const* g_values, int64_t head_values) const {
     Slot<Pass::kStages> at;
+    int tails = 0;  // parity
     for (int h = 0; h < walk.heads; ++h, g_values += head_values)
 #pragma unroll 1
       for (int tile = walk.first; tile < walk.end; ++tile, at.advance())
         for (int place = kFirst; place <= kSecond; ++place) {
-          uint32_t const full = barriers.full(place, at.stage);
+          int const own = walk.rows - tile * Pass::kTile;
+          bool const is_tail = Pass::kPacked && own < Pass::kTile;
+          uint32_t const full = is_tail ? barriers.tail() : barriers.full(place, at.stage);
           int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
-          mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
-          mbarrier_arrive_expect_tx(full, Columns::loaded_bytes(Pass::kTile) + nbytes);
-          load<Pass::kTile>(Pass::tile(place, at.stage), maps[place], full, tile * Pass::kTile, walk.head + h,
-                            walk.batch);
-          if (nbytes)
-            cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
+          if (loads()) {
+            mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
+            mbarrier_arrive_expect_tx(full, Columns::loaded_bytes(Pass::kTile) + nbytes);
+            load<Pass::kTile>(Pass::tile(place, at.stage), maps[place], full, walk.row0 + tile * Pass::kTile,
+                              walk.head + h, walk.batch);
+            if (nbytes)
+              cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
+          }
+          if (is_tail) {
+            mbarrier_wait(full, tails);
+            tails ^= 1;
+            clear_neighbours(s_block + Pass::tile(place, at.stage), own);
+            if (loads()) mbarrier_arrive(barriers.full(place, at.stage));
+          }
         }
   }
 
  private:
+  __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
+  // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN would
+  // be NaN. By the warp.
+  __device__ __forceinline__ static void clear_neighbours(unsigned char* s_tile, int own) {
+    constexpr int kRowBytes = 2 * Pass::kColumns, kPanelBytes = kRowBytes * Pass::kTile;
+#pragma unroll 1
+    for (int p = 0; p < Columns::kCount; ++p)
+#pragma unroll 1
+      for (int at = own * kRowBytes + threadIdx.x % 32 * 16; at < kPanelBytes; at += 32 * 16)
+        *reinterpret_cast<uint4*>(s_tile + p * kPanelBytes + at) = {};
+    fence_proxy_async();
+    __syncwarp();
+  }
   template <int kRows>
   __device__ __forceinline__ void load(int offset, TensorMap const* map, uint32_t barrier, int row, int head,
                                        int batch) const {

@@ -17,19 +17,41 @@ __device__ __forceinline__ void write_gradient(unsigned char* s_rows, typename R
   }
 }
 
-// To the 64 rows from `row` on, of which `seq` exist: the copy cuts the others off.
+// A gradient of a sequence's rows: of the tensor's, those from `row0` on. Packed, they lie in global memory from g_rows on.
+template <class T>
+struct Target {
+  TensorMap const* map;
+  int row0, rows, head, batch;
+  T* g_rows;
+  int64_t stride;
+};
+
+// The sequence's own of the warpgroup's 64 rows, where a copy of them all would overwrite the next one's.
+template <class Pass>
+__device__ __forceinline__ void store_own(Target<typename Pass::T> const& target, unsigned char const* s_rows, int row) {
+  constexpr int kChunks = Pass::D / 8;  // of 16 bytes
+  for (int i = threadIdx.x % 128; i < 64 * kChunks; i += 128) {
+    int const own = i / kChunks, col = i % kChunks * 8;
+    if (row + own >= target.rows) return;
+    *reinterpret_cast<uint4*>(target.g_rows + (row + own) * target.stride + col) =
+        *reinterpret_cast<uint4 const*>(s_rows + Pass::Columns::offset(64, own, col));
+  }
+}
+
+// To the 64 rows from `row` on; of those that are not the target's the copy cuts off what lies beyond the tensor.
 template <Place kPlace, class Pass>
-__device__ __forceinline__ void store_gradient(TensorMap const* map, Rows<Pass> const& rows,
-                                               typename Rows<Pass>::Sums const& r_sum, float factor, int row, int seq,
-                                               int head, int batch) {
+__device__ __forceinline__ void store_gradient(Target<typename Pass::T> const& target, Rows<Pass> const& rows,
+                                               typename Rows<Pass>::Sums const& r_sum, float factor, int row) {
   unsigned char* s_rows = rows.smem + Pass::own(kPlace, rows.owner);
   constexpr int kReaders = Pass::kSplit ? 256 : 128;
   named_barrier_sync(Pass::kSplit ? 8 : 1 + rows.warpgroup, kReaders);  // they have left what lies there
   write_gradient<Pass>(s_rows, r_sum, factor);
   fence_proxy_async();
   named_barrier_sync(1 + rows.warpgroup, 128);  // the gradient is there
-  if (threadIdx.x % 128 != 0 || row >= seq) return;
-  Pass::Columns::template store<64>({map, map, map}, shared_address(s_rows), row, head, batch);
+  if (Pass::kPacked && row + 64 > target.rows) return store_own<Pass>(target, s_rows, row);
+  if (threadIdx.x % 128 != 0 || row >= target.rows) return;
+  Pass::Columns::template store<64>({target.map, target.map, target.map}, shared_address(s_rows), target.row0 + row,
+                                    target.head, target.batch);
   cp_async_bulk_commit();
   cp_async_bulk_wait_read<0>();
 }

@@ -1,12 +1,14 @@
 """What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from typing import cast
+
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
-from ..flash_attention.operator import visible_keys
-from .mma_sync_work import row_lanes, with_softcap
+from ..flash_attention.problem import unpacked, visible_keys
+from .mma_sync_work import in_grid, row_lanes, tiles, with_softcap
 from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, padded
 
@@ -17,8 +19,18 @@ _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
-    passes = keys_work(problem, config), queries_work(problem, config)
+    passes = _passes(problem, config)
     return (rows_work(problem, config), *(with_softcap(each) if problem.use_softcap else each for each in passes))
+
+
+def _passes(problem: Problem, config: Config) -> tuple[Work, Work]:
+    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
+    if not problem.use_cu_seqlens:
+        return keys_work(problem, config), queries_work(problem, config)
+    equal = cast(Problem, unpacked(problem))
+    of_keys = problem.kv_heads * tiles(problem, problem.seq_k, ROWS * int(kv_owners(config)))
+    of_queries = problem.heads * tiles(problem, problem.seq_q, ROWS * config.q_warpgroups)
+    return in_grid(keys_work(equal, config), of_keys), in_grid(queries_work(equal, config), of_queries)
 
 
 def rows_work(problem: Problem, config: Config) -> Work:
@@ -104,7 +116,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
 
 def query_tiles(problem: Problem, config: Config) -> int:
     """Tiles of queries of a head."""
-    return -(-problem.seq_q // config.BM_kv)
+    return tiles(problem, problem.seq_q, config.BM_kv)
 
 
 def key_steps(problem: Problem, config: Config) -> Array:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from test_flash_attention_backward_wgmma import CASES as BACKWARD_CASES
+from test_flash_attention_backward_wgmma_optional import CONFIG as PACKED_CONFIG
+from test_flash_attention_backward_wgmma_optional import PACKED as PACKED_BACKWARD
 from test_flash_attention_wgmma import CASES
 from test_flash_attention_wgmma_packed import CASES as PACKED_CASES
 from test_flash_attention_wgmma_packed import PACKED
@@ -128,6 +130,10 @@ def test_packed_sequences_and_capped_scores_are_right_on_the_device(worker: Work
 def test_gradients_that_the_emulator_verified_are_right_on_the_device(worker: Worker, D: int, causal: bool) -> None:
     problem = Backward(D, DType.BF16, causal, batch=1, heads=2, seq_q=300)
     judged(worker, "flash_attention_backward", problem, BACKWARD_CASES[D])
+
+
+def test_gradients_of_packed_sequences_and_capped_scores_are_right_on_the_device(worker: Worker) -> None:
+    judged(worker, "flash_attention_backward", replace(PACKED_BACKWARD, use_softcap=True), PACKED_CONFIG)
 
 
 def judged(worker: Worker, name: str, problem: Any, config: Any) -> None:
