@@ -64,6 +64,8 @@ struct Relay {
       cp_async_commit();
       next = next.from(kProducers * C);
       g_values += kProducers * C * v_stride;
+      // Pointers advance: made anew from the strides, they would cost instructions and accesses.
+      forget(next.q), forget(next.k), forget(next.g), forget(g_values);
       prep.prepare(r, &next, sync);
       cp_async_wait<0>();
       named_barrier_arrive(full(stage), kHandover);
