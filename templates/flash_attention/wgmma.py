@@ -34,6 +34,16 @@ from .wgmma_work import work
 ENTRY = "flash_attention_wgmma"
 _WARP = 32
 _SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+TILE_CHOICES: Mapping[str, tuple[int, ...]] = {
+    "BN": tuple(range(32, 257, 16)),
+    "warpgroups": (1, 2, 3),
+    "stages": (2, 3, 4),
+    "overlap": (0, 1, 2),
+    "ping_pong": (False, True),
+    "value_columns": (0, *WIDTHS),
+    "polynomial": (0, 8),
+    "lazy_rescale": (False, True),
+}
 
 
 def refusal(problem: Any, arch: Arch) -> str | None:
@@ -51,14 +61,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            "BN": tuple(range(32, 257, 16)),
-            "warpgroups": (1, 2, 3),
-            "stages": (2, 3, 4),
-            "overlap": (0, 1, 2),
-            "ping_pong": (False, True),
-            "value_columns": (0, *WIDTHS),
-            "polynomial": (0, 8),
-            "lazy_rescale": (False, True),
+            **TILE_CHOICES,
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": packs(problem),
             "cluster": (1, 2),

@@ -42,14 +42,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            "BN": tuple(range(32, 257, 16)),
-            "warpgroups": (1, 2, 3),
-            "stages": (2, 3, 4),
-            "overlap": (0, 1, 2),
-            "ping_pong": (False, True),
-            "value_columns": (0, *WIDTHS),
-            "polynomial": (0, 8),
-            "lazy_rescale": (False, True),
+            **dense.TILE_CHOICES,
             "packed_heads": _packs(problem),
             "cluster": (1, 2),
             "blocks": (0, *dense.sm_counts(arch)),
