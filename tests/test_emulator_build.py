@@ -47,5 +47,11 @@ def test_a_compiler_that_does_not_run_is_no_compiler(tmp_path: Path, monkeypatch
     broken.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
     broken.chmod(0o755)
     monkeypatch.setenv("TUNER_CXX", str(broken))
-    with pytest.raises(MachineError, match="no such library"):
+    with pytest.raises(MachineError, match=r"no such library; name a g\+\+ in TUNER_CXX"):
+        compiler()
+
+
+def test_a_program_that_says_no_version_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_CXX", str(script(tmp_path / "true", "", "")))
+    with pytest.raises(MachineError, match=r"true is no compiler: .*TUNER_CXX"):
         compiler()

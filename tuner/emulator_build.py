@@ -76,13 +76,24 @@ def compiler() -> Compiler:
     path = shutil.which(named)
     if path is None:
         raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or name it in TUNER_CXX")
-    version = _run([path, "--version"]).splitlines()[0]
+    version, release = _described(path)
     # Accesses are seen through options that only GCC has.
-    if "clang" in version or int(_run([path, "-dumpversion"]).partition(".")[0]) < _OLDEST:
+    if "clang" in version or release < _OLDEST:
         raise MachineError(
             f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
         )
     return Compiler(path, version)
+
+
+def _described(path: str) -> tuple[str, int]:
+    """What a compiler calls itself, and its major version."""
+    try:
+        version, release = (_run([path, option]).strip() for option in ("--version", "-dumpversion"))
+    except MachineError as error:
+        raise MachineError(f"{path} does not run: {error}; name a g++ in TUNER_CXX") from error
+    if not (version and re.match(r"\d+", release)):
+        raise MachineError(f"{path} is no compiler: it does not say its version; name a g++ in TUNER_CXX")
+    return version.splitlines()[0], int(release.partition(".")[0])
 
 
 @cache
@@ -234,4 +245,4 @@ def _run(command: list[str]) -> str:
 
 def _first_errors(text: str) -> str:
     lines = [line for line in text.splitlines() if "error" in line]
-    return "\n".join(lines[:5]) or text[-500:]
+    return "\n".join(lines[:5]) or text[-500:].strip()
