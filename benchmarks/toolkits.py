@@ -3,13 +3,15 @@
     python benchmarks/toolkits.py [--json FILE] [--sizes 64,128] [--arch sm_90a …] [--operator kda …]
 
 Another NVRTC of the same major version is used where it is loaded first, as with LD_LIBRARY_PATH=folder
-LD_PRELOAD=folder/libnvrtc.so.13. Each arch gets two of the sizes, not the same ones; --all gives it every size.
+LD_PRELOAD=folder/libnvrtc.so.13. Each arch gets two of the sizes, not the same ones; --all gives it every size, and
+--options also every problem that differs in one other static field.
 """
 
 import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tuner.lint import lint_all
 from tuner.nvrtc import Compiler
 from tuner.operator import Implementation, Operator, canonical
 from tuner.render import render
-from tuner.result import Failed
+from tuner.result import Failed, Fields, spelled
 from tuner.source import Source
 from tuner.toolkit import Options
 from tuner.usage import occupancy
@@ -37,7 +39,7 @@ class Line:
     operator: str
     implementation: str
     arch: str
-    size: int
+    problem: str  # its size, and the option that is not as in the implementation's example
     config: str
     error: str = ""
     registers: int = 0
@@ -74,39 +76,48 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--arch", nargs="+", default=list(known), choices=list(known))
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
     parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
+    parser.add_argument("--options", action="store_true", help="each other static field changed by itself, too")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--json", type=Path, default=None, help="write the lines there")
     return parser.parse_args()
 
 
-_Wanted = tuple[Operator[Any], Implementation[Any, Any], str, Any, int]
+_Wanted = tuple[Operator[Any], Implementation[Any, Any], str, Any, str]
 
 
 def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
-    """(operator, implementation, arch, problem, size) of each default."""
+    """(operator, implementation, arch, problem, what it is called) of each default."""
     sizes = [int(size) for size in given.sizes.split(",")]
     for operator in map(operators.load, given.operator):
         for implementation in operators.implementations(operator.name):
             for at, arch in enumerate(given.arch):
                 picked = sizes if given.all else {sizes[(at + step) % len(sizes)] for step in (0, 2)}
-                for size in picked:
-                    problem = _problem(operator, implementation, size)
+                example = operator.problem() if implementation.example is None else implementation.example
+                for size, changed in product(picked, ({}, *(_changes(example) if given.options else ()))):
+                    problem = _problem(example, size, changed)
                     if problem is not None and implementation.refusal(problem, ARCHES[arch]) is None:
-                        yield operator, implementation, arch, problem, size
+                        yield operator, implementation, arch, problem, f"{size} {spelled(changed)}".rstrip()
 
 
-def _problem(operator: Operator[Any], implementation: Implementation[Any, Any], size: int) -> Any:
-    """The implementation's example with that size; None where the operator has no such size."""
-    example = operator.problem() if implementation.example is None else implementation.example
+def _problem(example: Any, size: int, changed: Fields) -> Any:
+    """The example with that size and option; None where there is no such problem."""
     dims = {each.name: size for each in fields(example) if each.name in _DIMS}
     try:
-        return replace(example, **dims)
+        return replace(example, **dims, **changed)
     except UsageError:
         return None
 
 
+def _changes(example: Any) -> Iterator[Fields]:
+    """Each static field that is no size, with each other value that it may have."""
+    for each in fields(example):
+        if each.metadata["kind"] == "static" and each.name not in _DIMS:
+            choices = (False, True) if isinstance(each.default, bool) else each.metadata["choices"]
+            yield from ({each.name: value} for value in choices if value != getattr(example, each.name))
+
+
 def _source(
-    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, problem: Any, _: int
+    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, problem: Any, _: str
 ) -> Source:
     return render(operator, implementation, problem, implementation.default(problem, ARCHES[arch]))
 
@@ -116,11 +127,11 @@ def _line(
     implementation: Implementation[Any, Any],
     arch: str,
     problem: Any,
-    size: int,
+    called: str,
     outcome: Cubin | Failed,
 ) -> Line:
     config = implementation.default(problem, ARCHES[arch])
-    place = (operator.name, implementation.name, arch, size, canonical(config))
+    place = (operator.name, implementation.name, arch, called, canonical(config))
     if isinstance(outcome, Failed):
         return Line(*place, error=outcome.reason)
     used = outcome.entries.values()
@@ -143,7 +154,7 @@ def _fits(cubin: Cubin, launch: Any, arch: str) -> bool:
 
 def _text(line: Line) -> str:
     what = line.error or "; ".join(line.flaws)
-    return f"{line.operator}/{line.implementation} {line.arch} {line.size} {line.config}: {what}"
+    return f"{line.operator}/{line.implementation} {line.arch} {line.problem} {line.config}: {what}"
 
 
 def _table(lines: list[Line]) -> Iterator[str]:
