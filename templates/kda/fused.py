@@ -8,7 +8,7 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
-from .fused_config import CHOICES, Config, block_bytes, block_threads, registers_fit, turns
+from .fused_config import CHOICES, Config, block_bytes, block_limits, block_threads, turns
 from .fused_work import work
 from .operands import operands_of
 from .optional import SCALARS, TENSORS, pointers, taken
@@ -46,14 +46,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             *turns(K),
-            Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
-            Constraint(
-                "the stages and the producers fit the shared memory",
-                lambda c: block_bytes(problem, c, c.BV) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(K, c))
-            ),
+            *block_limits(problem, arch, lambda c: threads(K, c), lambda c: block_bytes(problem, c, c.BV)),
         ),
     )
 

@@ -11,7 +11,7 @@ from tuner.space import Constraint, Space
 from .fused import rows_of, warps_prepare_chunks, widths
 from .fused_cluster_config import Config, smem_bytes, threads
 from .fused_cluster_work import work
-from .fused_config import registers_fit
+from .fused_config import block_limits
 from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
 from .prep_scan_config import WARP, prep_threads, thread_registers, tokens_fit
@@ -60,14 +60,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "a stage is always filled by the same producers of the same block: its barriers keep their order",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
             ),
-            Constraint("a block has at most 1024 threads", lambda c: threads(K, c) <= arch.threads_per_block),
-            Constraint(
-                "the stages and the producers fit the shared memory",
-                lambda c: smem_bytes(problem, c) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(K, c))
-            ),
+            *block_limits(problem, arch, lambda c: threads(K, c), lambda c: smem_bytes(problem, c)),
         ),
     )
 

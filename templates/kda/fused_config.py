@@ -1,5 +1,6 @@
 """Blocks of warps that prepare chunks and warps that carry a state through them: choices, and the sizes that follow."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,17 @@ def registers_fit(problem: Problem, arch: Arch, c: Any, rows: Any, threads: Any)
     """Whether those of `threads` hold `rows` columns a warp, and what prepares chunks."""
     estimate = register_estimate(problem.key_dim, c, rows, operands_of(problem), token_registers(problem))
     return estimate <= thread_registers(threads, arch)
+
+
+def block_limits(
+    problem: Problem, arch: Arch, threads: Callable[[Any], Any], nbytes: Callable[[Any], Any]
+) -> tuple[Constraint, ...]:
+    """What a block holds, of so many threads and bytes of shared memory."""
+    return (
+        Constraint("a block has at most 1024 threads", lambda c: threads(c) <= arch.threads_per_block),
+        Constraint("the stages and the producers fit the shared memory", lambda c: nbytes(c) <= arch.smem_per_block),
+        Constraint("the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(c))),
+    )
 
 
 def chunk_barriers(K: int, c: Any) -> int:
