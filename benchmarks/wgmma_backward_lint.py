@@ -60,7 +60,7 @@ def main() -> None:
 def sample(compiler: Compiler, each: int, seed: int, of: Problem) -> None:
     print("head_dim  default  clean/tried  flaws")
     for D in HEAD_DIMS:
-        found = flaws(compiler, drawn(replace(of, head_dim=D), each, random.Random(f"{seed} {D}")))
+        found = flaws(compiler, drawn(replace(of, head_dim=D, head_dim_v=D), each, random.Random(f"{seed} {D}")))
         clean = f"{sum(not some for some in found)}/{len(found)}"
         spelled = "; ".join(sorted({one for some in found for one in some}))
         print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
@@ -74,7 +74,7 @@ def drawn(problem: Problem, each: int, rng: random.Random) -> list[Asked]:
 
 
 def limits(compiler: Compiler, of: Problem) -> None:
-    problems = [replace(of, head_dim=D) for D in HEAD_DIMS]
+    problems = [replace(of, head_dim=D, head_dim_v=D) for D in HEAD_DIMS]
     tried = [each for problem in problems for each in (*edges_of_keys(problem), *edges_of_queries(problem))]
     for name, some in (("that fit", tried[::2]), ("a step of 16 rows beyond", tried[1::2])):
         print(f"{sum(not each for each in flaws(compiler, some))} of {len(some)} tiles {name} are clean", flush=True)

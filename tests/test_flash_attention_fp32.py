@@ -112,7 +112,7 @@ def test_16_bits_are_refused_by_name() -> None:
 @pytest.mark.parametrize("D", range(8, 257, 8))
 def test_every_head_dim_that_fits_has_dozens_of_configs_and_a_default_on_every_arch(problem: Problem, D: int) -> None:
     for arch in ARCHES.values():
-        each = replace(problem, head_dim=D, causal=True)
+        each = replace(problem, head_dim=D, head_dim_v=D, causal=True)
         if refused := MMA_TF32.refusal(each, arch):
             assert problem is FP32 and D > 128 and D % 32 and f"head_dim {D}" in refused
             continue
@@ -124,7 +124,7 @@ def test_every_head_dim_that_fits_has_dozens_of_configs_and_a_default_on_every_a
 @pytest.mark.parametrize("case", CASES)
 def test_every_tunable_is_right_and_does_what_it_declares(case: str) -> None:
     problem, D, config = CASES[case]
-    problem = replace(problem, head_dim=D, causal=True)
+    problem = replace(problem, head_dim=D, head_dim_v=D, causal=True)
     arrays = inputs(problem)
     outputs, happened = run(problem, config, arrays, Mode(checked=True))
     assert not happened.findings
@@ -168,7 +168,7 @@ def test_sums_over_thousands_of_keys_have_no_bias() -> None:
 def test_a_nan_reaches_what_attends_it(case: str, name: str) -> None:
     """0x7fffffff is what a GPU makes; adding half of a tf32's last bit to it gives a zero."""
     problem, D, config = CASES[case]
-    problem = replace(problem, head_dim=D, causal=True)
+    problem = replace(problem, head_dim=D, head_dim_v=D, causal=True)
     arrays = inputs(problem)
     arrays[name].view(np.uint32)[0, 1, 0, 3] = 0x7FFFFFFF
     outputs, _ = run(problem, config, arrays, Mode(checked=True))
@@ -220,7 +220,7 @@ def test_defaults_never_spill() -> None:
     for i, D in enumerate((16, 40, 64, 72, 80, 96, 128, 160, 192, 256)):
         for problem in (TF32, FP32):
             arch = ARCHES[arches[(i + (problem is FP32)) % 4]]
-            each = replace(problem, head_dim=D, causal=bool(i % 2))
+            each = replace(problem, head_dim=D, head_dim_v=D, causal=bool(i % 2))
             source = render(OPERATOR, MMA_TF32, each, MMA_TF32.default(each, arch))
             jobs.append((source, Options(arch=arch.name)))
     with Compiler(workers=2) as compiler:

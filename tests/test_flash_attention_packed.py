@@ -143,7 +143,7 @@ def test_rows_of_another_sequence_that_are_nan_do_not_leak() -> None:
 
 @pytest.mark.parametrize("name", ["naive", "mma_sync"])
 def test_packed_and_capped_problems_are_right_on_every_edge(name: str) -> None:
-    problem = replace(PACKED, dtype=DType.FP16, head_dim=72, use_softcap=True)
+    problem = replace(PACKED, dtype=DType.FP16, head_dim=72, head_dim_v=72, use_softcap=True)
     config = to_fields(KERNELS[name].default(problem, ARCH))
     modes = PLAIN + (CHECKED if name == "mma_sync" else ())
     verdict = check(Job("flash_attention", name, to_fields(problem), config, modes))
@@ -152,7 +152,7 @@ def test_packed_and_capped_problems_are_right_on_every_edge(name: str) -> None:
 
 def test_warps_that_share_rows_serve_packed_and_capped_problems() -> None:
     config = replace(TILE, BM=16, BN=64, warps=4, d_warps=4, q_in_registers=False, lazy_rescale=False, stages=3)
-    problem = replace(PACKED, head_dim=192, causal=False, use_softcap=True)
+    problem = replace(PACKED, head_dim=192, head_dim_v=192, causal=False, use_softcap=True)
     verdict = check(Job("flash_attention", "mma_sync", to_fields(problem), to_fields(config), CHECKED))
     assert verdict.ok, verdict.reason
 

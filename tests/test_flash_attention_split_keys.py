@@ -84,7 +84,7 @@ def test_a_default_gives_every_warp_a_tile() -> None:
 
 @pytest.mark.parametrize(("queries", "D"), [(1, 128), (8, 128), (8, 256)])
 def test_a_default_reads_keys_once_for_all_rows_that_a_warp_can_hold(queries: int, D: int) -> None:
-    problem = replace(DECODING, head_dim=D, seq_q=queries)  # 4 or 32 rows a KV head
+    problem = replace(DECODING, head_dim=D, head_dim_v=D, seq_q=queries)  # 4 or 32 rows a KV head
     attend, _ = SPLIT_KEYS.work(problem, SPLIT_KEYS.default(problem, H200.arch), H200)
     keys = 2 * 2 * D * problem.seq_k * problem.kv_heads
     assert attend.l2_bytes // keys == (1 if D <= 128 else 2)
@@ -145,7 +145,9 @@ def test_defaults_never_spill() -> None:
     """Every head_dim on three arches; arches, dtypes and masks are dealt out."""
     jobs = []
     for i, (D, name) in enumerate((D, name) for position, D in enumerate(HEAD_DIMS) for name in dealt_arches(position)):
-        problem = replace(DECODING, head_dim=D, causal=i % 4 > 1, dtype=(DType.BF16, DType.FP16)[i // 3 % 2])
+        problem = replace(
+            DECODING, head_dim=D, head_dim_v=D, causal=i % 4 > 1, dtype=(DType.BF16, DType.FP16)[i // 3 % 2]
+        )
         arch = ARCHES[name]
         config = SPLIT_KEYS.default(problem, arch)
         assert SPLIT_KEYS.space(problem, arch).refusal(config) is None

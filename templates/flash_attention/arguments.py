@@ -13,11 +13,11 @@ _BOUNDS = "where each packed sequence begins, and the last ends: ascending from 
 ARGUMENTS = (
     Argument("q", "dtype", ("batch", "seq_q", "heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
     Argument("k", "dtype", ("batch", "seq_k", "kv_heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
-    Argument("v", "dtype", ("batch", "seq_k", "kv_heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument("v", "dtype", ("batch", "seq_k", "kv_heads", "head_dim_v"), strided=True, doc="rows 16-byte aligned"),
     Argument(
         "o",
         "dtype",
-        ("batch", "seq_q", "heads", "head_dim"),
+        ("batch", "seq_q", "heads", "head_dim_v"),
         Role.OUTPUT,
         strided=True,
         doc="rows 16-byte aligned; 0 where a query attends no key",

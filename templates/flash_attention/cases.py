@@ -38,8 +38,9 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     dtype = problem.dtype.numpy
     of_queries = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
     of_keys = (problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim)
+    of_values = (*of_keys[:3], problem.head_dim_v)
     wide = dtype if kind == "normal" else np.float64  # until it is what the kind wants
-    q, k, v = (normal(rng, shape, wide) for shape in (of_queries, of_keys, of_keys))
+    q, k, v = (normal(rng, shape, wide) for shape in (of_queries, of_keys, of_values))
     if kind == "large_logits":
         q *= 50
     elif kind == "equal_keys":
@@ -77,7 +78,7 @@ def _boundaries(problem: Problem, rng: np.random.Generator, rows: int, longest: 
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """o [B, T, H, D] and lse [B, H, T] in float64."""
+    """o [B, T, H, DV] and lse [B, H, T] in float64."""
     return _attention(problem, arrays, rounded=False)
 
 
@@ -93,7 +94,7 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
         return attention(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap)
-    o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
+    o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim_v))
     lse = np.full((1, problem.heads, problem.seq_q), -np.inf)
     for one, queries, keys in sequences(problem, arrays):
         alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
@@ -116,7 +117,7 @@ def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
     group = problem.heads // problem.kv_heads
-    o = np.zeros((problem.batch, problem.seq_q, problem.heads, problem.head_dim))
+    o = np.zeros((problem.batch, problem.seq_q, problem.heads, v.shape[-1]))
     lse = np.zeros((problem.batch, problem.heads, problem.seq_q))
     for b, h in np.ndindex(problem.batch, problem.heads):
         scores = scale * q[b, :, h] @ k[b, :, h // group].T
@@ -128,7 +129,7 @@ def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
 
 
 def _softmax_product(scores: Array, v: Array, rounded: DType | None) -> tuple[Array, Array]:
-    """Softmax of scores [T, S] times v [S, D], and the logarithms of the sums [T]; P is rounded to a dtype if given."""
+    """Softmax of scores [T, S] times v [S, DV], and the logarithms of the sums [T]; P is rounded to a dtype if any."""
     peak = np.max(scores, axis=1, keepdims=True)
     p = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
     total = np.sum(p, axis=1, keepdims=True)

@@ -21,7 +21,7 @@ from .mma_sync_config import (
     smem_bytes,
 )
 from .mma_sync_work import work
-from .problem import Problem
+from .problem import Problem, other_width
 
 ENTRY = "flash_attention_mma_sync"
 MAX_GRID_YZ = 65535
@@ -31,7 +31,7 @@ SHARED_FROM = 96  # warps share rows of a larger head_dim
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: operands of 16 bits are multiplied here, those of 32 by mma_tf32"
-    return exceeds_grid(problem)
+    return other_width(problem) or exceeds_grid(problem)
 
 
 def exceeds_grid(problem: Problem) -> str | None:

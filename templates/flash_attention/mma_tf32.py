@@ -14,7 +14,7 @@ from .mma_sync import SHARED_FROM, exceeds_grid, tile_constraints
 from .mma_sync_config import register_limit, smem_budgets
 from .mma_tf32_config import Config, q_in_ring, register_estimate, smem_bytes
 from .mma_tf32_work import terms, work
-from .problem import Problem
+from .problem import Problem, other_width
 
 ENTRY = "flash_attention_mma_tf32"
 ALONE_UP_TO = 128  # the largest head_dim whose rows one warp owns where elements have two terms
@@ -29,7 +29,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
             f"head_dim {D} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
             "multiples of 32 only; precision='tf32' fits, and naive serves fp32"
         )
-    return exceeds_grid(problem)
+    return other_width(problem) or exceeds_grid(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

@@ -24,11 +24,11 @@ class Config:
 
 
 def space(problem: Problem, _arch: Arch) -> Space[Config]:
-    D = problem.head_dim
+    DV = problem.head_dim_v
     return Space(
         Config,
         choices={"threads": (32, 64, 128, 256), "columns": (8, 16, 24, 32, 40, 64, 80, 96, 128)},
-        constraints=(Constraint("threads share a row evenly", lambda c: D % c.columns == 0),),
+        constraints=(Constraint("threads share a row evenly", lambda c: DV % c.columns == 0),),
     )
 
 
@@ -42,7 +42,7 @@ def plan_with_optional(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, _arch: Arch) -> Config:
     """The widest share of a row that leaves every register in place."""
-    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim % n == 0))
+    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim_v % n == 0))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -57,11 +57,11 @@ def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
 
     Every thread reads q, k and v through L1 for itself; nothing passes through shared memory.
     """
-    D, columns = problem.head_dim, config.columns
-    pairs = problem.batch * problem.heads * attended * (D // columns) / WARP
+    D, DV, columns = problem.head_dim, problem.head_dim_v, config.columns
+    pairs = problem.batch * problem.heads * attended * (DV // columns) / WARP
     rows = problem.batch * problem.heads * problem.seq_q
     element = problem.dtype.itemsize
-    tensors = rows * D * 2 + problem.batch * problem.kv_heads * problem.seq_k * D * 2
+    tensors = (rows + problem.batch * problem.kv_heads * problem.seq_k) * (D + DV)
     return Work(
         ctas=_blocks(problem, config),
         warps=config.threads // WARP,
@@ -79,7 +79,7 @@ def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
 
 
 def _blocks(problem: Problem, config: Config) -> int:
-    items = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // config.columns)
+    items = problem.batch * problem.heads * problem.seq_q * (problem.head_dim_v // config.columns)
     return -(-items // config.threads)
 
 

@@ -1,4 +1,4 @@
-"""flash_attention, forward: O = softmax(scale · Q Kᵀ) V and the logarithm of each row's sum, for any head_dim."""
+"""flash_attention, forward: O = softmax(scale · Q Kᵀ) V and the logarithm of each row's sum, exact for any head_dim."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,14 +38,15 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
 
 
 def cost(problem: Problem) -> Cost:
-    """Two multiply-adds an element of D and an attended pair; every tensor once. Of packed sequences, as if their
-    lengths were equal."""
+    """A multiply-add an element of D, and one of DV, for an attended pair; every tensor once. Of packed sequences, as
+    if their lengths were equal."""
     equal = unpacked(problem)
     pairs = equal.batch * equal.heads * int(np.sum(visible_keys(equal)))
-    elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
+    columns = problem.head_dim + problem.head_dim_v  # of q and o, or of k and v
+    elements = problem.batch * columns * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
     rows = problem.batch * problem.heads * problem.seq_q
-    nbytes = 2 * problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries
-    return Cost(flops=4 * problem.head_dim * pairs, bytes=nbytes, items=rows, item="query and head")
+    nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries
+    return Cost(flops=2 * columns * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
 def flash_attention(
@@ -64,9 +65,10 @@ def flash_attention(
 ) -> Request:
     """Exact attention: o = softmax(softmax_scale · q kᵀ) v. Returns (o, lse).
 
-    q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H (grouped queries: query head h reads head h · HK // H).
-    With layout="bhtd": [B, H, T, D] and [B, HK, S, D]. fp16, bf16 or fp32, the same for all three; D is 8 to 256 in
-    steps of 8. Views are taken as they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], where HK divides H (grouped queries: query head h reads head
+    h · HK // H). With layout="bhtd": [B, H, T, D], [B, HK, S, D] and [B, HK, S, DV]. fp16, bf16 or fp32, the same for
+    all three; D and DV are 8 to 256 in steps of 8. Views are taken as they are: the last dim is contiguous and every
+    row starts at a multiple of 16 bytes.
 
     causal: query i attends the keys j <= i + S - T only (the last query attends all). A query without any key gets
     o = 0 and lse = -inf. softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
@@ -81,7 +83,7 @@ def flash_attention(
     precision: of fp32 tensors' operands of matrix products, whose sums are fp32. "dtype" keeps all of them; "tf32"
     rounds q, k, v and the probabilities to 11 significant bits, for a third of the products.
 
-    o has the shape, layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
+    o is [B, T, H, DV] in the layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials: results over parts of the keys merge with weights exp(lse_part - lse_total).
 
     Raises UsageError for an unknown layout, a scale that is not positive, a softcap below 0, and only one of the two
@@ -110,7 +112,7 @@ def flash_attention(
 
 OPERATOR = Operator(
     name="flash_attention",
-    summary="softmax(scale · Q Kᵀ) V with exact tiles for every head_dim from 8 to 256 in steps of 8",
+    summary="softmax(scale · Q Kᵀ) V with exact tiles for every head_dim and head_dim_v from 8 to 256 in steps of 8",
     problem=Problem,
     arguments=(*ARGUMENTS, *OPTIONAL),
     inputs=optional_inputs,

@@ -20,6 +20,8 @@ MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one tile mo
 class Problem:
     """T = seq_q queries attend S = seq_k keys, per batch and head; heads / kv_heads query heads share a head of K, V.
 
+    Values, and so the outputs, may be wider or narrower than queries and keys: heads of head_dim_v elements.
+
     Causal is bottom-right aligned: query i attends the keys j <= i + S - T, so the last query attends every key.
     Packed, T and S count the rows of all N sequences, whose lengths are data; each query attends keys of its own
     sequence, and causal holds within it. Raises UsageError for sizes that no kernel takes.
@@ -35,6 +37,9 @@ class Problem:
         default=Precision.DTYPE,
         choices=tuple(Precision),
     )
+    head_dim_v: int = static(
+        "DV: elements of a head of v and o, 8 to 256 in steps of 8 (0: head_dim)", default=0, choices=(0, *HEAD_DIMS)
+    )
     batch: int = extent("B", default=4)
     heads: int = extent("H: query heads", default=16)
     kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
@@ -46,6 +51,7 @@ class Problem:
     def __post_init__(self) -> None:
         if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
             object.__setattr__(self, "precision", Precision.DTYPE)
+        object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "seq_k", self.seq_k or self.seq_q)
         longest = min(self.max_seqlen_q or self.seq_q, self.seq_q) * self.use_cu_seqlens
@@ -78,9 +84,10 @@ def _refusals(problem: Problem) -> Iterator[str]:
 
 
 def check_sizes(operator: str, problem: Any, dtypes: tuple[DType, ...]) -> None:
-    """Raises UsageError for a head_dim, dtype, number of heads or length that no kernel of `operator` takes."""
-    if problem.head_dim not in HEAD_DIMS:
-        raise UsageError(f"head_dim {problem.head_dim}: {operator} takes 8 to 256 in steps of 8")
+    """Raises UsageError for a width of heads, dtype, number of heads or length that no kernel of `operator` takes."""
+    for name in ("head_dim", "head_dim_v"):
+        if getattr(problem, name) not in HEAD_DIMS:
+            raise UsageError(f"{name} {getattr(problem, name)}: {operator} takes 8 to 256 in steps of 8")
     if problem.dtype not in dtypes:
         name = getattr(problem.dtype, "value", problem.dtype)
         raise UsageError(f"dtype {name}: {operator} takes {', '.join(d.value for d in dtypes)}")
@@ -94,6 +101,13 @@ def check_sizes(operator: str, problem: Any, dtypes: tuple[DType, ...]) -> None:
             f"batch {problem.batch}, heads {problem.heads}, seq_q {problem.seq_q}, seq_k {problem.seq_k}: too large; "
             f"sequences go up to {MAX_SEQ}, batch · heads · seq_q up to {MAX_ROWS}"
         )
+
+
+def other_width(problem: Problem) -> str | None:
+    """Why a kernel does not serve values of another width than keys, if they are."""
+    if problem.head_dim_v != problem.head_dim:
+        return f"head_dim_v {problem.head_dim_v}: values are as wide as keys here, head_dim {problem.head_dim}"
+    return None
 
 
 def unpacked(problem: Problem) -> Problem:

@@ -12,7 +12,7 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from .problem import Problem
+from .problem import Problem, other_width
 from .wgmma_config import (
     ROWS,
     WIDTHS,
@@ -53,7 +53,7 @@ def refusal(problem: Any, arch: Arch) -> str | None:
         return "dtype fp32: operands have 16 bits"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
-    return None
+    return other_width(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

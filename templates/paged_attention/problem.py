@@ -46,6 +46,11 @@ class Problem:
         dense.check_sizes("paged_attention", self, DTYPES)
 
     @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
+    @property
     def seq_k(self) -> int:
         """S: positions that a table has pages for."""
         return self.max_pages * self.page_size

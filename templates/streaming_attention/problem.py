@@ -50,6 +50,11 @@ class Problem:
             raise UsageError(refusal)
 
     @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
+    @property
     def reach(self) -> int:
         """Keys that all queries together attend, where there are that many."""
         return self.sinks + self.window + self.seq_q - 1

@@ -35,6 +35,11 @@ class Problem:
         _ = self.forward  # which refuses windows and sinks
 
     @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
+    @property
     def forward(self) -> Forward:
         return Forward(
             head_dim=self.head_dim,
