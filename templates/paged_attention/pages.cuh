@@ -29,26 +29,31 @@ struct Cache {
   }
 };
 
-// Tiles that one warp copies, as Ring asks. Each lane looks up the pages of a few keys of a tile, one tile ahead, and
-// tells the lanes that copy these keys where they lie; so no copy waits for the table, whatever the size of a page.
-template <class Split, class Walk>
-struct PageTiles {
-  using Layout = typename Split::WarpTile::Layout;
-  using T = typename Split::T;
-  static constexpr int kBytes = Split::BN * Layout::kRowBytes;
-  using Share = CopyShare<Layout, Split::BN, 32>;
-  static constexpr int kKeys = ceil_div(Split::BN, 32);  // that a lane looks up: every 32nd of a tile
-  static constexpr int kTogether = 4;                    // passes after a branch of those lanes that copy
+// Tiles that kThreads threads copy, as Ring asks: a warp, or the warps of a block. Each lane looks up the pages of a few of
+// the keys that its warp copies, one tile ahead, and tells the lanes that copy these keys where they lie; so no copy waits
+// for the table, whatever the size of a page. Walk is like that of BlockTiles.
+template <class TileLayout, class Element, int BN, int kThreads, class Walk>
+struct TilesInPages {
+  using Layout = TileLayout;
+  using T = Element;
+  using Share = CopyShare<Layout, BN, kThreads>;
+  static constexpr int kBytes = BN * Layout::kRowBytes;
+  static constexpr int kRowsPerPass = Share::kRowsPerPass, kLastPass = (BN - 1) / kRowsPerPass;
+  // Rows of a pass that the lanes of a warp copy: as many as 32 chunks in turn may lie in.
+  static constexpr int kWidest = (31 + 2 * Layout::kChunks - greatest_common_divisor(Layout::kChunks, 32)) / Layout::kChunks;
+  static constexpr int kTold = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
+  static constexpr int kLeft = BN - kLastPass * kRowsPerPass;
+  static constexpr int kKeys = ceil_div(kLastPass * kTold + (kTold < kLeft ? kTold : kLeft), 32);  // that a lane looks up
+  static constexpr int kTogether = 4;  // passes after a branch of those lanes that copy
 
-  WarpWalk<Walk, Split::kWarps> walk;
+  Walk walk;
   Table table;
   Cache<T> k, v;
   Share share;
   int page[kKeys], next[kKeys];  // of the tile that is loaded, and of the one after it
 
-  __device__ __forceinline__ PageTiles(WarpWalk<Walk, Split::kWarps> const& walk, Table const& table,
-                                       Cache<T> const& k, Cache<T> const& v)
-      : walk(walk), table(table), k(k), v(v), share(threadIdx.x % 32) {
+  __device__ __forceinline__ TilesInPages(Walk const& walk, Table const& table, Cache<T> const& k, Cache<T> const& v)
+      : walk(walk), table(table), k(k), v(v), share(threadIdx.x % kThreads) {
     forget(share.offset);  // else it is computed again for every tile
     look_up(0);
   }
@@ -66,10 +71,24 @@ struct PageTiles {
     for (int i = 0; i < kKeys; ++i) offset[i] = cache.offset(page[i], table.row(key + min(mine(i), keys - 1)));
     gather(s_tile, cache.data, offset, keys);
   }
-  __device__ __forceinline__ void sync() const { __syncwarp(); }
+  __device__ __forceinline__ void sync() const {
+    if constexpr (kThreads == 32)
+      __syncwarp();
+    else
+      __syncthreads();
+  }
 
  private:
-  static __device__ __forceinline__ int mine(int i) { return i * 32 + threadIdx.x % 32; }
+  // The row of a pass with which those of this lane's warp begin.
+  static __device__ __forceinline__ int first_row() {
+    return kThreads == 32 ? 0 : threadIdx.x / 32 * 32 / Layout::kChunks;
+  }
+  // The i-th key of a tile that this lane looks up: a warp's are counted pass by pass, kTold in each.
+  static __device__ __forceinline__ int mine(int i) {
+    int const counted = i * 32 + threadIdx.x % 32;
+    if (kTold == kRowsPerPass) return counted + first_row();
+    return counted / kTold * kRowsPerPass + first_row() + counted % kTold;
+  }
   // Of keys that the walk does not have, no page.
   __device__ __forceinline__ void look_up(int tile) {
     if (tile >= walk.tiles) return;
@@ -77,32 +96,37 @@ struct PageTiles {
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) next[i] = table.page(min(key + mine(i), last));
   }
-  // Starts copying a tile of which the first `keys` exist; key i lies at offset[i / 32] of lane i % 32.
+  // Starts copying a tile of which the first `keys` exist; the key counted as j lies at offset[j / 32] of lane j % 32.
   __device__ __forceinline__ void gather(uint32_t s_tile, T const* data, int64_t const (&offset)[kKeys],
                                          int keys) const {
     char const* g_chunk = reinterpret_cast<char const*>(data + share.chunk * 8);
     int const left = keys - share.row0;
 #pragma unroll
-    for (int first = 0; first < Split::BN; first += kTogether * Share::kRowsPerPass) {
+    for (int first = 0; first <= kLastPass; first += kTogether) {
       int64_t found[kTogether];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) found[i] = told(offset, first + i * Share::kRowsPerPass);
-      if (share.row0 >= Share::kRowsPerPass) continue;
+      for (int i = 0; i < kTogether; ++i) found[i] = told(offset, first + i);
+      if (share.row0 >= kRowsPerPass) continue;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        int const row = first + i * Share::kRowsPerPass;
-        if (row < Split::BN && (Split::BN % Share::kRowsPerPass == 0 || row + share.row0 < Split::BN))
+        int const row = (first + i) * kRowsPerPass;
+        if (row < BN && (BN % kRowsPerPass == 0 || row + share.row0 < BN))
           cp_async<16>(s_tile + share.at(row), g_chunk + found[i], row < left ? 16 : 0);
       }
     }
   }
-  // The offset of the key that this lane copies in the pass that begins at key `row`.
-  __device__ __forceinline__ int64_t told(int64_t const (&offset)[kKeys], int row) const {
-    int const lane = (row + share.row0) % 32, first = min(row / 32, kKeys - 1);
-    int const last = min((row + Share::kRowsPerPass - 1) / 32, kKeys - 1);
+  // The offset of the key that this lane copies in a pass.
+  __device__ __forceinline__ int64_t told(int64_t const (&offset)[kKeys], int pass) const {
+    int const counted = pass * kTold, lane = (counted + share.row0 - first_row()) % 32;
+    int const first = min(counted / 32, kKeys - 1), last = min((counted + kTold - 1) / 32, kKeys - 1);
     int64_t const found = __shfl_sync(0xffffffff, offset[first], lane);
     if (first == last) return found;
     int64_t const later = __shfl_sync(0xffffffff, offset[last], lane);
-    return row + share.row0 < 32 * last ? found : later;
+    return counted + share.row0 - first_row() < 32 * last ? found : later;
   }
 };
+
+// Of the tiles of a block, those that one of its warps copies.
+template <class Split, class Walk>
+using PageTiles = TilesInPages<typename Split::WarpTile::Layout, typename Split::T, Split::BN, 32,
+                               WarpWalk<Walk, Split::kWarps>>;
