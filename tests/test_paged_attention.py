@@ -75,7 +75,7 @@ def test_a_wrong_size_is_refused_by_name_and_value(field: str, value: int) -> No
 
 
 def test_tables_of_more_keys_than_kernels_count_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"batch · max_pages · page_size goes up to 17179869184"):
+    with pytest.raises(UsageError, match=r"sequences · max_pages · page_size goes up to 17179869184"):
         Problem(batch=2**10, max_pages=2**20, page_size=32)
 
 
@@ -246,7 +246,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name() -> None:
     names = ("q", "k_cache", "v_cache", "block_table", "cache_seqlens")
     for name, wrong, said in (
         ("block_table", arrays["block_table"].astype(np.int64), "block_table is int64: it takes int32"),
-        ("cache_seqlens", arrays["cache_seqlens"][:1], "batch is 1"),
+        ("cache_seqlens", arrays["cache_seqlens"][:1], "sequences is 1"),
         ("v_cache", arrays["v_cache"][:, :2], "page_size is 2, but 4 in k_cache"),
     ):
         with pytest.raises(InputError, match=said):

@@ -1,9 +1,12 @@
 """What paged_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from tuner.errors import UsageError
 from tuner.operator import Array, Arrays
 
 from ..flash_attention import cases as dense
@@ -23,9 +26,12 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """
     lengths = _lengths(problem, rng)
     drawn = dense.inputs(problem, rng, kind)  # type: ignore[arg-type]  # of which it reads the sizes
-    table, caches = paged(problem, rng, lengths, (drawn["k"], drawn["v"]))
+    batch = replace(problem, use_cu_seqlens_q=False, batch=problem.sequences, seq_q=1, max_seqlen_q=0)
+    of_keys = dense.inputs(batch, rng, kind) if problem.use_cu_seqlens_q else drawn  # type: ignore[arg-type]
+    table, caches = paged(problem, rng, lengths, (of_keys["k"], of_keys["v"]))
     shared = {name: drawn[name] for name in ("q", "softmax_scale")}
     return shared | {
+        "cu_seqlens_q": _bounds(problem, rng),
         "k_cache": caches[0],
         "v_cache": caches[1],
         "block_table": table,
@@ -35,8 +41,23 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
-    drawn = rng.integers(0, problem.seq_k, problem.batch, endpoint=True).tolist()
-    return [problem.seq_k, *drawn[1:-1], 0] if problem.batch > 1 else [problem.seq_k]
+    drawn = rng.integers(0, problem.seq_k, problem.sequences, endpoint=True).tolist()
+    return [problem.seq_k, *drawn[1:-1], 0] if problem.sequences > 1 else [problem.seq_k]
+
+
+def _bounds(problem: Problem, rng: np.random.Generator) -> Array:
+    """Where the queries of each sequence begin: any numbers up to the longest, and of three and more once none."""
+    N, rows = problem.sequences, problem.seq_q
+    if not problem.use_cu_seqlens_q:
+        return np.zeros(0, np.int32)
+    if N * problem.longest < rows:
+        raise UsageError(f"max_seqlen_q {problem.longest}: {N} sequences of no more queries each have less than {rows}")
+    inner = np.sort(rng.integers(0, rows, N - 1, endpoint=True))
+    inner[:2] = inner[:1]
+    found = np.concatenate([[0], inner, [rows]])
+    if np.max(np.diff(found)) > problem.longest:
+        found = np.linspace(0, rows, N + 1).astype(int)
+    return found.astype(np.int32)
 
 
 def paged(
@@ -48,7 +69,7 @@ def paged(
     """
     needed = [-(-length // problem.page_size) for length in lengths]
     order = np.resize(rng.permutation(problem.pages), sum(needed)).astype(np.int32)
-    table = np.full((problem.batch, problem.max_pages), NOWHERE, np.int32)
+    table = np.full((len(lengths), problem.max_pages), NOWHERE, np.int32)
     table[:, 1::2] = -1
     caches = [np.full((problem.pages, problem.page_size, *keys.shape[2:]), np.nan, keys.dtype) for keys in of_keys]
     for b, (length, own) in enumerate(zip(lengths, np.split(order, np.cumsum(needed)[:-1]), strict=True)):
@@ -71,18 +92,35 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lengths = np.clip(arrays["cache_seqlens"], 0, problem.seq_k).tolist()
-    return of_sequences(problem, lengths, lambda b, length: _one_sequence(problem, arrays, b, length, rounded=rounded))
+    if problem.use_cu_seqlens_q:
+        return _packed(problem, arrays, lengths, rounded=rounded)
+    return of_sequences(
+        problem, lengths, lambda b, length: _one_sequence(problem, arrays, b, arrays["q"][b], length, rounded=rounded)
+    )
 
 
-def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:
-    of_both = ("head_dim", "dtype", "heads", "kv_heads", "seq_q", "window", "sinks")
+def _packed(problem: Problem, arrays: Arrays, lengths: list[int], *, rounded: bool) -> Arrays:
+    found = {
+        "o": np.zeros((1, problem.seq_q, problem.heads, problem.head_dim)),
+        "lse": np.full((1, problem.heads, problem.seq_q), -np.inf),
+    }
+    for b, (first, end) in enumerate(pairwise(arrays["cu_seqlens_q"].tolist())):
+        if end > first and lengths[b]:
+            one = _one_sequence(problem, arrays, b, arrays["q"][0, first:end], lengths[b], rounded=rounded)
+            found["o"][:, first:end], found["lse"][:, :, first:end] = one["o"], one["lse"]
+    return found
+
+
+def _one_sequence(problem: Problem, arrays: Arrays, b: int, q: Array, length: int, *, rounded: bool) -> Arrays:
+    """Of sequence b, whose queries are q [T, H, D]."""
+    of_both = ("head_dim", "dtype", "heads", "kv_heads", "window", "sinks")
     sizes: dict[str, Any] = {name: getattr(problem, name) for name in of_both}
-    one = Sequence(**sizes, batch=1, seq_k=length)
+    one = Sequence(**sizes, batch=1, seq_q=len(q), seq_k=length)
     position = np.arange(length)
     at = arrays["block_table"][b, position // problem.page_size], position % problem.page_size
     keys = {name: np.nan_to_num(arrays[f"{name}_cache"][at][None]) for name in ("k", "v")}
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
-    given = arrays | keys | {"q": arrays["q"][b : b + 1]}
+    given = arrays | keys | {"q": q[None]}
     return dense.attention(one, given, attends(one), rounded=rounded, softcap=softcap)
 
 
@@ -95,5 +133,12 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         (2, 2, 2, 5, 64, 3, 30, 5),  # pages wider than tiles, a window and sinks
         (1, 8, 1, 20, 8, 2, 0, 0),  # more queries than positions: some attend nothing; two tiles of rows
     )
+    packed = (
+        (1, 1, 1, 1, 1, 2, 0, 0, 1, 0),
+        (1, 4, 2, 70, 16, 6, 0, 0, 5, 0),  # sequences of any numbers of queries, once none
+        (1, 2, 1, 40, 8, 8, 20, 3, 3, 15),  # a window and sinks, and a longest one that is known
+    )
     names = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
-    return sized(problem, names, shapes, pages=0)
+    if problem.use_cu_seqlens_q:
+        return sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
+    return sized(problem, names, shapes, pages=0, sequences=0)

@@ -3,19 +3,28 @@
 from dataclasses import asdict, replace
 
 from tuner.arch import GPU, Arch
+from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
 
 from ..flash_attention import mma_sync as dense
 from ..flash_attention.mma_sync_config import q_in_ring, register_estimate, smem_budgets, smem_bytes
 from ..flash_attention.operator import Problem as DenseProblem
-from ..flash_attention.split_keys_config import refusal
 from .mma_sync_config import Config
+from .mma_sync_work import row_tiles
 from .mma_sync_work import work as work_when_full
-from .optional import with_softcap
+from .optional import with_optional
 from .problem import Problem
 
 ENTRY = "paged_attention_mma_sync"
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: mma.sync multiplies 16-bit operands"
+    if problem.kv_heads > dense.MAX_GRID_YZ:
+        return f"kv_heads {problem.kv_heads} exceeds {dense.MAX_GRID_YZ}, a grid's limit in y"
+    return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -31,22 +40,27 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, rows = problem.head_dim, problem.seq_q * (problem.heads // problem.kv_heads)
-    smem = int(smem_bytes(D, config))
-    launch = Launch(ENTRY, (-(-rows // config.BM), problem.kv_heads, problem.batch), 32 * config.warps, smem)
-    return with_softcap(problem, Plan((launch,), {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}))
+    """A block for each tile of rows and KV head; where queries are packed, for as many as there may be."""
+    D, smem = problem.head_dim, int(smem_bytes(problem.head_dim, config))
+    launch = Launch(ENTRY, (row_tiles(problem, config), problem.kv_heads, 1), 32 * config.warps, smem)
+    return with_optional(problem, Plan((launch,), {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}))
 
 
 _FEW = 64  # rows that four warps take 16 each of
-_REGISTERS = 180  # flash_attention's default with a higher estimate spills with the masks and pages here
+_REGISTERS = 180  # by estimate: flash_attention's default spills with the masks and pages here if it takes more,
+_MOST = 200  # and in tiles of 32 keys if it takes more than this
+_TAIL = 16  # what a softcap takes beside the last 8 columns of an odd number of them
 
 
 def default(problem: Problem, arch: Arch) -> Config:
     """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
     D, tile = problem.head_dim, dense.default(_dense(problem), arch)
-    if register_estimate(D, tile) > _REGISTERS and tile.BN > 32:
+    registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
+    if registers > _REGISTERS and tile.BN > 32:
         tile = replace(tile, BN=32)
-    if problem.seq_q * (problem.heads // problem.kv_heads) <= _FEW:
+    elif registers > _MOST:
+        tile = replace(tile, warps=8)
+    if problem.longest * (problem.heads // problem.kv_heads) <= _FEW:
         tile = replace(tile, BM=_FEW, warps=4)
     fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
     fields = asdict(next(each for each in fits if smem_bytes(D, each) <= each.smem_budget))

@@ -11,7 +11,7 @@ from ..flash_attention.mma_sync_work import WARP, Visits, with_softcap, work_of_
 from ..streaming_attention.visits import Keys, Walks
 from .mma_sync_config import Config
 from .operator import cost
-from .problem import Problem
+from .problem import Problem, unpacked
 
 _INT = 4  # bytes
 
@@ -25,17 +25,34 @@ class Rows:
     seq_q: int
     head_dim: int
 
+    @property
+    def head_dim_v(self) -> int:
+        return self.head_dim
+
 
 def work(problem: Problem, config: Config) -> Work:
-    """Work of the launch; mma, bytes and barriers are exact."""
-    group = problem.heads // problem.kv_heads
-    rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * group, problem.head_dim)
-    found = visits(problem, config)
+    """Work of the launch; mma, bytes and barriers are exact.
+
+    Of packed queries as if each sequence had equally many, in a grid that has room for any; what threads read of
+    cu_seqlens_q is not counted.
+    """
+    equal = unpacked(problem)
+    rows = Rows(equal.batch, equal.kv_heads, equal.seq_q * (equal.heads // equal.kv_heads), equal.head_dim)
+    found = visits(equal, config)
     attend = work_of_visits(rows, config, found, cost(problem))
-    looked_up = problem.batch * problem.kv_heads * int(np.sum(found.blocks)) * keys_a_lane(problem.head_dim, config)
+    looked_up = equal.batch * equal.kv_heads * int(np.sum(found.blocks)) * keys_a_lane(equal.head_dim, config)
     read = _INT * config.warps * WARP * (looked_up + attend.ctas)  # and the sequence's length, by each thread
-    attend = replace(attend, l2_bytes=attend.l2_bytes + read)
+    ctas = row_tiles(problem, config) * problem.kv_heads
+    longest = attend.longest_cta * ctas / attend.ctas
+    attend = replace(attend, ctas=ctas, longest_cta=longest, l2_bytes=attend.l2_bytes + read)
     return with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
+
+
+def row_tiles(problem: Problem, config: Config) -> int:
+    """Of all sequences; where queries are packed, the most that there may be."""
+    group, N = problem.heads // problem.kv_heads, problem.sequences
+    most = N * -(-problem.longest * group // config.BM)
+    return min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM) if problem.use_cu_seqlens_q else most
 
 
 def visits(problem: Problem, config: Config) -> Visits:

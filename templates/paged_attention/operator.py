@@ -10,10 +10,10 @@ from tuner.operator import Argument, Cost, Operator, Request, Role
 from ..flash_attention import arguments as dense
 from ..streaming_attention.operator import cost_of, tolerance
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
-from .problem import Problem
+from .problem import Problem, unpacked
 
 _CACHE = ("pages", "page_size", "kv_heads", "head_dim")
-_SCALARS = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
+_SCALARS = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks", "sequences")
 _SHARED = {argument.name: argument for argument in (*dense.ARGUMENTS, *dense.OPTIONAL)}
 
 ARGUMENTS = (
@@ -23,26 +23,32 @@ ARGUMENTS = (
     Argument(
         "block_table",
         DType.INT32,
-        ("batch", "max_pages"),
+        ("sequences", "max_pages"),
         strided="all",
         doc="pages of each sequence, in the order of its positions; read as far as keys are attended",
     ),
-    Argument("cache_seqlens", DType.INT32, ("batch",), strided="all", doc="positions so far of each sequence"),
+    Argument("cache_seqlens", DType.INT32, ("sequences",), strided="all", doc="positions so far of each sequence"),
     _SHARED["o"],
     _SHARED["lse"],
     _SHARED["softmax_scale"],
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
 )
 SOFTCAP = _SHARED["softcap"]
+PACKED = (
+    _SHARED["cu_seqlens_q"],
+    Argument("max_seqlen_q", DType.INT32, role=Role.SCALAR),
+)
 
 
 def cost(problem: Problem) -> Cost:
     """Two multiply-adds an element of D and an attended pair; every tensor once, of K and V the keys attended.
 
-    A batch counts as if every sequence had as many positions as its table has pages for.
+    A batch counts as if every sequence had as many positions as its table has pages for; packed queries, as if each had
+    equally many.
     """
-    pages = -(-min(problem.seq_k, problem.reach) // problem.page_size)
-    return cost_of(problem, problem.batch * (1 + pages))
+    equal = unpacked(problem)
+    pages = -(-min(equal.seq_k, equal.reach) // problem.page_size)
+    return cost_of(equal, equal.batch * (1 + pages) + problem.boundaries)
 
 
 def paged_attention(
@@ -51,11 +57,13 @@ def paged_attention(
     v_cache: Any,
     block_table: Any,
     cache_seqlens: Any,
+    cu_seqlens_q: Any = None,
     *,
     window: int = 0,
     sinks: int = 0,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    max_seqlen_q: int | None = None,
 ) -> Request:
     """Causal attention of each sequence's last T positions to all of its positions so far. Returns (o, lse).
 
@@ -70,7 +78,13 @@ def paged_attention(
     A length below 0 counts as 0, one beyond max_pages · page_size as that. Entries of the table for pages in which no
     query attends a key may be anything, and are not read; others must name a page of the cache: nobody checks them.
 
-    Query i of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
+    cu_seqlens_q: int32 [N + 1], ascending from 0 to T: q is [1, T, H, D], the queries of N sequences behind each other;
+    those of sequence b are the rows from entry b to entry b + 1, and tables and lengths are of the N. Their numbers may
+    differ and be 0, as where some sequences are in their prompt while others decode. They are read by the kernels: a
+    step with other ones is the same call. max_seqlen_q: no sequence has more queries (default T); those beyond it may
+    be left out, and by a bound near the truth the right kernel is chosen. Rows that lie in no sequence are not written.
+
+    Query i of T of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
     p - j < window or j < sinks. Where p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 and more.
     softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
     softcap · tanh(x / softcap); 0 is none.
@@ -78,12 +92,15 @@ def paged_attention(
     o has the shape, strides' order and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials.
 
-    Raises UsageError for a scale that is not positive and a softcap below 0, InputError for arrays that do not fit.
+    Raises UsageError for a scale that is not positive, a softcap below 0, and a max_seqlen_q below 1 or without
+    cu_seqlens_q; InputError for arrays that do not fit.
     """
     if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
         raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
     if not 0 <= softcap < float("inf"):
         raise UsageError(f"softcap {softcap}: must be positive and finite, or 0 for none")
+    if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
+        raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
     scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
     scalars |= {"softcap": softcap} if softcap > 0 else {}
     arrays = {
@@ -93,14 +110,18 @@ def paged_attention(
         "block_table": block_table,
         "cache_seqlens": cache_seqlens,
     }
-    return Request(arrays, {"window": window, "sinks": sinks, "use_softcap": softcap > 0}, scalars)
+    statics: dict[str, Any] = {"window": window, "sinks": sinks, "use_softcap": softcap > 0}
+    if cu_seqlens_q is not None:
+        arrays |= {"cu_seqlens_q": cu_seqlens_q}
+        statics |= {"use_cu_seqlens_q": True, "max_seqlen_q": max_seqlen_q or 0}
+    return Request(arrays, statics, scalars)
 
 
 OPERATOR = Operator(
     name="paged_attention",
-    summary="attention of few queries to keys and values in pages of a cache, over sequences of any lengths",
+    summary="attention of prompts and steps to keys and values in pages of a cache, over sequences of any lengths",
     problem=Problem,
-    arguments=(*ARGUMENTS, SOFTCAP),
+    arguments=(*ARGUMENTS, SOFTCAP, *PACKED),
     inputs=inputs,
     input_kinds=INPUT_KINDS,
     reference=reference,

@@ -1,7 +1,7 @@
 """What paged_attention computes on: sizes, dtype, window and sinks, and how a cache holds its keys in pages."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
@@ -20,26 +20,33 @@ class Problem:
     A page holds `page_size` positions of one sequence; `max_pages` of them are a table's, so that S = max_pages ·
     page_size is the most positions that a sequence has. How many it has is data. The query at position p attends the
     keys j <= p with j < sinks or p - j < window; query i of a sequence of n positions is at p = i + n - T, and attends
-    nothing where that is negative.
+    nothing where that is negative. Packed, T counts the queries of all N sequences, whose numbers are data: with n_q of
+    them, query i is at p = i + n - n_q.
     Raises UsageError for sizes that no kernel takes.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
     dtype: DType = static("of q, k_cache, v_cache and o", default=DType.BF16, choices=DTYPES)
     use_softcap: bool = static("scores x become softcap · tanh(x / softcap)", default=False)
-    batch: int = extent("B: sequences", default=16)
+    use_cu_seqlens_q: bool = static("queries of any number a sequence are packed into one", default=False)
+    batch: int = extent("B: sequences; 1 where queries are packed", default=16)
     heads: int = extent("H: query heads", default=32)
     kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=8)
-    seq_q: int = extent("T: queries of a sequence, its last positions", default=1)
+    seq_q: int = extent("T: queries of a sequence, its last positions; packed: of all", default=1)
     page_size: int = extent("positions of a page, a power of two", default=16)
     max_pages: int = extent("pages that a table has room for", default=512)
     pages: int = extent("pages of the cache (0: as many as all tables have room for)", default=0)
     window: int = extent("W: keys that a query attends up to its own (0: all)", default=0)
     sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=0)
+    sequences: int = extent("N: sequences whose queries are packed (0: batch)", default=0)
+    max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q, which any is below)", default=0)
 
     def __post_init__(self) -> None:
+        packed = self.use_cu_seqlens_q
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
-        object.__setattr__(self, "pages", self.pages or self.batch * self.max_pages)
+        object.__setattr__(self, "sequences", (packed and self.sequences) or self.batch)
+        object.__setattr__(self, "max_seqlen_q", packed * min(self.max_seqlen_q or self.seq_q, self.seq_q))
+        object.__setattr__(self, "pages", self.pages or self.sequences * self.max_pages)
         object.__setattr__(self, "window", self.window or self.seq_k)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
@@ -56,9 +63,19 @@ class Problem:
         return self.max_pages * self.page_size
 
     @property
+    def boundaries(self) -> int:
+        """Entries of cu_seqlens_q."""
+        return (self.sequences + 1) * self.use_cu_seqlens_q
+
+    @property
+    def longest(self) -> int:
+        """Queries of the longest sequence."""
+        return self.max_seqlen_q if self.use_cu_seqlens_q else self.seq_q
+
+    @property
     def reach(self) -> int:
         """Keys that all queries of a sequence together attend, where there are that many."""
-        return self.sinks + self.window + self.seq_q - 1
+        return self.sinks + self.window + self.longest - 1
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
@@ -67,8 +84,21 @@ def _refusals(problem: Problem) -> Iterator[str]:
     for name, least in (("max_pages", 1), ("pages", 1), ("window", 1), ("sinks", 0)):
         if not least <= getattr(problem, name) <= dense.MAX_SEQ:
             yield f"{name} {getattr(problem, name)}: paged_attention takes {least} to {dense.MAX_SEQ}"
-    if problem.batch * problem.seq_k > MAX_KEYS:
+    if problem.use_cu_seqlens_q and problem.batch != 1:
+        yield f"batch {problem.batch}: cu_seqlens_q packs the queries of all sequences into a batch of 1"
+    for name in ("sequences", "max_seqlen_q"):
+        if getattr(problem, name) < 0:
+            yield f"{name} {getattr(problem, name)}: paged_attention takes 1 and more, or 0 for what is there"
+    if problem.sequences * problem.seq_k > MAX_KEYS:
         yield (
-            f"batch {problem.batch}, max_pages {problem.max_pages}, page_size {problem.page_size}: too large; "
-            f"batch · max_pages · page_size goes up to {MAX_KEYS}"
+            f"sequences {problem.sequences}, max_pages {problem.max_pages}, page_size {problem.page_size}: too large; "
+            f"sequences · max_pages · page_size goes up to {MAX_KEYS}"
         )
+
+
+def unpacked(problem: Problem) -> Problem:
+    """A batch of as many sequences with equally many queries, the mean rounded down: what packed ones are taken for."""
+    if not problem.use_cu_seqlens_q:
+        return problem
+    batch = min(problem.sequences, problem.seq_q)
+    return replace(problem, use_cu_seqlens_q=False, batch=batch, sequences=batch, seq_q=problem.seq_q // batch)

@@ -15,6 +15,17 @@ struct Share {
 // Parts of a sequence of which each has up to `most` steps: one at least, which an empty sequence has too.
 __device__ __forceinline__ int parts_of(int steps, int most) { return max(ceil_div(steps, most), 1); }
 
+// Of `value`, the sum over the warp's lanes up to this one.
+__device__ __forceinline__ int sum_up_to_lane(int value) {
+  int const lane = threadIdx.x % 32;
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    int const other = __shfl_up_sync(0xffffffff, value, lanes);
+    if (lane >= lanes) value += other;
+  }
+  return value;
+}
+
 // The least number of steps a part with which there are no more than `blocks` parts. `steps(b)`: of sequence b. All
 // lanes of a warp call it.
 template <class Steps>
@@ -55,13 +66,7 @@ __device__ __forceinline__ Share share_of(int block, int batch, Steps const& ste
   for (int first = 0; first < batch; first += 32) {
     int const mine = first + lane < batch ? steps(first + lane) : -1;
     int const parts = mine < 0 ? 0 : parts_of(mine, most);
-    int past = parts;  // of the lane's sequence and those before it
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      int const other = __shfl_up_sync(0xffffffff, past, lanes);
-      if (lane >= lanes) past += other;
-    }
-    past += before;
+    int const past = before + sum_up_to_lane(parts);  // of the lane's sequence and those before it
     unsigned const later = __ballot_sync(0xffffffff, past > block);
     if (later) {
       int const found = __ffs(later) - 1;

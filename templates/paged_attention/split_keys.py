@@ -1,6 +1,7 @@
 """paged_attention for few queries: warps and blocks share the keys of all sequences, and a second launch merges."""
 
 from dataclasses import replace
+from math import prod
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
@@ -9,8 +10,8 @@ from tuner.operator import Implementation, Launch, Plan, Work, Workspace
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.mma_sync_work import with_softcap as with_softcap_work
 from ..flash_attention.split_keys_config import WARP, Config
-from .optional import with_softcap
-from .problem import Problem
+from .optional import with_optional
+from .problem import Problem, unpacked
 from .split_keys_work import work as work_when_full
 
 RAGGED = 4
@@ -20,27 +21,34 @@ ENTRIES = ("paged_attention_split_keys", "paged_attention_merge")
 def plan(problem: Problem, config: Config) -> Plan:
     """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
     split, threads = config.splits > 1, WARP * config.warps
-    smem, shares = int(shared.smem_bytes(problem.head_dim, config)), config.splits * problem.batch
-    attend = Launch(ENTRIES[0], (shares * shared.row_tiles(problem, config), problem.kv_heads, 1), threads, smem)
+    smem, shares = int(shared.smem_bytes(problem.head_dim, config)), config.splits * problem.sequences
+    row_tiles = -(-problem.longest * (problem.heads // problem.kv_heads) // config.BM)
+    attend = Launch(ENTRIES[0], (shares * row_tiles, problem.kv_heads, 1), threads, smem)
     merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
-    rows = (shares, problem.heads, problem.seq_q)
+    rows = (shares, problem.heads, problem.longest)
     spaces = (
         Workspace("part_o", DType.FP32, (*rows, problem.head_dim)),
         Workspace("part_rows", DType.FP32, (*rows, 2)),
-        Workspace("shares", DType.INT32, (problem.batch, 2)),
+        Workspace("shares", DType.INT32, (problem.sequences, 2)),
     )
     workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
-    return with_softcap(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces))
+    return with_optional(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces))
 
 
 def default(problem: Problem, arch: Arch) -> Config:
     """Of a batch, a few splits at least: of these, sequences longer than others take what the others leave."""
-    return shared.default(problem, arch, min(problem.reach, problem.seq_k), RAGGED if problem.batch > 1 else 1)
+    equal = unpacked(problem)
+    return shared.default(equal, arch, min(equal.reach, equal.seq_k), RAGGED if equal.batch > 1 else 1)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    attend, *merge = work_when_full(problem, config)
-    return (with_softcap_work(problem.head_dim, attend) if problem.use_softcap else attend, *merge)
+    """Of packed queries as if each sequence had equally many; what threads read of cu_seqlens is not counted."""
+    attend, *merge = work_when_full(unpacked(problem), config)
+    if problem.use_softcap:
+        attend = with_softcap_work(problem.head_dim, attend)
+    blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
+    works = zip((attend, *merge), blocks, strict=True)
+    return tuple(replace(each, ctas=n, longest_cta=each.longest_cta * n / each.ctas) for each, n in works)
 
 
 IMPLEMENTATION = Implementation(

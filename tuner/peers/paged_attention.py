@@ -11,6 +11,7 @@ _LARGEST_MASK = 1 << 32  # pairs of a query and a position, a byte each
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     """What one writes without a kernel for pages: a copy of each sequence's keys, and a dense mask."""
     torch, attention = module("torch"), module("torch.nn.attention")
+    _refuse(problem)
     pages, table = _finite(tensors), tensors["block_table"].clamp(0, problem.pages - 1).long()
     q, seen = tensors["q"].transpose(1, 2), _seen(problem, tensors)[:, None]
     nothing = ~seen.any(-1, keepdim=True)  # where a softmax would be NaN
@@ -29,6 +30,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     """No copy: the mask, made once, maps rows of pages to positions, and skips blocks that a sequence does not have."""
     package = module("torch.nn.attention.flex_attention")
+    _refuse(problem)
     q, owner = tensors["q"].transpose(1, 2), _owners(problem, tensors)
     rows = problem.pages * problem.page_size
     k, v = (each.flatten(0, 1).transpose(0, 1).expand(problem.batch, -1, -1, -1) for each in _finite(tensors))
@@ -46,11 +48,16 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     return lambda: {"o": attend(q, k, v, **options).transpose(1, 2)}
 
 
+def _refuse(problem: Any) -> None:
+    if problem.use_softcap:
+        raise AbsentError("it has no softcap")
+    if problem.use_cu_seqlens_q:
+        raise AbsentError("it takes as many queries of every sequence")
+
+
 def _seen(problem: Any, tensors: Tensors) -> Any:
     """Whether each query attends each position: bool [B, T, S]."""
     torch = module("torch")
-    if problem.use_softcap:
-        raise AbsentError("it has no softcap")
     if problem.batch * problem.seq_q * problem.seq_k > _LARGEST_MASK:
         raise AbsentError("its mask of every query and position takes too much memory")
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k).long()

@@ -1,0 +1,64 @@
+// Which rows of Q are the queries of a sequence: all of one of a batch, or some where they are packed.
+#pragma once
+#include "flash_attention/rows.cuh"
+#include "flash_attention/sequences.cuh"
+#include "paged_attention/shares.cuh"
+
+struct Queries {
+  int batch, first, count;
+
+  // Of the rows of a tensor, where they begin.
+  template <class T>
+  __device__ __forceinline__ T* of(T* data, int64_t batch_stride, int64_t row_stride) const {
+    return data + batch * batch_stride + first * row_stride;
+  }
+};
+
+// Of sequence n. Where `cu_seqlens_q` is null, each of a batch has seq_q.
+__device__ __forceinline__ Queries queries_of(int const* cu_seqlens_q, int n, int seq_q) {
+  Queries found{n, 0, seq_q};
+  if (!cu_seqlens_q) return found;
+  found.batch = 0;
+  packed_rows_of(found.first, found.count, cu_seqlens_q, n, seq_q);
+  return found;
+}
+
+// Tiles of up to BM rows, which are a sequence's queries, or the first `longest` of them, times `group` heads.
+template <int BM>
+struct RowTiles {
+  int const* cu_seqlens_q;
+  int seq_q, longest, group;
+
+  __device__ __forceinline__ int most() const { return ceil_div(longest * group, BM); }
+  __device__ __forceinline__ int of(int n) const {
+    return ceil_div(min(queries_of(cu_seqlens_q, n, seq_q).count, longest) * group, BM);
+  }
+};
+
+struct RowTile {
+  int sequence;  // negative: there is none
+  int tile;
+};
+
+// The tile that block `block` takes of those of all sequences, a sequence's last ones first: they attend most keys. All
+// lanes of a warp call it.
+template <int BM>
+__device__ __forceinline__ RowTile row_tile_of(RowTiles<BM> const& tiles, int block, int sequences) {
+  if (!tiles.cu_seqlens_q) {
+    int const each = tiles.of(0);
+    return {block / each, each - 1 - block % each};
+  }
+  int before = 0;  // tiles of the sequences before
+#pragma unroll 1
+  for (int first = 0; first < sequences; first += 32) {
+    int const n = first + threadIdx.x % 32, mine = n < sequences ? tiles.of(n) : 0;
+    int const past = before + sum_up_to_lane(mine);
+    unsigned const later = __ballot_sync(0xffffffff, past > block);
+    if (later) {
+      int const found = __ffs(later) - 1;
+      return {first + found, __shfl_sync(0xffffffff, past, found) - 1 - block};
+    }
+    before = __shfl_sync(0xffffffff, past, 31);
+  }
+  return {-1, 0};
+}
