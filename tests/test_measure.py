@@ -24,12 +24,12 @@ from tuner.nvrtc import Compiler
 from tuner.operator import canonical, to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.result import Evidence, Stage
-from tuner.samples import estimate
+from tuner.samples import State, estimate
 from tuner.screening import screen
 from tuner.settle import settle
-from tuner.simulated import Plant, Simulation
+from tuner.simulated import Plant, SimulatedDevice, Simulation
 from tuner.store import Store
-from tuner.trial import Heat, Task
+from tuner.trial import Heat, Task, Timed
 from tuner.worker import Stand, Worker
 
 OPERATOR = operators.load("flash_attention")
@@ -110,6 +110,23 @@ def test_a_config_that_takes_the_process_down_costs_only_itself(what: str, fault
         assert (fell.fault, fell.fatal) == (fault, True)
         assert worker.time(Task(code(other), POLICY)).samples
         assert worker.restarts == 1
+
+
+class Crowded(SimulatedDevice):
+    """Every tenth sample finds another process."""
+
+    def state(self) -> State:
+        return replace(super().state(), processes=2 if self._runs % 10 == 0 else 1)
+
+
+def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> None:
+    raced = Stand(Crowded(CALM)).do(Heat((code(SPACE[0]), code(SPACE[1])), POLICY, 30, 0))
+    assert len(raced.times_us) == 24
+
+
+def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:
+    raced = Stand(CALM.open()).do(Heat((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
+    assert len(raced.times_us) == 1
 
 
 def test_a_planted_best_is_recovered_in_19_of_20_sessions() -> None:
@@ -237,6 +254,40 @@ def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines:
         attempts = [attempt for _, attempt in measurer(machines, worker).attempts([candidate] * 2)]
     assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
     assert attempts[1].measurement == replace(attempts[0].measurement, duplicate_of=encode(attempts[0].config))
+
+
+class Noting(Worker):
+    """Remembers the tasks that it was given."""
+
+    def __init__(self, place: Simulation) -> None:
+        super().__init__(place)
+        self.tasks: list[Task] = []
+
+    def time(self, task: Task) -> Timed:
+        self.tasks.append(task)
+        return super().time(task)
+
+
+def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_first_too(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    with Noting(CALM) as worker:
+        found = measurer(machines, worker).attempts([Candidate(NAIVE, config) for config in naive_configs()[:2]])
+        next(found)
+        worker.rest()
+        next(found)
+    assert [task.timed for task in worker.tasks] == [False, True, False, True]
+    assert worker.tasks[0] == worker.tasks[2]
+
+
+def test_samples_of_a_duplicate_do_not_lower_the_time_to_beat(machines: tuple[Compiler, Checker]) -> None:
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    with Worker(CALM) as worker:
+        evaluator = measurer(machines, worker)
+        list(evaluator.attempts([candidate]))
+        evaluator.best_us = slower_us = 2 * evaluator.best_us  # as after a drift of the device
+        list(evaluator.attempts([candidate]))
+    assert evaluator.best_us == slower_us
 
 
 def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines: tuple[Compiler, Checker]) -> None:

@@ -1,5 +1,6 @@
 """The read side: which record serves a problem, from which place, and why."""
 
+import json
 import math
 import os
 import shutil
@@ -247,6 +248,37 @@ def test_a_line_that_is_no_record_is_named_and_the_others_serve(tmp_path: Path) 
     assert find(records) is not None
     assert [said.partition(": ")[0] for said in records.refused] == [f"{path}, line {n}" for n in (1, 2, 3)]
     assert "format 2, but this program reads 1: update it" in records.refused[2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("created",), 2026),
+        (("margin",), "wide"),
+        (("config", "BT"), None),
+        (("identity", "gpu"), ["H200"]),
+        (("identity", "operator"), None),
+        (("identity", "problem"), 7),
+        (("identity", "problem", "B"), [2]),
+    ],
+)
+def test_a_record_of_wrong_types_is_named_and_the_others_serve(
+    tmp_path: Path, keys: tuple[str, ...], value: object
+) -> None:
+    line = tuned.to_line(record())
+    data = place = json.loads(line)
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (tmp_path / "records.jsonl").write_text(f"{json.dumps(data)}\n{line}\n")
+    records = Snapshot.load([tmp_path / "records.jsonl"])
+    assert find(records, T=77) is not None
+    assert len(records.refused) == 1
+
+
+def test_a_size_that_is_a_text_is_no_neighbour(tmp_path: Path) -> None:
+    records = snapshot(tmp_path, record(16, problem={"T": "many"}), record(32, problem={"T": 4000}))
+    assert block(find(records, T=1000)) == 32
 
 
 def test_records_are_read_while_a_search_writes(tmp_path: Path) -> None:

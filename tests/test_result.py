@@ -13,11 +13,10 @@ from tuner.result import (
     Resources,
     Stage,
     Verdict,
-    attempt_from,
     order,
     to_data,
-    verdict_from,
 )
+from tuner.result_read import attempt_from, verdict_from
 
 IDENTITY = Identity("op", "impl", "{}", "sm_90a", "0" * 16, "-arch=sm_90a", "nvrtc 13.4", "predicted/1")
 GOOD = OutputError("o", 1e-4, 1e-3, 1e-3, 1e-2)

@@ -17,7 +17,8 @@ from tuner.cache import Cache, Entry, key_of
 from tuner.canonical import decode, encode
 from tuner.operator import Implementation, Operator, canonical
 from tuner.render import render
-from tuner.result import Verdict, verdict_from
+from tuner.result import Verdict
+from tuner.result_read import verdict_from
 from tuner.source import Source
 
 _PROGRAM = Path(__file__).parent

@@ -66,7 +66,8 @@ class Measurer(Predictor):
         self.best_us = inf
         self.canary = Canary(bench.worker, self.bench.policy)
         self._earlier: Candidate | None = None
-        self._started = -1  # how often the worker had restarted when the plain kernel last ran
+        self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
+        self._started = -1  # how often the worker had restarted when it last did
         self._best_cost = inf  # predicted, of what takes `best_us`
         self._verdicts: dict[Identity, Verdict] = {}
         self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
@@ -121,12 +122,18 @@ class Measurer(Predictor):
         if self._started == self.bench.worker.restarts:
             return
         self._started = self.bench.worker.restarts
-        plain = [each for each in operators.implementations(self._operator.name) if each.name == _PLAIN]
-        for each in plain:
-            if each.refusal(self._problem, self._gpu.arch) is None:
+        if self._plain is None:  # kept, for later the compilers are busy with a batch
+            self._plain = dict(self._plain_tasks())
+        for key, task in self._plain.items():
+            if not self.bench.ledger.banned(key):
+                self._once(key, task)
+
+    def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
+        for each in operators.implementations(self._operator.name):
+            if each.name == _PLAIN and each.refusal(self._problem, self._gpu.arch) is None:
                 candidate = Candidate(each, each.default(self._problem, self._gpu.arch))
                 (code,) = self._codes([candidate])
-                self._on_device(self.identity(candidate), Task(code, self.bench.policy, timed=False))
+                yield _key(self.identity(candidate)), Task(code, self.bench.policy, timed=False)
 
     def _attempts(
         self, batch: Sequence[Candidate], positions: Sequence[int], started: float
@@ -156,7 +163,7 @@ class Measurer(Predictor):
             as_before = f"same machine code as {spelled}: " if duplicate else ""
             return replace(attempt, failure=Failed(timed.fell.fault.stage, as_before + timed.fell.reason))
         measurement = replace(_measurement(timed.samples), duplicate_of=spelled if duplicate else "")
-        if measurement.time_us < self.best_us:
+        if measurement.time_us < self.best_us and not duplicate:  # whose samples are of an earlier level
             self.best_us = measurement.time_us
             self._best_cost = attempt.prediction.cost if attempt.prediction else inf
         return replace(attempt, measurement=measurement)
@@ -180,15 +187,23 @@ class Measurer(Predictor):
 
     def _on_device(self, identity: Identity, task: Task) -> Timed:
         """Judge and time. A process that dies may have died by chance: once more; and then never again."""
-        ledger, key = self.bench.ledger, _key(identity)
+        key = _key(identity)
         timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
-        while not ledger.banned(key):
-            ledger.began(key)
-            timed = self.bench.worker.time(task)
-            if timed.fell is None or not timed.fell.fatal:
-                ledger.ended(key)
+        while self._allowed(key):
+            timed = self._once(key, task)
             if timed.fell is None or timed.fell.fault is not Fault.CRASH:
                 break
+        return timed
+
+    def _allowed(self, key: str) -> bool:
+        self._run_plain()  # which may be the config in question
+        return not self.bench.ledger.banned(key)
+
+    def _once(self, key: str, task: Task) -> Timed:
+        self.bench.ledger.began(key)
+        timed = self.bench.worker.time(task)
+        if timed.fell is None or not timed.fell.fatal:
+            self.bench.ledger.ended(key)
         return timed
 
     def _codes(self, candidates: Sequence[Candidate]) -> list[Code]:

@@ -180,6 +180,8 @@ def distance(wanted: Fields, stored: Fields, extents: Sequence[str]) -> float:
 def _octaves(wanted: Scalar, stored: Scalar) -> float:
     if wanted == stored:
         return 0.0
+    if isinstance(wanted, str) or isinstance(stored, str):  # no size at all
+        return math.inf
     return math.log2(max(1.0, float(stored)) / max(1.0, float(wanted)))
 
 

@@ -226,7 +226,7 @@ class TuningRecord:
 
 
 def to_data(value: Any) -> Any:
-    """A frozen value of this module as JSON-able data; `from_data` is its inverse."""
+    """A frozen value of this module as JSON-able data; `result_read` reads it."""
     return _plain(asdict(value))
 
 
@@ -238,46 +238,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def verdict_from(data: Mapping[str, Any]) -> Verdict:
-    errors = tuple(OutputError(**error) for error in data["errors"])
-    return Verdict(errors, tuple(data["findings"]), tuple(data["checks"]), data["where"])
-
-
-def attempt_from(data: Mapping[str, Any]) -> Attempt:
-    failure = data["failure"]
-    return Attempt(
-        identity=Identity(**data["identity"]),
-        config=dict(data["config"]),
-        failure=Failed(Stage(failure["stage"]), failure["reason"], failure["log"]) if failure else None,
-        resources=_resources_from(data["resources"]),
-        prediction=_maybe(Prediction, data["prediction"]),
-        measurement=_maybe(Measurement, data["measurement"]),
-        seconds=data["seconds"],
-    )
-
-
-def record_from(data: Mapping[str, Any]) -> TuningRecord:
-    return TuningRecord(
-        identity=Identity(**data["identity"]),
-        config=dict(data["config"]),
-        evidence=Evidence(data["evidence"]),
-        verdict=verdict_from(data["verdict"]),
-        resources=_resources_from(data["resources"]),
-        prediction=_maybe(Prediction, data["prediction"]),
-        measurement=_maybe(Measurement, data["measurement"]),
-        **{name: data[name] for name in ("margin", "tried", "tuner", "created")},
-    )
-
-
-def _resources_from(data: Any) -> Any:
-    if data is None:
-        return None
-    lint = data.get("lint")
-    found = Lint(tuple(lint["failures"]), tuple(lint["unchecked"])) if lint else None
-    return Resources(**{**data, "lint": found})
-
-
-def _maybe(cls: Any, data: Mapping[str, Any] | None) -> Any:
-    return None if data is None else cls(**data)

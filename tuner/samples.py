@@ -71,8 +71,12 @@ def undisturbed(samples: Sequence[Sample], session: State) -> tuple[Sample, ...]
 
 
 def _disturbed(state: State, session: State, clock: float) -> bool:
-    throttled = bool(state.slowed & ~session.slowed)
-    return throttled or state.processes > session.processes or state.sm_mhz < _CLOCK_DROP * clock
+    return disturbed(state, session) or state.sm_mhz < _CLOCK_DROP * clock
+
+
+def disturbed(state: State, session: State) -> bool:
+    """Whether a throttle or another process is there that is not usual in the session."""
+    return bool(state.slowed & ~session.slowed) or state.processes > session.processes
 
 
 def estimate(times: Sequence[float]) -> Estimate:

@@ -32,12 +32,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Rounds of a race: every contender once a round, in random order."""
+    """Rounds of a race: every contender once a round, in random order. None begins after `limit_s`, but the first."""
 
     codes: tuple[Code, ...]
     policy: MeasurementPolicy
     rounds: int
     seed: int
+    limit_s: float = 60.0  # half of what the process has before it is thought to hang
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tuner.canonical import decode, encode
 from tuner.errors import StoreError
-from tuner.result import TuningRecord, record_from, to_data
+from tuner.result import TuningRecord, to_data
+from tuner.result_read import fields_from, record_from
 
 FORMAT = 1  # of a line; raised when a program that knows only the old one would misread it
 
@@ -24,7 +25,7 @@ def from_line(line: str) -> TuningRecord:
     try:
         data = decode(line)
         if data["format"] == FORMAT:
-            data["identity"]["problem"] = encode(data["identity"]["problem"])
+            data["identity"]["problem"] = encode(fields_from(data["identity"]["problem"]))
             return record_from(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"not a tuning record: {type(error).__name__}: {error}") from error

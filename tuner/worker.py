@@ -20,7 +20,7 @@ from tuner.judge import Judge, cases
 from tuner.operator import Array, from_fields
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
-from tuner.samples import State, usual
+from tuner.samples import State, disturbed, usual
 from tuner.screening import screen
 from tuner.timer import Timer
 from tuner.trial import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
@@ -169,13 +169,15 @@ class Stand:
             timers = []
             for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
                 timers.append(self.timer(code, heat.policy))
-            rng = np.random.default_rng(heat.seed)
+            rng, started = np.random.default_rng(heat.seed), time.monotonic()
             rounds: list[tuple[float, ...]] = []
-            for _ in range(heat.rounds):
+            for turn in range(heat.rounds):
+                if turn and time.monotonic() - started > heat.limit_s:
+                    break
                 found = {}
                 for at in map(int, rng.permutation(len(timers))):
                     found[at] = timers[at].sample()
-                if not any(each.state.slowed & ~self.session().slowed for each in found.values()):
+                if not any(disturbed(each.state, self.session()) for each in found.values()):
                     rounds.append(tuple(found[i].time_us for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))

@@ -10,7 +10,8 @@ from sqlalchemy import RowMapping
 from tuner import tuned
 from tuner.canonical import decode, encode
 from tuner.errors import StoreError
-from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict, attempt_from, to_data, verdict_from
+from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict, to_data
+from tuner.result_read import attempt_from, verdict_from
 from tuner.store.schema import IDENTITY
 
 _PARTS = ("failure", "resources", "prediction", "measurement")
