@@ -297,10 +297,14 @@ def _blocks() -> list[Micro]:
 def _hopper() -> list[Micro]:
     rounds = integers(10, (7, 32), np.int32, -9, 10)
     words = integers(11, (128,), np.int32, -9, 10)
+    terms = np.random.default_rng(12).standard_normal((7, 128)).astype(np.float32)  # whose order shows in the sum
     return [
         Micro("mbarrier", "sm_90a", sm90("pipeline", {"in": rounds}, {"out": Uninitialized(np.int32, (7, 32))},
                                          scalars=(np.int32(7),), threads=64, smem_bytes=512),
               lambda inputs: {"out": inputs["in"][:, ::-1]}),
+        Micro("cp_async_bulk_add", "sm_90a", sm90("add_in_turn", {"in": terms}, {
+            "out": Uninitialized(np.float32, (128,)), "turn": np.zeros(1, np.int32)}, grid=(7, 1, 1), threads=128,
+            smem_bytes=512), lambda inputs: {"out": np.add.accumulate(inputs["in"])[-1], "turn": np.array([7])}),
         Micro("cp_async_bulk", "sm_90a", sm90("bulk_copy", {"in": words}, {"out": Uninitialized(np.int32, (128,))},
                                               threads=128, smem_bytes=1040), lambda inputs: {"out": inputs["in"] * 2}),
     ]  # fmt: skip

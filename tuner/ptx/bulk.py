@@ -49,6 +49,13 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     return copy(wave, instruction)
 
 
+def decode_reduce(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """cp.reduce.async.bulk: sums of fp32 in global memory. Raises UnsupportedError for other types and operations."""
+    if not instruction.has("add") or instruction.type != "f32" or _kind(instruction) != "store":
+        raise UnsupportedError(".".join(instruction.opcode))
+    return _plain_store(wave, instruction, wave.registers.read(instruction.word(2), "u32"))
+
+
 def _fences(wave: Wave) -> Unfenced:
     assert wave.unfenced, "a launch makes it for an entry that uses the copy engine"
     return wave.unfenced
@@ -169,13 +176,14 @@ def _load(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Call
 
 def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
     to, source = addresses(wave, instruction.address(0), "global"), addresses(wave, instruction.address(1), "shared")
+    store = _sum if instruction.has("reduce") else _store
 
     def issued(mask: Mask) -> None:
         for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
             one, nbytes = np.array([lane]), _one(size, lane)
             start = _span(wave, to(one), nbytes, True)
             place = int(wave.shared.locate(source(one), one, 16)[0])
-            _take(wave, lane, _store(wave, start, place, nbytes))
+            _take(wave, lane, store(wave, start, place, nbytes))
 
     return issued
 
@@ -184,6 +192,15 @@ def _store(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None
     def land() -> None:
         _fences(wave).check(np.arange(place, place + nbytes, 16))
         wave.memory.data[start : start + nbytes] = wave.shared.data[place : place + nbytes]
+
+    return land
+
+
+def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None]:
+    def land() -> None:
+        _fences(wave).check(np.arange(place, place + nbytes, 16))
+        sums = wave.memory.data[start : start + nbytes].view(np.float32)
+        sums += wave.shared.data[place : place + nbytes].view(np.float32)
 
     return land
 

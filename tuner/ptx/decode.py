@@ -30,6 +30,8 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     name = instruction.opcode[0]
     if instruction.opcode[:3] == ("cp", "async", "bulk"):
         return bulk.decode(wave, instruction, at)
+    if instruction.opcode[:4] == ("cp", "reduce", "async", "bulk"):
+        return bulk.decode_reduce(wave, instruction, at)
     if name == "cp":
         return cp_async.decode(wave, instruction, at)
     if instruction.opcode[:2] == ("st", "async"):

@@ -1,5 +1,7 @@
 // One small kernel for each primitive of sm_90, every result written out.
+#include "atomic.cuh"
 #include "bulk.cuh"
+#include "bulk_reduce.cuh"
 #include "fence.cuh"
 #include "fragment.cuh"
 #include "ldmatrix.cuh"
@@ -91,6 +93,26 @@ extern "C" __global__ void bulk_copy(int const* in, int* out) {
     cp_async_bulk_wait_read<0>();
     mbarrier_inval(barrier);
   }
+}
+
+// ---- sums of the copy engine: blocks add their rows of in [blocks][128], one after another, to out [128]; turn [1]
+
+extern "C" __global__ void add_in_turn(float const* in, float* out, int* turn) {
+  DYNAMIC_SHARED(smem);
+  int const own = blockIdx.x;
+  reinterpret_cast<float*>(smem)[threadIdx.x] = in[own * 128 + threadIdx.x];
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  while (load_acquire(turn) != own) backoff();
+  fence_proxy_async_global();
+  if (own == 0)
+    cp_async_bulk_store(out, shared_address(smem), 512);
+  else
+    cp_async_bulk_add(out, shared_address(smem), 512);
+  cp_async_bulk_commit();
+  cp_async_bulk_wait<0>();
+  store_release(turn, own + 1);
 }
 
 // ---- TMA: a box is loaded, its bytes are written out as they lie in shared memory, and stored by another map

@@ -93,6 +93,7 @@ constexpr int kThisBlock = 0x10000;
 EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks, Site site);
 EMULATOR_API void bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_barrier, Site site);
 EMULATOR_API void bulk_store(void* dst, uint32_t src, int bytes, Site site);
+EMULATOR_API void bulk_add(float* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_commit();
 EMULATOR_API void bulk_wait(int groups_in_flight);
 struct Coordinates {
@@ -103,6 +104,7 @@ EMULATOR_API void tma_load(uint32_t dst, void const* map, uint32_t barrier, Coor
                            Site site);
 EMULATOR_API void tma_store(void const* map, uint32_t src, Coordinates const& box, Site site);
 EMULATOR_API void fence_proxy_async();
+EMULATOR_API void fence_proxy_async_global();
 EMULATOR_API void fence_mbarrier_init();
 EMULATOR_API void wgmma_fence();
 EMULATOR_API void wgmma_commit(Site site);

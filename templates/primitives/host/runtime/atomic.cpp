@@ -25,6 +25,7 @@ void learn_all(Clock& clock, std::vector<Publication> const& news) {
 }
 
 void read_order(void const* p, Order order) {
+  self()->unfenced_acquire |= acquires(order);
   auto const found = published.find(reinterpret_cast<uintptr_t>(p));
   if (found == published.end()) return;
   Clock& clock = self()->clock;

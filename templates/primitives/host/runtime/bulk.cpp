@@ -168,20 +168,39 @@ void issue_load(std::vector<Chunk> chunks, uint32_t barrier, int blocks, Site si
 
 // ---- stores
 
+void add_floats(unsigned char* sums, unsigned char const* terms, uint32_t bytes) {
+  for (uint32_t i = 0; i < bytes; i += sizeof(float)) {
+    float sum, term;
+    std::memcpy(&sum, sums + i, sizeof sum);
+    std::memcpy(&term, terms + i, sizeof term);
+    sum += term;
+    std::memcpy(sums + i, &sum, sizeof sum);
+  }
+}
+
+// What adds is held to the order of a plain read and write: without it sums have other bits each time.
 void perform(BulkStore& store) {
   operation_site = store.site;
   for (Chunk const& chunk : store.chunks) {
     if (chunk.first == chunk.last) continue;
     auto const bytes = uint32_t(chunk.last - chunk.first);
-    if (checked()) check_access(chunk.global + chunk.first, bytes, true, store.site);
-    std::memcpy(chunk.global + chunk.first, shared_bytes(*block, chunk) + chunk.first, bytes);
+    unsigned char* const to = chunk.global + chunk.first;
+    unsigned char const* const from = shared_bytes(*block, chunk) + chunk.first;
+    if (checked() && store.adds) check_access(to, bytes, false, store.site);
+    if (checked()) check_access(to, bytes, true, store.site);
+    if (store.adds)
+      add_floats(to, from, bytes);
+    else
+      std::memcpy(to, from, bytes);
   }
   operation_site = {};
   store.done = true;
 }
 
-void issue_store(std::vector<Chunk> chunks, Site site) {
-  BulkStore store{std::move(chunks), false, site};
+void issue_store(std::vector<Chunk> chunks, bool adds, Site site) {
+  if (self()->unfenced_acquire)
+    report("proxy_fence", site, "the copy engine writes behind an acquire without fence_proxy_async_global");
+  BulkStore store{std::move(chunks), adds, false, site};
   counters.bulk_bytes += store.chunks.size() * kChunk;
   for (Chunk const& chunk : store.chunks)
     if (chunk.first < chunk.last)
@@ -247,11 +266,17 @@ void bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_bar
 }
 
 void bulk_store(void* dst, uint32_t src, int bytes, Site site) {
-  issue_store(contiguous(src, dst, bytes, "cp_async_bulk_store", site), site);
+  issue_store(contiguous(src, dst, bytes, "cp_async_bulk_store", site), false, site);
 }
 
+void bulk_add(float* dst, uint32_t src, int bytes, Site site) {
+  issue_store(contiguous(src, dst, bytes, "cp_async_bulk_add", site), true, site);
+}
+
+void fence_proxy_async_global() { self()->unfenced_acquire = false; }
+
 void tma_store(void const* map, uint32_t src, Coordinates const& box, Site site) {
-  issue_store(box_of(checked_map(map, src, box, "tma_store", site), src, box), site);
+  issue_store(box_of(checked_map(map, src, box, "tma_store", site), src, box), false, site);
 }
 
 void finish_any_transfer() {

@@ -25,6 +25,7 @@ struct Transfer {
 // A copy out of shared memory, of a thread's bulk group.
 struct BulkStore {
   std::vector<Chunk> chunks;
+  bool adds;  // fp32 to what lies there, in place of a copy
   bool done;
   Site site;
 };

@@ -71,6 +71,7 @@ void start_thread(Block& starting, int i, RowRef const& row) {
   thread.open_stores.clear();
   thread.store_groups.clear();
   thread.polled = nullptr;
+  thread.unfenced_acquire = false;
   thread.cluster_arrivals = thread.cluster_waits = 0;
   thread.clock = {1, row, {}, {}};
   prepare(&thread, run_thread);

@@ -61,6 +61,7 @@ struct Thread : ThreadIndex {
   void const* polled;
   uint64_t polled_value;
   uint32_t cluster_arrivals, cluster_waits;  // in the cluster's barrier
+  bool unfenced_acquire;  // no fence has told the copy engine of it
   Clock clock;
 };
 

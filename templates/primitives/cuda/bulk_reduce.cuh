@@ -1,0 +1,15 @@
+// cp.reduce.async.bulk (sm_90): the copy engine adds contiguous values to global memory.
+#pragma once
+#include "bulk.cuh"
+
+// Adds fp32 from shared to global memory, in this thread's open group; addresses and bytes are multiples of 16. What the
+// block wrote must be fenced first: fence_proxy_async. cp_async_bulk_wait says that the sums are there.
+__device__ __forceinline__ void cp_async_bulk_add(float* dst, uint32_t src, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(dst)),
+               "r"(src), "r"(bytes)
+               : "memory");
+}
+
+// Between an acquire and the stores and sums of the copy engine that are to come behind it.
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
