@@ -1,0 +1,126 @@
+"""flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in turn."""
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.space import Constraint, Space
+from tuner.tensor_map import TensorMap
+
+from .mma_sync_work import row_lanes
+from .optional import pointer, taken
+from .problem import Problem
+from .wgmma_config import ROWS, WIDTHS
+from .wgmma_once_config import (
+    BLOCK_KEYS,
+    REGISTERS,
+    TILE_ROWS,
+    WARPGROUPS,
+    Config,
+    part_bytes,
+    register_estimate,
+    smem_bytes,
+)
+from .wgmma_once_work import query_tiles, work
+
+ROW_THREADS = 256
+_ENTRY = "flash_attention_backward_"
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.head_dim < 16:
+        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    if problem.head_dim_v != problem.head_dim:
+        return f"head_dim_v {problem.head_dim_v}: the block's tiles have one width, head_dim {problem.head_dim}"
+    if register_estimate(problem.head_dim) > REGISTERS:
+        return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: its tiles are of 16-bit operands"
+    if problem.use_cu_seqlens:
+        return "cu_seqlens: tiles of queries and the order of sums are those of one sequence; wgmma serves it"
+    if problem.use_softcap:
+        return "softcap: at the widest heads its slopes find no registers; wgmma serves it"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    room = arch.smem_per_block
+    return Space(
+        Config,
+        choices={"stages": (2, 3, 4), "parts": (1, 2), "columns": WIDTHS},
+        constraints=(
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
+            Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c) <= room),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, B, H, HK = problem.head_dim, problem.batch, problem.heads, problem.kv_heads
+    tiles, lanes, smem = query_tiles(problem), row_lanes(D), int(smem_bytes(D, config))
+    rows = B * H * tiles * TILE_ROWS
+    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", "batch", "heads", "seq_q")
+    maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")
+    once_takes = (*maps, "row_values", "dq_sums", "turns", "ticket", "softmax_scale", *_SIZES)
+    dq_takes = ("dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k")
+    blocks = -(-problem.seq_k // BLOCK_KEYS) * HK * B
+    return Plan(
+        launches=(
+            Launch(f"{_ENTRY}rows", (-(-rows * lanes // ROW_THREADS), 1, 1), ROW_THREADS, 0, rows_take),
+            Launch(f"{_ENTRY}once", (blocks, 1, 1), 128 * (WARPGROUPS + 1), smem, once_takes),
+            Launch(f"{_ENTRY}dq", (-(-rows // 2 * D // 8 // ROW_THREADS), 1, 1), ROW_THREADS, 0, dq_takes),
+        ),
+        constants={
+            "row_threads": ROW_THREADS,
+            "row_lanes": lanes,
+            "tile_rows": TILE_ROWS,
+            "smem_bytes": smem,
+            **pointer(problem),
+        },
+        workspaces=(
+            Workspace("row_values", DType.FP32, (B, H, tiles, 2, TILE_ROWS)),
+            Workspace("dq_sums", DType.FP32, (B, H, tiles, part_bytes(D) // 4), exchanged=True),
+            Workspace("turns", DType.INT32, (B, H, tiles), exchanged=True),
+            Workspace("ticket", DType.INT32, (1,), exchanged=True),
+        ),
+        maps=_maps(config.columns),
+    )
+
+
+def _maps(columns: int) -> tuple[TensorMap, ...]:
+    """Boxes of a warpgroup's own rows, and of the tiles that pass by."""
+    boxes = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv")}
+    boxes |= {"q_tiles": ("q", TILE_ROWS), "dout_tiles": ("dout", TILE_ROWS)}
+    return tuple(
+        TensorMap(name, argument, (1, rows, 1, columns), swizzle=2 * columns)
+        for name, (argument, rows) in boxes.items()
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """By counts and not by times: two parts, so that no warpgroup waits for the other's, before a third stage."""
+    D = problem.head_dim
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    allowed = space(problem, arch)
+    for stages, parts in ((3, 2), (2, 2), (2, 1)):
+        config = Config(stages, parts, columns)
+        if allowed.refusal(config) is None:
+            return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma_once",
+    summary="one pass on wgmma: five products a tile, parts of dQ added by the copy engine in turn; up to head_dim 128",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

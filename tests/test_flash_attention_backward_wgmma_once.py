@@ -1,0 +1,185 @@
+"""flash_attention_backward/wgmma_once: one pass whose blocks add to dQ in turn, with the same bits in any order."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import emulator, nvrtc, operators, ptx
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.lint import Lint, lint
+from tuner.nvrtc import Compiler
+from tuner.operator import scalars
+from tuner.operators.flash_attention_backward.problem import Problem
+from tuner.operators.flash_attention_backward.wgmma_once_config import Config
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+from tuner.verify import errors
+
+OPERATOR = operators.load("flash_attention_backward")
+FORWARD = operators.load("flash_attention")
+ONCE = operators.implementation("flash_attention_backward", "wgmma_once")
+HOPPER = ARCHES["sm_90a"]
+KERNEL = "flash_attention_backward_once"
+# Every tunable, and every width of panels, at both ends of the head dims.
+CASES = {40: Config(4, 1, 16), 72: Config(2, 2, 32), 128: Config(2, 1, 64)}
+
+
+def sized(D: int, *, causal: bool, heads: int = 2, seq_q: int = 150, seq_k: int = 300) -> Problem:
+    dtype = DType.FP16 if D % 16 else DType.BF16
+    return Problem(D, dtype, causal, batch=1, heads=heads, kv_heads=1, seq_q=seq_q, seq_k=seq_k)
+
+
+def inputs(problem: Problem, kind: str = "normal") -> Any:
+    drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return drawn | scalars(OPERATOR, problem, drawn)
+
+
+def far_apart(problem: Problem) -> Any:
+    """Every score is far below 0, which is that of a key that there is none of: its exponential is no fp16."""
+    arrays = inputs(problem)
+    arrays["q"], arrays["k"] = np.full_like(arrays["q"], 3), arrays["k"] * arrays["k"].dtype.type(0.1) - 3
+    return arrays | {
+        name: array.astype(arrays[name].dtype) for name, array in FORWARD.reference(problem, arrays).items()
+    }
+
+
+def run(problem: Problem, config: Config, mode: Mode, arrays: Any, operator: Any = OPERATOR) -> Any:
+    """(names of wrong outputs, outputs, what happened)."""
+    outputs, happened = emulator.run(operator, ONCE, problem, config, arrays, mode)
+    return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}, outputs, happened
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "reason"),
+    [
+        (Problem(), "sm_120a", "sm_120a has no wgmma"),
+        (Problem(head_dim=8), "sm_90a", "the narrowest tile has 16 columns"),
+        (Problem(head_dim=136), "sm_90a", "sums of dK and dV leave no registers for scores; wgmma splits them"),
+        (Problem(dtype=DType.FP32), "sm_90a", "operands"),
+        (Problem(use_cu_seqlens=True, batch=1), "sm_90a", "wgmma serves it"),
+        (Problem(use_softcap=True), "sm_90a", "wgmma serves it"),
+    ],
+)
+def test_what_it_does_not_serve_is_refused_by_value(problem: Problem, arch: str, reason: str) -> None:
+    assert reason in ONCE.refusal(problem, ARCHES[arch])
+
+
+@pytest.mark.parametrize("D", range(16, 129, 8))
+def test_every_head_dim_to_128_has_a_default_within_its_space(D: int) -> None:
+    problem = Problem(head_dim=D)
+    assert ONCE.refusal(problem, HOPPER) is None
+    assert ONCE.space(problem, HOPPER).refusal(ONCE.default(problem, HOPPER)) is None
+
+
+@pytest.mark.parametrize("D", CASES)
+def test_gradients_are_right_and_the_counters_say_what_is_declared(D: int) -> None:
+    problem, position = sized(D, causal=D != 72), list(CASES).index(D)
+    assert ONCE.space(problem, HOPPER).refusal(CASES[D]) is None
+    wrong, _, happened = run(problem, CASES[D], CHECKED[position % 2], inputs(problem))
+    assert (wrong, happened.findings) == (set(), ())
+    assert happened.counters.bank_conflicts == 0
+    _, once, _ = ONCE.work(problem, CASES[D], gpu("H200"))
+    assert once.wgmma == happened.counters.wgmma_m16n8k16
+    assert once.l2_bytes == happened.counters.bulk_bytes
+
+
+@pytest.mark.parametrize("kind", OPERATOR.input_kinds)
+def test_hostile_inputs_come_out_right_where_queries_attend_no_key(kind: str) -> None:
+    problem = sized(40, causal=True, seq_q=280, seq_k=150)
+    wrong, _, happened = run(problem, CASES[40], replace(CHECKED[0], schedule="reverse"), inputs(problem, kind))
+    assert (wrong, happened.findings) == (set(), ())
+
+
+def test_keys_that_there_are_none_of_reach_no_gradient() -> None:
+    problem = sized(40, causal=False, heads=1)
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem))
+    assert (wrong, happened.findings) == (set(), ())
+
+
+def test_the_bits_are_the_same_in_whatever_order_blocks_run() -> None:
+    problem = sized(40, causal=True, seq_q=200, seq_k=300)
+    modes = [Mode(True), *(Mode(True, "random", "random", seed) for seed in range(2))]
+    first, *others = (run(problem, CASES[40], mode, inputs(problem))[1]["dq"] for mode in modes)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
+    """The machine for PTX runs five such blocks side by side, and no other one before these are done."""
+    problem = sized(40, causal=False, heads=1, seq_q=70, seq_k=7 * 128)
+    assert ONCE.plan(problem, CASES[40]).launches[1].grid == (7, 1, 1)
+    text = nvrtc.ptx(render(OPERATOR, ONCE, problem, CASES[40]), Options("sm_90a"))
+    assert isinstance(text, str), text
+    arrays = inputs(problem)
+    found, _ = ptx.run(OPERATOR, ONCE, ptx.parse(text), problem, CASES[40], arrays)
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seen: str
+
+
+PARTS, SUMS, KERNELS = "wgmma_once_parts.cuh", "wgmma_once_sums.cuh", "wgmma_once.cu.jinja"
+BUGS = (
+    Bug("nobody_waits_for_his_turn", PARTS, "while (load_acquire(g_turns + tile) != turn) backoff();", ";", "race"),
+    Bug("the_other_half_of_ds_is_not_awaited", PARTS, "  exchange.slopes.wait_full(number);\n", "", "race"),
+    Bug("a_part_is_written_over_before_it_was_taken", PARTS, "  exchange.parts.wait_empty(number);\n", "", "race"),
+    Bug(
+        "dk_is_stored_over_keys_that_dq_needs", KERNELS, "    named_barrier_sync(3, Once::kConsumers);", "   ;", "race"
+    ),
+    Bug("keys_past_the_end_reach_dq", SUMS, "  if (row + 64 > seq_k) sight.whole = kNone;\n", "", "dq"),
+)
+
+
+def broken(bug: Bug, folder: Path) -> Any:
+    """The operator with a bug, in a folder of its own."""
+    found = replace(OPERATOR, folder=folder / OPERATOR.name)
+    shutil.copytree(OPERATOR.folder, found.folder)
+    text = (found.folder / bug.file).read_text()
+    assert bug.old in text
+    (found.folder / bug.file).write_text(text.replace(bug.old, bug.new))
+    return found
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
+    problem = sized(40, causal=False, heads=1)
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem), broken(bug, tmp_path))
+    assert bug.seen in wrong | {finding.kind for finding in happened.findings}
+
+
+def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:
+    problem = Problem(head_dim=64, batch=1, heads=1, seq_q=1536)
+    work = ONCE.work(problem, ONCE.default(problem, HOPPER), gpu("H200"))
+    assert sum(each.wgmma for each in work) * 4096 == OPERATOR.cost(problem).flops
+
+
+@pytest.mark.slow
+def test_defaults_pass_the_lint() -> None:
+    """`python benchmarks/wgmma_once.py --lint` asks it of every head_dim and of more configs."""
+    jobs = [(render(OPERATOR, ONCE, each, ONCE.default(each, HOPPER)), Options("sm_90a")) for each in _asked()]
+    with Compiler(workers=2) as compiler:
+        for _, cubin in compiler.compile_many(jobs):
+            assert not isinstance(cubin, Failed), cubin.log
+            assert lint(cubin, KERNEL) == Lint()
+
+
+def _asked() -> Iterator[Problem]:
+    for D in (64, 72, 96, 128):
+        yield Problem(head_dim=D, causal=D != 128, kv_heads=4)
