@@ -25,6 +25,7 @@ PROBLEMS: dict[str, tuple[Fields, ...]] = {
     ),
     "kda_backward": ({},),
     "linear_attention": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 64}),
+    "mla_decode": ({}, {"heads": 16}, {"batch": 16, "heads": 64, "max_pages": 512}),
     "paged_attention": ({}, {"batch": 1, "max_pages": 2048}, {"batch": 64, "head_dim": 64, "heads": 16}),
     "streaming_attention": (
         {"seq_q": 32768},
@@ -38,6 +39,7 @@ SMALL: dict[str, Fields] = {
     "kda_backward": {"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},
     "linear_attention": {"head_dim": 16, "heads": 2, "seq_len": 64},
     "linear_attention_backward": {"head_dim": 16, "heads": 2, "seq_len": 64},
+    "mla_decode": {"head_dim": 32, "head_dim_v": 16, "batch": 2, "heads": 2, "max_pages": 2},
     "paged_attention": {"head_dim": 16, "batch": 2, "heads": 2, "kv_heads": 1, "max_pages": 4},
     "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
     "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},

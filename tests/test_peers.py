@@ -19,6 +19,7 @@ ON_GPU = ("torch flex_attention, BlockMask, backward",)  # flex_attention has no
 PROBLEMS = {
     "flash_attention": ({"head_dim": 64}, {"head_dim": 64, "causal": True}),
     "flash_attention_backward": ({"head_dim": 64}, {"head_dim": 64, "causal": True}),
+    "mla_decode": ({"head_dim": 64, "head_dim_v": 48},),
     "paged_attention": ({"head_dim": 64},),
     "streaming_attention": ({"head_dim": 64},),
     "streaming_attention_backward": ({"head_dim": 64},),

@@ -6,7 +6,8 @@
 Plain eager code needs no more than `tuner.dispatcher`. flash_attention and streaming_attention have gradients, through
 o and lse, and so have kda and linear_attention, through o and the final state; tensors that require grad are refused by
 the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take,
-`flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what flash-attn's take.
+`flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what flash-attn's take, and
+`flash_mla_with_kvcache` what FlashMLA's takes.
 """
 
 from tuner.torch.declared import schema
@@ -20,6 +21,7 @@ from tuner.torch.flash import (
     flash_attn_varlen_qkvpacked_func,
 )
 from tuner.torch.kvcache import flash_attn_with_kvcache
+from tuner.torch.mla import flash_mla_with_kvcache
 from tuner.torch.registered import register
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
+    "flash_mla_with_kvcache",
     "fused_recurrent_kda",
     "schema",
 ]

@@ -1,0 +1,131 @@
+"""mla_decode: a sequence's last queries attend latent rows in pages, each a key and, in its first part, a value."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.dtype import DType
+from tuner.errors import InputError, UsageError
+from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+
+from ..flash_attention import arguments as dense
+from ..streaming_attention import operator as streaming
+from .cases import INPUT_KINDS, inputs, reference, rounded, tails
+from .problem import Problem, attended_rows
+
+_SCALARS = ("batch", "heads", "seq_q", "page_size", "max_pages")
+_SHARED = {argument.name: argument for argument in dense.ARGUMENTS}
+
+ARGUMENTS = (
+    _SHARED["q"],
+    Argument("kv_cache", "dtype", ("pages", "page_size", "head_dim"), strided=True, doc="rows 16-byte aligned"),
+    Argument(
+        "block_table",
+        DType.INT32,
+        ("batch", "max_pages"),
+        strided="all",
+        doc="pages of each sequence, in the order of its positions; read as far as it has positions",
+    ),
+    Argument("cache_seqlens", DType.INT32, ("batch",), strided="all", doc="positions so far of each sequence"),
+    Argument(
+        "o",
+        "dtype",
+        ("batch", "seq_q", "heads", "head_dim_v"),
+        Role.OUTPUT,
+        strided=True,
+        doc="rows 16-byte aligned; 0 where a query attends no row",
+    ),
+    _SHARED["lse"],
+    _SHARED["softmax_scale"],
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
+)
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    """o to the rounding of its dtype; lse to that of fp32 sums and of the ex2 and lg2 units."""
+    return streaming.tolerance(problem)
+
+
+def cost(problem: Problem) -> Cost:
+    """Two multiply-adds an element of D and DV and an attended pair; every tensor once.
+
+    A batch counts as if every sequence had as many positions as its table has pages for, and no two shared a page.
+    """
+    rows = problem.batch * problem.heads * problem.seq_q
+    pairs = problem.batch * problem.heads * int(np.sum(attended_rows(problem)))
+    both = problem.head_dim + problem.head_dim_v
+    elements = problem.batch * problem.seq_k * problem.head_dim + rows * both
+    integers = problem.batch * (1 + problem.max_pages)
+    nbytes = problem.dtype.itemsize * elements + 4 * (rows + integers)
+    return Cost(flops=2 * both * pairs, bytes=nbytes, items=rows, item="query and head")
+
+
+def mla_decode(
+    q: Any,
+    kv_cache: Any,
+    block_table: Any,
+    cache_seqlens: Any,
+    head_dim_v: int = 512,
+    *,
+    softmax_scale: float | None = None,
+) -> Request:
+    """Multi-head latent attention, absorbed: each sequence's last T positions to all its rows so far. Returns (o, lse).
+
+    q: [B, T, H, D], the queries times the up-projection of keys, and their rotated part. kv_cache: [pages, page_size,
+    D], or as FlashMLA has it [pages, page_size, 1, D]; every head reads the same rows. A row is a key as a whole, and
+    its first head_dim_v elements are the value; so o is [B, T, H, head_dim_v], in latent space. fp16, bf16 or fp32, the
+    same for both; D and head_dim_v are multiples of 16, D up to 576; page_size is a power of two. Views are taken as
+    they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+    block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page
+    block_table[b, j // page_size]. cache_seqlens: int32 [B], the positions of each sequence, those of q among them; the
+    caller has written their rows. Both are read by the kernels: a step with other lengths and pages is the same call.
+
+    A length below 0 counts as 0, one beyond max_pages · page_size as that. Entries of the table for pages behind a
+    sequence's length may be anything, and are not read; others must name a page of the cache: nobody checks them.
+
+    Query i of a sequence of n positions is at p = i + n - T and attends the rows j <= p. Where p is negative, o = 0 and
+    lse = -inf. softmax_scale: positive, default D ** -0.5; DeepSeek's models want that of the width before absorption.
+
+    o has the strides' order and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the exponentials' sum.
+
+    Raises UsageError for a scale that is not positive, InputError for arrays that do not fit.
+    """
+    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
+        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
+    arrays = {
+        "q": q,
+        "kv_cache": _of_one_head(kv_cache),
+        "block_table": block_table,
+        "cache_seqlens": cache_seqlens,
+    }
+    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
+    return Request(arrays, {"head_dim_v": head_dim_v}, scalars)
+
+
+def _of_one_head(kv_cache: Any) -> Any:
+    """[pages, page_size, D], of a cache that may have a dim of one head before the last."""
+    shape = tuple(getattr(kv_cache, "shape", ()))
+    if len(shape) != 4:
+        return kv_cache
+    if shape[2] != 1:
+        raise InputError(f"kv_cache is [{', '.join(map(str, shape))}]: all heads share its rows, so dim 2 must be 1")
+    return kv_cache[:, :, 0]
+
+
+OPERATOR = Operator(
+    name="mla_decode",
+    summary="decoding of multi-head latent attention: all heads share rows of a paged cache, as keys and as values",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    inputs=inputs,
+    input_kinds=INPUT_KINDS,
+    reference=reference,
+    rounded=rounded,
+    tolerance=tolerance,
+    cost=cost,
+    tails=tails,
+    call=mla_decode,
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,93 @@
+// Rows on their way from global to shared memory, 8 lanes a row: each reads 128 bytes of it at a time. Latent rows come
+// out of pages, whose places are looked up a tile ahead.
+#pragma once
+#include "paged_attention/pages.cuh"
+
+// A thread's share of kRows rows: each eighth chunk of every kApart-th row.
+template <class Layout, int kRows, int kThreads>
+struct RowCopies {
+  static constexpr int kApart = kThreads / 8;
+  static constexpr int kOwn = ceil_div(kRows, kApart);  // rows
+  static_assert(kApart % 8 == 0, "the swizzle repeats after 8 rows, so that a thread's rows lie a constant apart");
+
+  uint32_t offset;  // of the first chunk in the tile
+
+  __device__ __forceinline__ RowCopies() : offset(Layout::offset(threadIdx.x / 8, chunk(0))) { forget(offset); }
+  static __device__ __forceinline__ int row(int i) { return threadIdx.x / 8 + i * kApart; }
+  static __device__ __forceinline__ bool has(int i) { return kRows % kApart == 0 || row(i) < kRows; }
+
+  // Starts copying row(i) from g_row; a row that does not exist becomes zeros.
+  template <class T>
+  __device__ __forceinline__ void load(uint32_t s_tile, int i, T const* g_row, bool exists) const {
+    if (!has(i)) return;
+    uint32_t const s_first = s_tile + offset + i * kApart * Layout::kRowBytes;
+    T const* g_first = g_row + chunk(0) * 8;
+#pragma unroll
+    for (int pass = 0; pass < ceil_div(Layout::kChunks, 8); ++pass)
+      if (Layout::kChunks % 8 == 0 || chunk(pass) < Layout::kChunks)
+        cp_async<16>(s_first + pass * 128, g_first + pass * 64, exists ? 16 : 0);
+  }
+
+ private:
+  static __device__ __forceinline__ int chunk(int pass) { return threadIdx.x % 8 + pass * 8; }
+};
+
+// Tiles of a stretch of one sequence's rows, in a ring of slots: one is read while the others are on their way.
+template <class Tile>
+struct LatentRing {
+  using T = typename Tile::T;
+  using Copies = RowCopies<typename Tile::Layout, Tile::BN, Tile::kThreads>;
+
+  Table table;
+  Cache<T> cache;
+  int first, tiles, end;  // the first row, how many tiles from there on, and the row before which they end
+  uint32_t s_slots;
+  Copies copies;
+  int next[Copies::kOwn];  // pages of the tile that is loaded next
+  int issued = 0;
+
+  __device__ __forceinline__ LatentRing(Table const& table, Cache<T> const& cache, int first, int end, uint32_t s_slots)
+      : table(table), cache(cache), first(first), tiles(ceil_div(max(end - first, 0), Tile::BN)), end(end),
+        s_slots(s_slots) {
+    look_up();
+  }
+  __device__ __forceinline__ int key(int tile) const { return first + tile * Tile::BN; }
+
+  __device__ __forceinline__ void fill() {
+#pragma unroll 1
+    for (int i = 0; i < Tile::kStages - 1; ++i) issue();
+  }
+  // Waits for the oldest tile, and returns its address. Every thread has then left the tile before it, whose slot is
+  // filled again.
+  __device__ __forceinline__ uint32_t acquire(int tile) {
+    cp_async_wait<Tile::kStages - 2>();
+    __syncthreads();
+    issue();
+    return slot(tile);
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t slot(unsigned tile) const {
+    return s_slots + tile % Tile::kStages * Tile::kTileBytes;
+  }
+  // Of rows that the stretch does not have, the last one's page.
+  __device__ __forceinline__ int row(int i) const { return min(key(issued) + Copies::row(i), end - 1); }
+  __device__ __forceinline__ void look_up() {
+#pragma unroll
+    for (int i = 0; i < Copies::kOwn; ++i)
+      if (issued < tiles && Copies::has(i)) next[i] = table.page(row(i));
+  }
+  // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
+  __device__ __forceinline__ void issue() {
+    if (issued < tiles) {
+#pragma unroll
+      for (int i = 0; i < Copies::kOwn; ++i) {
+        T const* g_row = cache.data + next[i] * cache.page_stride + table.row(row(i)) * cache.row_stride;
+        copies.load(slot(issued), i, g_row, key(issued) + Copies::row(i) < end);
+      }
+    }
+    cp_async_commit();
+    ++issued;
+    look_up();
+  }
+};

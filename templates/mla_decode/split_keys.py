@@ -1,0 +1,56 @@
+"""mla_decode on mma.sync: blocks share the latent rows of all sequences, and a second launch merges what they found."""
+
+from dataclasses import replace
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+
+from ..flash_attention.split_keys_config import WARP
+from . import split_keys_config as sizes
+from .problem import Problem
+from .split_keys_config import Config
+from .split_keys_work import work as work_when_full
+
+ENTRIES = ("mla_decode_split_keys", "mla_decode_merge")
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    DV = problem.head_dim_v
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: mma.sync multiplies 16-bit operands"
+    if DV > 256 and DV % 32:
+        return f"head_dim_v {DV}: over 256, warps share O's columns in pairs of 16, so that it is a multiple of 32"
+    return None
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
+    split, threads, smem = config.splits > 1, WARP * config.warps, int(sizes.smem_bytes(problem.head_dim, config))
+    shares = config.splits * problem.batch
+    attend = Launch(ENTRIES[0], (shares * sizes.row_tiles(problem, config), 1, 1), threads, smem)
+    merge = Launch(ENTRIES[1], (sizes.merge_blocks(problem, config), 1, 1), threads, 0)
+    rows = (shares, problem.heads, problem.seq_q)
+    spaces = (
+        Workspace("part_o", DType.FP32, (*rows, problem.head_dim_v)),
+        Workspace("part_rows", DType.FP32, (*rows, 2)),
+        Workspace("shares", DType.INT32, (problem.batch, 2)),
+    )
+    workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
+    return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return work_when_full(problem, config)
+
+
+IMPLEMENTATION = Implementation(
+    name="split_keys",
+    summary="tensor cores, heads and queries as rows; a latent row is loaded once; blocks share all sequences",
+    config=Config,
+    refusal=refusal,
+    space=sizes.space,
+    plan=plan,
+    default=sizes.default,
+    work=work,
+)

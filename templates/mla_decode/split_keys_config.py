@@ -1,0 +1,126 @@
+"""What split_keys is free to choose, and the sizes that follow; functions take a config or columns of many."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch, gpu
+from tuner.space import Constraint, Space
+
+from ..flash_attention.mma_sync_config import ELEMENT
+from ..flash_attention.split_keys_config import SPLITS, WARP, filling
+from .problem import Problem
+
+# Splits of a batch, at least, by BM: sequences longer than others take what the others leave; but the more rows a block
+# has, the larger are the parts that it leaves to the merge.
+RAGGED = {16: 4, 32: 4, 64: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BM: int  # rows a block: queries times query heads
+    BN: int  # latent rows a tile
+    warps: int
+    parts: int  # warps that share their rows: each multiplies a part of the keys, then makes a part of O's columns
+    stages: int  # slots for tiles: one is read while the others are filled
+    splits: int  # shares a sequence, on average
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={
+            "BM": (16, 32, 64),
+            "BN": (16, 32, 64, 128),
+            "warps": (2, 4, 8, 16),
+            "parts": (1, 2, 4, 8),
+            "stages": (2, 3, 4, 6),
+            "splits": SPLITS,
+        },
+        constraints=_constraints(problem, arch),
+    )
+
+
+def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
+    D, DV = problem.head_dim, problem.head_dim_v
+    return (
+        Constraint("a warp owns 16 or 32 rows", lambda c: np.isin(c.BM * c.parts, (16 * c.warps, 32 * c.warps))),
+        Constraint("warps that share rows score 8 keys each, or 16 at a time", lambda c: _scored(c.BN / c.parts)),
+        Constraint("warps that share rows own whole pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0),
+        Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+        Constraint(
+            "accumulators, scores and operands fit the registers",
+            lambda c: register_estimate(DV, c) <= np.minimum(arch.registers_per_thread, 2048 // c.warps),
+        ),
+    )
+
+
+def _scored(keys: Any) -> Any:
+    return (keys == 8) | (keys % 16 == 0) & (keys > 0)
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes: Q, the ring, P, and a float a row and part for maxima and sums."""
+    weights = c.BM * (ELEMENT * c.BN + 4 * np.where(c.parts > 1, c.parts, 0))
+    return (c.BM + c.stages * c.BN) * ELEMENT * D + weights
+
+
+def register_estimate(DV: int, c: Any) -> Any:
+    """Registers a thread: O, scores, and 60 for what no config does without."""
+    return c.BM * (DV + c.BN) / (WARP * c.warps) + 60
+
+
+def row_tiles(problem: Problem, config: Config) -> int:
+    return -(-problem.seq_q * problem.heads // config.BM)
+
+
+def merge_blocks(problem: Problem, config: Config) -> int:
+    """A thread merges 4 elements of a row of O."""
+    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim_v // 4)
+    return -(-parts // (WARP * config.warps))
+
+
+# BM, BN, warps, parts: of those that fit, the first whose rows the problem fills is the default. The last four are for
+# values that several warps cannot share.
+_SHAPES = (
+    (64, 64, 8, 4),
+    (64, 32, 8, 2),
+    (32, 64, 8, 4),
+    (32, 32, 8, 4),
+    (32, 16, 4, 2),
+    (16, 32, 4, 4),
+    (64, 64, 4, 1),
+    (32, 64, 2, 1),
+    (32, 32, 2, 1),
+    (32, 16, 2, 1),
+)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The widest tile that the rows fill and shared memory holds, and the splits that fill the SMs; of a batch a few at
+    least, as far as there are tiles."""
+    config = _deepest(_shape(problem, arch), problem.head_dim, arch)
+    steps = -(-problem.seq_k // config.BN)
+    splits = filling(row_tiles(problem, config) * problem.batch, gpu(arch.name).device.sm_count, steps)
+    least = min(RAGGED[config.BM] if problem.batch > 1 else 1, steps)
+    return replace(config, splits=max(splits, max(n for n in SPLITS if n <= least)))
+
+
+def _shape(problem: Problem, arch: Arch) -> Config:
+    rows, constraints = problem.heads * problem.seq_q, _constraints(problem, arch)
+    fitting = [
+        config
+        for config in (Config(*shape, stages=2, splits=1) for shape in _SHAPES)
+        if all(constraint.holds(config) for constraint in constraints)
+    ]
+    filled = [config for config in fitting if 2 * rows > config.BM]
+    return (filled or [config for config in fitting if config.BM <= 32])[0]
+
+
+def _deepest(config: Config, D: int, arch: Arch) -> Config:
+    """With more tiles under way, where shared memory holds one block only."""
+    if 2 * (smem_bytes(D, config) + arch.smem_reserved) <= arch.smem_per_sm:
+        return config
+    deeper = (replace(config, stages=stages) for stages in (4, 3, 2))
+    return next(each for each in deeper if smem_bytes(D, each) <= arch.smem_per_block)
