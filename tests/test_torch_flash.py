@@ -150,7 +150,7 @@ def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any]) -> None:
         flash_attn_func(*qkv(1), **wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"window_size": (3, 0)}, {"block_table": torch.ones(1, 1)}, {"dropout_p": 0.5}])
+@pytest.mark.parametrize("wrong", [{"window_size": (3, 0)}, {"dropout_p": 0.5}])
 def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[str, Any]) -> None:
     bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
     with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not served"):

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tuner.dispatcher import UntunedWarning  # noqa: E402
-from tuner.errors import InputError  # noqa: E402
-from tuner.torch import flash_attn_with_kvcache  # noqa: E402
+from tuner.errors import InputError, UsageError  # noqa: E402
+from tuner.torch import flash_attn_varlen_func, flash_attn_with_kvcache  # noqa: E402
 
 B, S, PAGE, H, HK, D = 2, 48, 16, 4, 2, 16
 LENGTHS = (48, 17)
@@ -63,6 +63,21 @@ def test_it_is_attention_to_what_each_sequence_has_in_the_cache(
     o, lse = flash_attn_with_kvcache(q, *caches, **options, return_softmax_lse=True)
     assert torch.allclose(o.double(), expected(q, k, v, LENGTHS, causal, left), atol=4e-3)
     assert lse.shape == (B, H, queries)
+
+
+@pytest.mark.parametrize("left", [-1, 8])
+def test_packed_queries_attend_what_their_sequences_have_in_pages(left: int) -> None:
+    """A prompt beside a step of decoding."""
+    q, k, v = drawn(5)
+    packed, (pages, table), (of_v, _) = torch.cat([q[0], q[1, :1]]), in_pages(k), in_pages(v)
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
+    options = {"causal": True, "window_size": (left, -1), "block_table": table, "return_attn_probs": True}
+    o, lse, _ = flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), **options)
+    of_each = [expected(q[b : b + 1, :n], k[b:], v[b:], LENGTHS[b : b + 1], True, left) for b, n in ((0, 5), (1, 1))]
+    assert torch.allclose(o.double(), torch.cat([each[0] for each in of_each]), atol=4e-3)
+    assert lse.shape == (H, 6)
+    with pytest.raises(UsageError, match="causal=False is not served with block_table"):
+        flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), block_table=table)
 
 
 def test_the_sums_of_queries_that_see_all_keys_are_theirs() -> None:

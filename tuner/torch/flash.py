@@ -2,7 +2,8 @@
 
     from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
 
-All are the operator `flash_attention`, and with a window to the left `streaming_attention`.
+All are the operator `flash_attention`, and with a window to the left `streaming_attention`; with a block_table they are
+`paged_attention`.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from tuner.errors import UsageError
+from tuner.torch.kvcache import attend_packed
 from tuner.torch.rows import addressable
 
 
@@ -74,11 +76,24 @@ def flash_attn_varlen_func(
     each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
     (o, lse, None), lse fp32 [H, T].
 
-    o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any
-    window that is not causal, and block_table; InputError for tensors that do not fit.
+    With block_table, int32 [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size any power of two:
+    position j of sequence n is row j % page_size of page block_table[n, j // page_size]. cu_seqlens_k says how many
+    positions each has, those of its queries among them. causal, a must where a sequence has several queries, may then
+    have a window to the left; there is no gradient.
+
+    Otherwise o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any window that is not causal, and
+    without block_table one to the left; InputError for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
-    _refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes, "block_table": block_table})
+    _refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes})
+    if block_table is not None:
+        window = _window(name, window_size, causal or max_seqlen_q == 1)
+        if not (_causal(window_size, causal) or max_seqlen_q == 1):
+            raise UsageError(f"{name}: causal=False is not served with block_table: all keys after a query's own")
+        lengths = cu_seqlens_k.diff()
+        options = {"window": window or 0, "softmax_scale": softmax_scale, "softcap": softcap}
+        o, lse = attend_packed(q, k, v, block_table, lengths, cu_seqlens_q, max_seqlen_q, options)
+        return (o, lse, None) if return_attn_probs else o
     if _window(name, window_size, causal) is not None:
         raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
     o, lse = torch.ops.tuner.flash_attention(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
+from tuner.torch.rows import addressable
 
 
 def flash_attn_with_kvcache(
@@ -60,6 +61,26 @@ def flash_attn_with_kvcache(
         o = o.view(*of_heads, -1).transpose(1, 2).reshape(q.shape)
         lse = lse.view(of_heads).transpose(2, 3).reshape(batch, heads, queries)
     return (o, lse) if return_softmax_lse else o
+
+
+def attend_packed(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    block_table: Any,
+    lengths: Any,
+    cu_seqlens_q: Any,
+    max_seqlen_q: int,
+    options: Mapping[str, Any],
+) -> tuple[Any, Any]:
+    """o [T, H, D] and lse [H, T] of N sequences' queries behind each other, q [T, H, D], over caches in pages.
+
+    `options` are paged_attention's: window, softmax_scale, softcap.
+    """
+    rows, bounds, longest = addressable(q)[None], cu_seqlens_q.contiguous(), max(int(max_seqlen_q), 1)
+    paged = torch.ops.tuner.paged_attention
+    o, lse = paged(rows, k_cache, v_cache, block_table, lengths, bounds, max_seqlen_q=longest, **options)
+    return o[0], lse[0]
 
 
 def _refuse(unserved: Mapping[str, Any]) -> None:
