@@ -450,6 +450,11 @@ def test_a_table_prints_what_stands_in_brackets(terminal: bool, monkeypatch: pyt
     assert "kerntune[cuda13]" in capsys.readouterr().out
 
 
+def test_an_error_that_is_not_finite_is_null_in_json(capsys: Any) -> None:
+    output.emit_json({"errors": [{"rmse_ratio": float("inf"), "limit": 0.5}]})
+    assert json.loads(capsys.readouterr().out) == {"errors": [{"rmse_ratio": None, "limit": 0.5}]}
+
+
 def test_a_full_disk_is_one_message(capsys: Any) -> None:
     @output.guarded
     def write() -> None:

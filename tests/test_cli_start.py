@@ -9,6 +9,7 @@ import pytest
 from store_factory import record
 from typer.testing import CliRunner
 
+from tuner import tuned
 from tuner.cli.app import build
 from tuner.result import Evidence, to_data
 from tuner.store import Store
@@ -51,6 +52,23 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
     assert len(current) == 3
     assert json.loads(shown.stdout)["records"] == current
+
+
+def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(f"{tuned.to_line(record())}\n{{\n")
+    shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
+    assert shown.exit_code == 0
+    assert f"passed over: {path}, line 2: " in shown.stderr
+    assert "predicted" in shown.stdout
+
+
+def test_show_spells_a_problem_whose_dtype_is_unknown_today(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(tuned.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
+    shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
+    assert shown.exit_code == 0
+    assert "dtype=fp5" in shown.stdout
 
 
 def test_show_of_a_database_that_is_not_there_makes_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import choice, dispatcher, operators, tuned
+from tuner import choice, dispatcher, emulator_build, operators, tuned
 from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.dispatcher import Dispatcher, UntunedWarning
@@ -409,6 +409,7 @@ def test_reload_forgets_the_misses() -> None:
 
 
 def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    emulator_build.runtime_library()  # once a process, and maybe by an earlier test
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     dispatcher.warmup("row_norm", {"rows": 5}, operators.load("row_norm").problem(dtype=DType.BF16), device="emulator")
     warm = Cache.of("emulator").size()
@@ -416,6 +417,15 @@ def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatc
         dispatcher.row_norm(rows(dtype=dtype), WEIGHT)
     assert warm.entries == 2
     assert Cache.of("emulator").size() == warm
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"T": 5}, r"row_norm has no field 'T' \(known: "), ({"dtype": "fp8"}, "'fp8' is not a valid DType")],
+)
+def test_fields_to_warm_up_that_make_no_problem_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dispatcher.warmup("row_norm", fields, device="emulator")
 
 
 def test_the_search_that_is_named_makes_the_same_problem() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 
+from tuner.check import keep_worst
 from tuner.result import (
     Attempt,
     Failed,
@@ -73,3 +74,18 @@ def test_a_verdict_says_in_one_line_why_it_is_not_ok() -> None:
 def test_a_verdict_survives_json() -> None:
     verdict = Verdict((GOOD,), ("finding",), ("T=1",))
     assert verdict_from(json.loads(json.dumps(to_data(verdict)))) == verdict
+
+
+def test_a_wrong_case_is_not_hidden_by_a_right_one_with_a_larger_rmse() -> None:
+    one_element = OutputError("o", 0.001, 5.0, 0.01, 1.0)
+    rounding = OutputError("o", 0.009, 0.5, 0.01, 1.0)
+    worst: dict[str, OutputError] = {}
+    keep_worst(worst, [rounding, one_element, rounding])
+    assert worst == {"o": one_element}
+
+
+def test_integers_which_have_no_room_for_an_error_are_compared_too() -> None:
+    right, wrong = OutputError("index", 0.0, 0.0, 0.0, 0.0), OutputError("index", 0.5, 1.0, 0.0, 0.0)
+    worst: dict[str, OutputError] = {}
+    keep_worst(worst, [wrong, right])
+    assert worst == {"index": wrong}

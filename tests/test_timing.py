@@ -146,6 +146,11 @@ def test_a_device_that_captures_no_graph_is_timed_eager_under_the_name_of_eager_
     assert wanted.on({"no_graph": "the driver is too old"}).name == POLICY.name
 
 
+def test_a_sample_has_as_many_launches_as_fill_it_and_at_least_one() -> None:
+    policy = MeasurementPolicy(sample_us=1000.0, most_launches=32)
+    assert [policy.launches(time_us) for time_us in (5000.0, 250.0, 1.0, 0.0)] == [1, 4, 32, 32]
+
+
 def test_a_policy_that_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="rounds is 0"):
         MeasurementPolicy(rounds=0)

@@ -10,6 +10,7 @@ generated kernel on the emulator.
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
@@ -122,7 +123,7 @@ class Dispatcher:
             raise UsageError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}")
         place = 0 if device == "cuda" or (device is None and gpu.available()) else CPU
         for each in problems:
-            problem = from_fields(loaded.problem, each) if isinstance(each, Mapping) else each
+            problem = _problem(loaded, each) if isinstance(each, Mapping) else each
             chosen = self._choose(loaded, problem, place)
             with self._preparing:
                 self._kernels.compile(loaded, chosen, place)
@@ -181,6 +182,16 @@ def _request(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[str
     if not isinstance(request, Request):
         raise TemplateError(f"{operator.name}: call() returned a {type(request).__name__}: return a Request")
     return request
+
+
+def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
+    known = [each.name for each in fields(operator.problem)]
+    if strangers := [name for name in given if name not in known]:
+        raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
+    try:
+        return from_fields(operator.problem, given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
 
 
 def _facts(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:

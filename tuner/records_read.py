@@ -66,9 +66,15 @@ def _lines(source: str | Path) -> Iterable[tuple[str, str]]:
         return [line for file in sorted(path.glob("*.jsonl")) for line in _lines(file)]
     if not path.exists():
         raise StoreError("there is no such file")
-    if path.suffix == ".jsonl":
+    if is_text(source):
         return [(f"{path}, line {number}", line) for number, line in tuned.lines(path)]
     return _rows(path)
+
+
+def is_text(source: str | Path) -> bool:
+    """Whether a place holds records as lines of text: a `.jsonl` file, or a folder of them."""
+    path = Path(source).expanduser()
+    return path.suffix == ".jsonl" or path.is_dir()
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:

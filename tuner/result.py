@@ -71,9 +71,11 @@ class OutputError:
         ratio = f"RMSE ratio {self.rmse_ratio:.3g} (limit {self.limit:.3g})"
         return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g})"
 
-    def badness(self) -> float:
-        """How much of its limit the RMSE ratio takes; NaN is worst."""
-        return inf if isnan(self.rmse_ratio) else self.rmse_ratio / self.limit
+    def badness(self) -> tuple[bool, float]:
+        """Greater is worse: what is not ok, then how much of its limit the RMSE ratio takes."""
+        if isnan(self.rmse_ratio) or not self.limit:  # integers have no room for an error
+            return not self.ok, inf if self.rmse_ratio else 0.0
+        return not self.ok, self.rmse_ratio / self.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 import errno
 import functools
 import json
+import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -88,8 +89,16 @@ def fail(error: TunerError) -> None:
 
 
 def emit_json(data: Any) -> None:
-    """One JSON document on stdout."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+    """One JSON document on stdout; null stands for the error of an output that is not finite."""
+    typer.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:

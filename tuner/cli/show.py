@@ -45,13 +45,15 @@ def show(
 def _stored(place: str) -> tuple[list[TuningRecord], str]:
     """The current record of each operator, GPU and problem, and the name of the place.
 
-    Files are read as applications read them, which takes no SQLAlchemy. What cannot be read so is for the store: a
-    server, an older schema, and the words for what is wrong.
+    Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
+    store: a server, an older schema, and the words for what is wrong. Lines that are no record are passed over.
     """
     if "://" not in place and not Path(place).expanduser().exists():
         return [], place
     found, refused = records_read.read(place)
-    if not refused:
+    if not refused or records_read.is_text(place):
+        for sentence in refused:
+            say(f"passed over: {sentence}")
         return _current([each.record for each in found]), place
     from tuner.store import Store
 
@@ -91,7 +93,7 @@ def _problem(identity: Identity) -> str:
     data = decode(identity.problem)
     try:
         problem = from_fields(_operators().load(identity.operator).problem, data)
-    except (TunerError, TypeError, KeyError):
+    except (TunerError, TypeError, KeyError, ValueError):
         return spelled(data)
     return spelled(telling(problem)) or "the defaults"
 
