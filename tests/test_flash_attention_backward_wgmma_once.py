@@ -30,7 +30,7 @@ ONCE = operators.implementation("flash_attention_backward", "wgmma_once")
 HOPPER = ARCHES["sm_90a"]
 KERNEL = "flash_attention_backward_once"
 # Every tunable, and every width of panels, at both ends of the head dims.
-CASES = {40: Config(4, 1, 16), 72: Config(2, 2, 32), 128: Config(2, 1, 64)}
+CASES = {40: Config(4, 1, 2, 16), 72: Config(2, 2, 1, 32), 128: Config(2, 1, 0, 64)}
 
 
 def sized(D: int, *, causal: bool, heads: int = 2, seq_q: int = 150, seq_k: int = 300) -> Problem:
@@ -147,8 +147,8 @@ BUGS = (
 )
 
 
-def broken(bug: Bug, folder: Path) -> Any:
-    """The operator with a bug, in a folder of its own."""
+def changed(bug: Bug, folder: Path) -> Any:
+    """The operator with a text changed, in a folder of its own."""
     found = replace(OPERATOR, folder=folder / OPERATOR.name)
     shutil.copytree(OPERATOR.folder, found.folder)
     text = (found.folder / bug.file).read_text()
@@ -160,8 +160,16 @@ def broken(bug: Bug, folder: Path) -> Any:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = sized(40, causal=False, heads=1)
-    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem), broken(bug, tmp_path))
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem), changed(bug, tmp_path))
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
+
+
+def test_heads_that_do_not_begin_together_come_out_right(tmp_path: Path) -> None:
+    """Five heads in sections of two, where so few queries are said to fit L2."""
+    problem = replace(sized(40, causal=True, heads=5, seq_q=70, seq_k=150), kv_heads=5)
+    small = Bug("little_L2", KERNELS, "(24 << 20) / (8 * kHeadDim)", "150", "")
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], inputs(problem), changed(small, tmp_path))
+    assert (wrong, happened.findings) == (set(), ())
 
 
 def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:

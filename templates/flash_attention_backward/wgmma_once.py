@@ -35,7 +35,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.head_dim_v != problem.head_dim:
         return f"head_dim_v {problem.head_dim_v}: the block's tiles have one width, head_dim {problem.head_dim}"
-    if register_estimate(problem.head_dim) > REGISTERS:
+    if register_estimate(problem.head_dim, 0) > REGISTERS:
         return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
@@ -51,9 +51,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     room = arch.smem_per_block
     return Space(
         Config,
-        choices={"stages": (2, 3, 4), "parts": (1, 2), "columns": WIDTHS},
+        choices={"stages": (2, 3, 4), "parts": (1, 2), "held": (0, 1, 2), "columns": WIDTHS},
         constraints=(
             Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
+            Constraint(
+                "sums, scores, products and held operands fit the registers",
+                lambda c: register_estimate(D, c.held) <= REGISTERS,
+            ),
             Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c) <= room),
         ),
     )
@@ -107,9 +111,10 @@ def default(problem: Problem, arch: Arch) -> Config:
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
     allowed = space(problem, arch)
     for stages, parts in ((3, 2), (2, 2), (2, 1)):
-        config = Config(stages, parts, columns)
-        if allowed.refusal(config) is None:
-            return config
+        for held in (2, 1, 0):
+            config = Config(stages, parts, held, columns)
+            if allowed.refusal(config) is None:
+                return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
 
 

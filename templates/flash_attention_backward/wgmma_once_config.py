@@ -14,18 +14,20 @@ _SUM = 4  # bytes of fp32
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
 _OTHER_REGISTERS = 28  # besides sums, scores and products
+_OTHER_HELD = 2  # more for each held operand
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     stages: int  # slots for tiles of Q, and as many of dO
     parts: int  # of dQ that wait for their turn in shared memory
+    held: int  # of K and V as operands in registers: 1 is K
     columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
 
 
-def register_estimate(D: int) -> float:
-    """Registers of a thread: the sums of dK and dV, scores, products, P and dS in 16 bits, and the rest."""
-    return D + 1.25 * TILE_ROWS + _OTHER_REGISTERS
+def register_estimate(D: int, held: Any) -> Any:
+    """Registers of a thread: the sums of dK and dV, scores, products, P and dS in 16 bits, held operands, the rest."""
+    return D + 1.25 * TILE_ROWS + held * (4 * -(-D // 16) + _OTHER_HELD) + _OTHER_REGISTERS
 
 
 def part_bytes(D: int) -> int:

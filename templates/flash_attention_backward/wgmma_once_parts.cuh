@@ -6,20 +6,22 @@
 #include "flash_attention_backward/wgmma_rows.cuh"
 #include "ldmatrix.cuh"
 
+// Of a lane's row of four 8x8 matrices, 16 by 16 elements of its warp's rows in a warpgroup, as operands A have them.
+__device__ __forceinline__ int matrix_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x / 8 % 2 * 8 + threadIdx.x % 8; }
+__device__ __forceinline__ int matrix_col() { return threadIdx.x % 32 / 16 * 8; }
+
 // The warpgroup's rows of dS of tile `number`, for whom multiplies them.
 template <class Pass>
 __device__ __forceinline__ void give_slopes(Rows<Pass> const& rows, Exchange<Pass> const& exchange,
                                             typename Rows<Pass>::Operand const& r_ds, int number) {
-  int const lane = threadIdx.x % 32, matrix = lane / 8;
-  int const key = 64 * rows.owner + threadIdx.x % 128 / 32 * 16 + matrix % 2 * 8 + lane % 8;
-  uint32_t const s_row =
-      shared_address(rows.smem) + Pass::slopes(number % 2) + Pass::Slopes::offset(Pass::kRows, key, matrix / 2 * 8);
+  uint32_t const s_row = shared_address(rows.smem) + Pass::slopes(number % 2) +
+                         Pass::Slopes::offset(Pass::kRows, 64 * rows.owner + matrix_row(), matrix_col());
   exchange.slopes.wait_empty(number);
 #pragma unroll
   for (int q = 0; q < Pass::kTile; q += 16) stmatrix(s_row ^ 2 * q, r_ds[q / 16]);  // swizzled: a row is one span
   fence_proxy_async();
   __syncwarp();
-  if (lane == 0) exchange.slopes.give(number);
+  if (threadIdx.x % 32 == 0) exchange.slopes.give(number);
 }
 
 // dS · K of tile `number`, of all keys of the block: a part of dQ, which the adder takes.

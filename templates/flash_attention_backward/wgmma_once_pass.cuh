@@ -11,7 +11,7 @@ struct OncePass : Pass<Choice> {
   using Base::D;
   using Base::kRows;
   using Base::kTile;
-  static constexpr int kParts = Choice::kParts;
+  static constexpr int kParts = Choice::kParts, kHeld = Choice::kHeld;
   using Slopes = Panels<kTile, 64, true>;  // of dS
   static constexpr int kSlopesBytes = Slopes::bytes(kRows), kPartFloats = kTile * D;
   static constexpr int kSlopes = (Base::kSharedBytes + 1023) / 1024 * 1024;

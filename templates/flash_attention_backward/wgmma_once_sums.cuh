@@ -18,6 +18,39 @@ __device__ __forceinline__ Sight<Pass> sight_of_keys(int row, int seq_q, int seq
   return sight;
 }
 
+// The warpgroup's rows of an own tensor as operand A of scores or products, [D16 / 16][4]; nothing, if they stay where
+// they are.
+template <class Pass, Place kPlace>
+struct OwnRows {
+  static constexpr bool kHeld = int(kPlace) < Pass::kHeld;
+  static constexpr int kSteps = Pass::D16 / 16;
+  uint32_t r[kHeld ? kSteps : 1][4];
+
+  __device__ __forceinline__ explicit OwnRows(Rows<Pass> const& rows) {
+    if constexpr (kHeld) {
+      uint32_t const s_own = shared_address(rows.smem) + Pass::own(kPlace, rows.owner);
+#pragma unroll
+      for (int k = 0; k < Pass::D16; k += 16)
+        ldmatrix(r[k / 16], s_own + Pass::Columns::offset(64, matrix_row(), k + matrix_col()));
+    }
+  }
+  // own · passingᵀ, in flight as one group.
+  __device__ __forceinline__ void issue_product(Rows<Pass>& rows, typename Rows<Pass>::Scores& r_s) const {
+    if constexpr (kHeld) {
+      rows.await(kPlace, rows.at);
+      uint32_t const s_tile = shared_address(rows.smem) + Pass::tile(kPlace, rows.at.stage);
+      fence_registers(r_s);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < Pass::D16; k += 16)
+        wgmma_m64k16<typename Pass::T>(r_s, r[k / 16], Pass::Columns::template k_major<Pass::kTile>(s_tile, k), k > 0);
+      wgmma_commit();
+    } else {
+      rows.template issue_product<kPlace>(r_s);
+    }
+  }
+};
+
 // Exponentials run over the product of V and dO, dS over the sum of dV; while a warpgroup makes a part of dQ the other
 // one is at its next scores. Everything is awaited before a part is made: where the branch joins, nothing is in flight,
 // and the registers of scores and products hold the part.
@@ -30,10 +63,12 @@ __device__ __forceinline__ void sum_once(typename Rows<Pass>::Sums& r_dk, typena
   int const count = walk.count();
   int tile = walk.end - 1;
   if (count <= 0) return;
+  OwnRows<Pass, kFirst> const r_keys(rows);
+  OwnRows<Pass, kSecond> const r_values(rows);
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
-    rows.template issue_product<kFirst>(r_s);
-    rows.template issue_product<kSecond>(r_product);
+    r_keys.issue_product(rows, r_s);
+    r_values.issue_product(rows, r_product);
     rows.template wait<1>(r_s);
     rows.cap(r_s);
     sight.apply(r_s, tile * Pass::kTile);

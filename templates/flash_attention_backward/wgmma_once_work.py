@@ -13,6 +13,7 @@ from .wgmma_once_config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_b
 _WARPS = 4  # a warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+_SECTION_BYTES = 24 << 20
 _TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
 
 
@@ -60,7 +61,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes + 80),
-        smem_wavefronts=passed * _shared_bytes(D) / 128,
+        smem_wavefronts=passed * _shared_bytes(D, config.held) / 128,
         l2_bytes=float(loaded + stored + passed * part_bytes(D)),
         dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem) + _sum_bytes(problem)),
         barriers=float(every * len(steps)),
@@ -106,14 +107,23 @@ def key_steps(problem: Problem) -> Array:
     return steps
 
 
+def sections(problem: Problem) -> list[int]:
+    """Heads of K and V whose blocks begin side by side, section after section: about as many as leave their Q, dO and
+    sums of dQ in half of L2, and alike (`Owned` of the template)."""
+    every, group = problem.batch * problem.kv_heads, problem.heads // problem.kv_heads
+    fit = min(every, max(1, _SECTION_BYTES // (8 * problem.head_dim) // group // problem.seq_q))
+    count = (2 * every + fit) // (2 * fit)
+    return [every // count + (i < every % count) for i in range(count)]
+
+
 def _latest(steps: Array) -> float:
     """Steps until the last of a head's blocks is done, if all begin together and each waits for the one before."""
     return float(np.max(steps + _TURN_STEPS * np.arange(len(steps))))
 
 
-def _shared_bytes(D: int) -> int:
+def _shared_bytes(D: int, held: int) -> int:
     """What a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
-    scores = 2 * WARPGROUPS * (ROWS + TILE_ROWS) * _sixteens(D)
+    scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * _sixteens(D)
     sums = 2 * WARPGROUPS * TILE_ROWS * D
     of_part = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
     return ELEMENT * (scores + sums + of_part + TILE_ROWS * BLOCK_KEYS) + 2 * part_bytes(D)
