@@ -1,6 +1,8 @@
 // The rows of a block, queries times the query heads of a KV head, on their way in and out.
 #pragma once
+#include "flash_attention/output.cuh"
 #include "flash_attention/packed.cuh"
+#include "flash_attention/part.cuh"
 
 // Rows of Q, O or lse in global memory.
 template <class T>
@@ -25,3 +27,28 @@ struct QueryOfHeads {
                                                                  [&](int row) { return q.at(row); });
   }
 };
+
+// What the block found in some of the keys, as fp32 and not divided by sums, to rows item(row) of part_o [.., D] and of
+// part_rows.
+template <class Tile, class Item>
+__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Item const& item,
+                                            unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
+                                            RowState<Tile::kM>& state, Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
+  reduce_parts<Tile, true>(state.sum, smem, at);
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) {
+    int const row = at.warp_row + i * 8 + at.lane / 4;
+    if (rows.row0 + row >= rows.count) continue;
+    int64_t const place = item(row);
+    if (at.part == 0 && at.lane % 4 == 0)
+      reinterpret_cast<RowSum*>(part_rows)[place] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};
+#pragma unroll
+    for (int n = 0; n < Tile::kN; ++n) {
+      int const column = ((n / 2 * Tile::kParts + at.part) * 2 + n % 2) * 8 + at.lane % 4 * 2;
+      *reinterpret_cast<float2*>(part_o + place * Tile::D + column) =
+          *reinterpret_cast<float2 const*>(&r_o[i / 2][n][i % 2 * 2]);
+    }
+  }
+}

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from tuner.arch import GPU, Arch
+from tuner.arch import GPU, Arch, gpu
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
@@ -10,13 +10,15 @@ from tuner.space import Constraint, Space
 from ..flash_attention import mma_sync as dense
 from ..flash_attention.mma_sync_config import q_in_ring, register_estimate, smem_budgets, smem_bytes
 from ..flash_attention.operator import Problem as DenseProblem
+from ..flash_attention.split_keys_config import SPLITS, WARP, filling, merge_blocks
 from .mma_sync_config import Config
-from .mma_sync_work import row_tiles
+from .mma_sync_work import blocks
 from .mma_sync_work import work as work_when_full
 from .optional import with_optional
-from .problem import Problem
+from .problem import Problem, unpacked
+from .split_keys import parts
 
-ENTRY = "paged_attention_mma_sync"
+ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -36,24 +38,32 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
         Constraint("P V takes 16 keys a step", lambda c: c.narrow % (16 * c.d_warps) == 0),
     )
-    return Space(Config, {**choices, "narrow": (0, 16, 32, 64)}, constraints)
+    return Space(Config, {**choices, "narrow": (0, 16, 32, 64), "splits": SPLITS}, constraints)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """A block for each tile of rows and KV head; where queries are packed, for as many as there may be."""
-    D, smem = problem.head_dim, int(smem_bytes(problem.head_dim, config))
-    launch = Launch(ENTRY, (row_tiles(problem, config), problem.kv_heads, 1), 32 * config.warps, smem)
-    return with_optional(problem, Plan((launch,), {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}))
+    """A block for each tile of rows, KV head and share; where queries are packed, for as many tiles as there may be."""
+    D, split, threads = problem.head_dim, config.splits > 1, WARP * config.warps
+    smem, shares = int(smem_bytes(D, config)), config.splits * problem.sequences
+    attend = Launch(ENTRIES[0], (blocks(problem, config), problem.kv_heads, 1), threads, smem)
+    merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)  # type: ignore[arg-type]  # reads warps
+    constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
+    spaces = parts(problem, shares if split else 0)
+    return with_optional(problem, Plan((attend, merge) if split else (attend,), constants, spaces))
 
 
 _FEW = 64  # rows that four warps take 16 each of
 _REGISTERS = 180  # by estimate: flash_attention's default spills with the masks and pages here if it takes more,
-_MOST = 200  # and in tiles of 32 keys if it takes more than this
+_MOST = 196  # and in tiles of 32 keys if it takes more than this
+_LEAST = 4  # tiles of keys a share
 _TAIL = 16  # what a softcap takes beside the last 8 columns of an odd number of them
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
+    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few.
+
+    Keys are shared by the fewest blocks that fill the SMs.
+    """
     D, tile = problem.head_dim, dense.default(_dense(problem), arch)
     registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
     if registers > _REGISTERS and tile.BN > 32:
@@ -65,11 +75,14 @@ def default(problem: Problem, arch: Arch) -> Config:
     fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
     fields = asdict(next(each for each in fits if smem_bytes(D, each) <= each.smem_budget))
     del fields["heavy_first"]
-    return Config(**fields, narrow=tile.BN // 2)
+    config = Config(**fields, narrow=tile.BN // 2, splits=1)
+    equal = unpacked(problem)
+    sms, steps = gpu(arch.name).device.sm_count, min(equal.reach, equal.seq_k) // (_LEAST * config.BN)
+    return replace(config, splits=filling(blocks(equal, config) * problem.kv_heads, sms, steps))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return (work_when_full(problem, config),)
+    return work_when_full(problem, config)
 
 
 def _dense(problem: Problem) -> DenseProblem:
@@ -79,11 +92,12 @@ def _dense(problem: Problem) -> DenseProblem:
 
 IMPLEMENTATION = Implementation(
     name="mma_sync",
-    summary="for prompts: tensor cores, tiles of all query heads of a KV head against keys out of pages",
+    summary="for prompts: tensor cores, full tiles of rows against keys out of pages, which blocks may share",
     config=Config,
     refusal=refusal,
     space=space,
     plan=plan,
     default=default,
     work=work,
+    example=Problem(seq_q=512),
 )

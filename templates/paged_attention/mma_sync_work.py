@@ -2,16 +2,21 @@
 
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Any
 
 import numpy as np
 
 from tuner.operator import Work
 
+from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.mma_sync_work import WARP, Visits, with_softcap, work_of_visits
+from ..flash_attention.split_keys_config import merge_blocks
+from ..flash_attention.split_keys_work import Walked, work_of_walks
 from ..streaming_attention.visits import Keys, Walks
 from .mma_sync_config import Config
 from .operator import cost
 from .problem import Problem, unpacked
+from .split_keys_work import Shared, lengths_read, merge_work
 
 _INT = 4  # bytes
 
@@ -30,29 +35,63 @@ class Rows:
         return self.head_dim
 
 
-def work(problem: Problem, config: Config) -> Work:
-    """Work of the launch; mma, bytes and barriers are exact.
+def work(problem: Problem, config: Config) -> tuple[Work, ...]:
+    """Work of each launch; mma, bytes and barriers are exact.
 
     Of packed queries as if each sequence had equally many, in a grid that has room for any; what threads read of
     cu_seqlens_q is not counted.
     """
     equal = unpacked(problem)
-    rows = Rows(equal.batch, equal.kv_heads, equal.seq_q * (equal.heads // equal.kv_heads), equal.head_dim)
-    found = visits(equal, config)
-    attend = work_of_visits(rows, config, found, cost(problem))
-    looked_up = equal.batch * equal.kv_heads * int(np.sum(found.blocks)) * keys_a_lane(equal.head_dim, config)
-    read = _INT * config.warps * WARP * (looked_up + attend.ctas)  # and the sequence's length, by each thread
-    ctas = row_tiles(problem, config) * problem.kv_heads
-    longest = attend.longest_cta * ctas / attend.ctas
-    attend = replace(attend, ctas=ctas, longest_cta=longest, l2_bytes=attend.l2_bytes + read)
-    return with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
+    found, cut = visits(equal, config), _cut(equal, config)
+    attend = _attend(equal, config, found, cut)
+    attend = with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
+    ctas = blocks(problem, config) * problem.kv_heads
+    attend = replace(attend, ctas=ctas, longest_cta=attend.longest_cta * ctas / attend.ctas)
+    if config.splits == 1:
+        return (attend,)
+    parted: Any = replace(config, splits=cut.parts)  # with what split_keys reads of its own
+    _, *merge = work_of_walks(equal, parted, Walked(found.blocks, found.rows_of_keys), cost(problem))
+    merged = merge_work(equal, config, merge[0] if merge else None)
+    return attend, replace(merged, ctas=merge_blocks(problem, parted))
 
 
-def row_tiles(problem: Problem, config: Config) -> int:
-    """Of all sequences; where queries are packed, the most that there may be."""
+def blocks(problem: Problem, config: Config) -> int:
+    """Of a KV head: tiles of rows times shares; where queries are packed, as many as there may be."""
     group, N = problem.heads // problem.kv_heads, problem.sequences
     most = N * -(-problem.longest * group // config.BM)
-    return min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM) if problem.use_cu_seqlens_q else most
+    if config.splits > 1 or not problem.use_cu_seqlens_q:
+        return most * config.splits
+    return min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
+
+
+def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Work:
+    """Where each sequence has as many queries: each part of its keys takes Q, barriers, and outputs of its own."""
+    D, heads = problem.head_dim, problem.batch * problem.kv_heads
+    rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * (problem.heads // problem.kv_heads), D)
+    whole = work_of_visits(rows, config, found, cost(problem))
+    items, tiles = heads * rows.seq_q, heads * int(np.sum(found.blocks))
+    results = cut.parts * (4 * D + 8) if cut.parts > 1 else ELEMENT * D + 4
+    written = items * (results - ELEMENT * D - 4)  # more than the outputs
+    active, longest = whole.ctas * cut.parts, min(cut.most, whole.chain)
+    lengths = lengths_read(problem, config, cut, active) if config.splits > 1 else active * config.warps * WARP
+    integers = lengths + tiles * config.warps * WARP * keys_a_lane(D, config)
+    integers += 2 * problem.batch * (config.splits > 1)
+    return replace(
+        whole,
+        ctas=blocks(problem, config) * problem.kv_heads,
+        barriers=2 * tiles + cut.parts * (whole.barriers - 2 * tiles),
+        l2_bytes=whole.l2_bytes + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
+        dram_bytes=whole.dram_bytes + written,
+        longest_cta=max(longest * blocks(problem, config) * problem.kv_heads / max(tiles, 1), 1.0),
+        chain=float(longest),
+    )
+
+
+def _cut(problem: Problem, config: Config) -> Shared:
+    """How the keys that all rows of a sequence attend are cut."""
+    rows = problem.seq_q * (problem.heads // problem.kv_heads)
+    tiles = int(Walks(_keys(problem, rows, 1), config.BN).tiles[0])
+    return Shared.of(tiles, replace(config, warps=1))  # a step is a tile
 
 
 def visits(problem: Problem, config: Config) -> Visits:

@@ -29,9 +29,9 @@ struct Cache {
   }
 };
 
-// Tiles that kThreads threads copy, as Ring asks: a warp, or the warps of a block. Each lane looks up the pages of a few of
-// the keys that its warp copies, one tile ahead, and tells the lanes that copy these keys where they lie; so no copy waits
-// for the table, whatever the size of a page. Walk is like that of BlockTiles.
+// Tiles that kThreads threads copy, as Ring asks: a warp, or the warps of a block. Each lane looks up the pages of a
+// few of the keys that its warp copies, one tile ahead, and tells the lanes that copy these keys where they lie; so no
+// copy waits for the table, whatever the size of a page. Walk is like that of BlockTiles.
 template <class TileLayout, class Element, int BN, int kThreads, class Walk>
 struct TilesInPages {
   using Layout = TileLayout;
@@ -40,10 +40,11 @@ struct TilesInPages {
   static constexpr int kBytes = BN * Layout::kRowBytes;
   static constexpr int kRowsPerPass = Share::kRowsPerPass, kLastPass = (BN - 1) / kRowsPerPass;
   // Rows of a pass that the lanes of a warp copy: as many as 32 chunks in turn may lie in.
-  static constexpr int kWidest = (31 + 2 * Layout::kChunks - greatest_common_divisor(Layout::kChunks, 32)) / Layout::kChunks;
+  static constexpr int kChunks = Layout::kChunks, kFirstLane = kChunks - greatest_common_divisor(kChunks, 32);
+  static constexpr int kWidest = (kFirstLane + 31) / kChunks + 1;
   static constexpr int kTold = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
-  static constexpr int kLeft = BN - kLastPass * kRowsPerPass;
-  static constexpr int kKeys = ceil_div(kLastPass * kTold + (kTold < kLeft ? kTold : kLeft), 32);  // that a lane looks up
+  static constexpr int kLeft = BN - kLastPass * kRowsPerPass;  // rows of the last pass
+  static constexpr int kKeys = ceil_div(kLastPass * kTold + (kTold < kLeft ? kTold : kLeft), 32);  // of a lane
   static constexpr int kTogether = 4;  // passes after a branch of those lanes that copy
 
   Walk walk;
@@ -81,7 +82,7 @@ struct TilesInPages {
  private:
   // The row of a pass with which those of this lane's warp begin.
   static __device__ __forceinline__ int first_row() {
-    return kThreads == 32 ? 0 : threadIdx.x / 32 * 32 / Layout::kChunks;
+    return kThreads == 32 ? 0 : threadIdx.x / 32 * 32 / kChunks;
   }
   // The i-th key of a tile that this lane looks up: a warp's are counted pass by pass, kTold in each.
   static __device__ __forceinline__ int mine(int i) {

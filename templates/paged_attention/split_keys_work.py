@@ -1,6 +1,7 @@
 """What split_keys does where every table is full: the emulator's counters agree with the exact ones."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Shared:
     parts: int  # of a sequence
 
     @classmethod
-    def of(cls, tiles: int, config: Config) -> "Shared":
+    def of(cls, tiles: int, config: Any) -> "Shared":
         steps = -(-tiles // config.warps)
         most = max(-(-steps // config.splits), 1)
         return cls(steps, most, max(-(-steps // most), 1))
@@ -45,9 +46,9 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
         ctas=blocks,
         longest_cta=attend.longest_cta * blocks / attend.ctas,
         chain=float(cut.most),
-        l2_bytes=attend.l2_bytes + _INT * (looked_up + _lengths_read(problem, config, cut, attend.ctas) + shares),
+        l2_bytes=attend.l2_bytes + _INT * (looked_up + lengths_read(problem, config, cut, attend.ctas) + shares),
     )
-    return (attend, _merge(problem, config, merge[0] if merge else None)) if config.splits > 1 else (attend,)
+    return (attend, merge_work(problem, config, merge[0] if merge else None)) if config.splits > 1 else (attend,)
 
 
 def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:
@@ -61,7 +62,7 @@ def _most_tiles(problem: Problem, config: Config) -> int:
     return int(_walks(problem, config, rows, 1).tiles[0])
 
 
-def _lengths_read(problem: Problem, config: Config, cut: Shared, active: int) -> int:
+def lengths_read(problem: Problem, config: Any, cut: Shared, active: int) -> int:
     """Entries of cache_seqlens that the lanes of all blocks read."""
     own = active * config.warps * WARP
     a_sequence = config.warps * problem.kv_heads * shared.row_tiles(problem, config)  # warps of one of its parts
@@ -75,7 +76,7 @@ def _lengths_read(problem: Problem, config: Config, cut: Shared, active: int) ->
     return own + a_sequence * ((1 + tried) * problem.batch * blocks + found)
 
 
-def _merge(problem: Problem, config: Config, merge: Work | None) -> Work:
+def merge_work(problem: Problem, config: Any, merge: Work | None) -> Work:
     """Each thread reads which parts its sequence has; where that is one, nothing else."""
     blocks, items = shared.merge_blocks(problem, config), problem.batch * problem.heads * problem.seq_q
     read = 2.0 * _INT * items * (problem.head_dim // 4)

@@ -1,0 +1,26 @@
+// What blocks found in their shares of a sequence's keys, merged.
+#pragma once
+#include "flash_attention/split_keys.cuh"
+#include "paged_attention/queries.cuh"
+
+// 4 elements of a row of O from the parts that shares of its sequence left. `shares`: of each sequence, the first and
+// how many there are; rows of parts count [shares, H, longest].
+template <int kThreads, class T, int D>
+__device__ __forceinline__ void merge_shares(Results<T, D> const& results, int const* shares, int const* cu_seqlens_q,
+                                             int sequences, int heads, int seq_q, int longest) {
+  int64_t const index = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  int const item = index / (D / 4), column = index % (D / 4) * 4;
+  if (item >= results.items) return;
+  int const row = item % seq_q, head = item / seq_q % heads, b = item / seq_q / heads;
+  int const n = cu_seqlens_q ? sequence_of(cu_seqlens_q, sequences + 1, row) : b;
+  Queries const queries = queries_of(cu_seqlens_q, n, seq_q);
+  int const query = row - queries.first;
+  if (cu_seqlens_q && (query < 0 || query >= min(queries.count, longest))) return;
+  int2 const of_sequence = reinterpret_cast<int2 const*>(shares)[n];
+  if (of_sequence.y == 1) return;  // stored as a whole
+  int64_t const apart = int64_t(heads) * longest, first = of_sequence.x * apart + head * longest + query;
+  Part part;
+#pragma unroll 8
+  for (int i = 0; i < of_sequence.y; ++i) results.add_part(part, first + i * apart, column);
+  results.store(part, b, row, head, item, column);
+}
