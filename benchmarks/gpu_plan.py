@@ -17,6 +17,7 @@ KDA: tuple[Fields, ...] = ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "key_d
 PROBLEMS: dict[str, tuple[Fields, ...]] = {
     "flash_attention": (
         {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192},  # a step of decoding
+        {"head_dim": 192, "head_dim_v": 128, "causal": True, "batch": 2, "seq_q": 8192},  # latent attention's prompts
         {"head_dim": 64, "dtype": DType.FP32, "precision": Precision.TF32, "batch": 2},
     ),
     "flash_attention_backward": (

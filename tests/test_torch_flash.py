@@ -100,6 +100,13 @@ def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> N
             assert torch.allclose(lse[:, first:end].double(), sums[0], atol=1e-4)
 
 
+def test_values_may_be_of_another_width_than_keys() -> None:
+    q, k, _ = qkv(1)
+    v = torch.randn(1, 20, 2, 24).half()
+    expected, _ = exact(q, k, v, causal(12, 20))
+    assert torch.allclose(flash_attn_func(q, k, v, causal=True).double(), expected, atol=2e-3)
+
+
 def test_stacked_tensors_are_taken_as_views() -> None:
     qkv = torch.randn(1, 12, 3, 2, 16).half()
     q, k, v = (each.contiguous() for each in qkv.unbind(2))

@@ -31,10 +31,11 @@ def flash_attn_func(
 ) -> Any:
     """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
 
-    q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H; fp16, bf16 or fp32; D is 8 to 256 in steps of 8. causal,
-    and window_size (left, 0) of `left` keys before a query's own, are aligned at the last query and key. softcap: if
-    c > 0, scaled scores x become c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there
-    is no dropout whose pattern the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
+    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], and o [B, T, H, DV], where HK divides H; fp16, bf16 or fp32; D
+    and DV are 8 to 256 in steps of 8, with a window to the left the same. causal, and window_size (left, 0) of `left`
+    keys before a query's own, are aligned at the last query and key. softcap: if c > 0, scaled scores x become
+    c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there is no dropout whose pattern
+    the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
 
     o and lse have gradients. Tensors of any strides are taken: what kernels cannot address is copied. Raises UsageError
     for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for tensors that do not fit.
@@ -70,10 +71,10 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Any = None,
 ) -> Any:
-    """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, D].
+    """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, DV].
 
-    q: [T, H, D]; k, v: [S, HK, D]; cu_seqlens_q, cu_seqlens_k: int32 [N + 1], ascending from 0 to T and to S: where
-    each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
+    q: [T, H, D]; k: [S, HK, D]; v: [S, HK, DV]; cu_seqlens_q, cu_seqlens_k: int32 [N + 1], ascending from 0 to T and to
+    S: where each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
     (o, lse, None), lse fp32 [H, T].
 
     With block_table, int32 [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size any power of two:
