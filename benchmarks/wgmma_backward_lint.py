@@ -2,6 +2,7 @@
 
 python benchmarks/wgmma_backward_lint.py --each 12
 python benchmarks/wgmma_backward_lint.py --limits     the largest tiles that the registers hold, and one step beyond
+python benchmarks/wgmma_backward_lint.py --values     of values of another width than keys
 """
 
 import argparse
@@ -26,7 +27,9 @@ from tuner.render import render
 from tuner.result import Failed
 from tuner.toolkit import Options
 
-HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)
+ALIKE = tuple((D, D) for D in (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256))
+OF_VALUES = ((192, 128), (128, 64), (64, 128), (72, 40), (40, 72), (256, 64), (64, 256))  # head_dim, head_dim_v
+Widths = Sequence[tuple[int, int]]
 OPERATOR = operators.load("flash_attention_backward")
 WGMMA = operators.implementation("flash_attention_backward", "wgmma")
 LEAST = Config(16, 2, 2, False, False, 16, 2, 2, 16)
@@ -48,22 +51,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--softcap", action="store_true", help="of kernels that cap scores")
     parser.add_argument("--packed", action="store_true", help="of kernels for packed sequences")
+    parser.add_argument("--values", action="store_true", help="of values of another width than keys")
     given = parser.parse_args()
+    widths = OF_VALUES if given.values else ALIKE
     of = Problem(causal=True, use_softcap=given.softcap, use_cu_seqlens=given.packed, batch=1)
     with Compiler() as compiler:
         if given.limits:
-            limits(compiler, of)
+            limits(compiler, widths, of)
         else:
-            sample(compiler, given.each, given.seed, of)
+            sample(compiler, widths, given.each, given.seed, of)
 
 
-def sample(compiler: Compiler, each: int, seed: int, of: Problem) -> None:
+def sample(compiler: Compiler, widths: Widths, each: int, seed: int, of: Problem) -> None:
     print("head_dim  default  clean/tried  flaws")
-    for D in HEAD_DIMS:
-        found = flaws(compiler, drawn(replace(of, head_dim=D, head_dim_v=D), each, random.Random(f"{seed} {D}")))
+    for D, DV in widths:
+        name = f"{D}" if D == DV else f"{D}/{DV}"
+        found = flaws(compiler, drawn(replace(of, head_dim=D, head_dim_v=DV), each, random.Random(f"{seed} {name}")))
         clean = f"{sum(not some for some in found)}/{len(found)}"
         spelled = "; ".join(sorted({one for some in found for one in some}))
-        print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
+        print(f"{name:>8s}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
 
 
 def drawn(problem: Problem, each: int, rng: random.Random) -> list[Asked]:
@@ -73,8 +79,8 @@ def drawn(problem: Problem, each: int, rng: random.Random) -> list[Asked]:
     return [Asked(problem, config) for config in (WGMMA.default(problem, arch), *configs)]
 
 
-def limits(compiler: Compiler, of: Problem) -> None:
-    problems = [replace(of, head_dim=D, head_dim_v=D) for D in HEAD_DIMS]
+def limits(compiler: Compiler, widths: Widths, of: Problem) -> None:
+    problems = [replace(of, head_dim=D, head_dim_v=DV) for D, DV in widths]
     tried = [each for problem in problems for each in (*edges_of_keys(problem), *edges_of_queries(problem))]
     for name, some in (("that fit", tried[::2]), ("a step of 16 rows beyond", tried[1::2])):
         print(f"{sum(not each for each in flaws(compiler, some))} of {len(some)} tiles {name} are clean", flush=True)
@@ -83,24 +89,31 @@ def limits(compiler: Compiler, of: Problem) -> None:
 def edges_of_keys(problem: Problem) -> Iterator[Asked]:
     makes = [replace(LEAST, kv_warpgroups=w, kv_chained=chained) for w in (1, 2, 3) for chained in (False, True)]
     for make in (*makes, replace(LEAST, kv_split=True)):
-        estimate = partial(kv_register_estimate, capped=problem.use_softcap)
-        yield from edge(problem, make, "BM_kv", estimate, make.kv_warpgroups, DKV)
+        estimate = partial(kv_register_estimate, problem.head_dim, problem.head_dim_v, capped=problem.use_softcap)
+        widest = max(problem.head_dim, problem.head_dim_v)
+        yield from edge(problem, make, "BM_kv", estimate, make.kv_warpgroups, DKV, widest)
 
 
 def edges_of_queries(problem: Problem) -> Iterator[Asked]:
     for warpgroups in (1, 2, 3):
-        yield from edge(problem, replace(LEAST, q_warpgroups=warpgroups), "BN_q", q_register_estimate, warpgroups, DQ)
+        estimate, make = partial(q_register_estimate, problem.head_dim), replace(LEAST, q_warpgroups=warpgroups)
+        yield from edge(problem, make, "BN_q", estimate, warpgroups, DQ, problem.head_dim)
 
 
 def edge(
-    problem: Problem, make: Config, name: str, estimate: Callable[[int, Any], Any], warpgroups: int, entry: str
+    problem: Problem,
+    make: Config,
+    name: str,
+    estimate: Callable[[Any], Any],
+    warpgroups: int,
+    entry: str,
+    widest: int,
 ) -> Iterator[Asked]:
-    """The largest tile up to 192 that the registers hold, and the next, where a wgmma may be as wide as D."""
-    D = problem.head_dim
-    if D > 192 and warpgroups != 2:
+    """The largest tile up to 192 that the registers hold, and the next, where a wgmma may be as wide as `widest`."""
+    if widest > 192 and warpgroups != 2:
         return
     tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
-    fit = sum(bool(estimate(D, each) <= registers(warpgroups)) for each in tiles)
+    fit = sum(bool(estimate(each) <= registers(warpgroups)) for each in tiles)
     if 0 < fit < len(tiles):
         yield from (Asked(problem, each, (entry,)) for each in tiles[fit - 1 : fit + 1])
 

@@ -50,11 +50,12 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
                                        Mask const& mask, Place const& at) {
   using T = typename Tile::T;
   using Layout = typename Tile::Layout;
+  using LayoutV = typename Tile::LayoutV;
   using LayoutP = typename Tile::LayoutP;
   constexpr int kM = Tile::kM;
   uint32_t const s_tiles = shared_address(smem), s_query = s_tiles + Tile::kQuery;
   uint32_t query = s_query + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
-  LaneOffsets<Layout> const lane(at.lane, 2 * at.part);
+  LaneOffsets<Layout, LayoutV> const lane(at.lane, 2 * at.part);
   forget(query);
   uint32_t const p = s_tiles + Tile::kP + at.warp_row * LayoutP::kRowBytes + rows_first<LayoutP>(at.lane);
 
@@ -82,7 +83,7 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
     });
     uint32_t const s_v = ring.acquire(true);
     on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {
-      accumulate_keys<Tile, decltype(keys)::value>(r_o, r_p, p, s_v + lane.v + first * Layout::kRowBytes);
+      accumulate_keys<Tile, decltype(keys)::value>(r_o, r_p, p, s_v + lane.v + first * LayoutV::kRowBytes);
     });
   }
   cp_async_wait<0>();

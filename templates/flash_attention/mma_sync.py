@@ -21,17 +21,17 @@ from .mma_sync_config import (
     smem_bytes,
 )
 from .mma_sync_work import work
-from .problem import Problem, other_width
+from .problem import Problem
 
 ENTRY = "flash_attention_mma_sync"
 MAX_GRID_YZ = 65535
-SHARED_FROM = 96  # warps share rows of a larger head_dim
+SHARED_FROM = 96  # warps share rows of a larger head_dim_v
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: operands of 16 bits are multiplied here, those of 32 by mma_tf32"
-    return other_width(problem) or exceeds_grid(problem)
+    return exceeds_grid(problem)
 
 
 def exceeds_grid(problem: Problem) -> str | None:
@@ -43,7 +43,7 @@ def exceeds_grid(problem: Problem) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     budgets = smem_budgets(arch)
     return Space(
         Config,
@@ -53,7 +53,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "d_warps": (1, 2, 4),
             "BN": (32, 48, 64, 80, 96, 128),
             "q_in_registers": (False, True),
-            "swizzle": (True,) if D % 16 else (True, False),
+            "swizzle": (True,) if D % 16 and DV % 16 else (True, False),
             "stages": (2, 3, 4),
             "smem_budget": budgets,
             "min_ctas": (1, 2, 3),
@@ -61,13 +61,17 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "heavy_first": (True, False) if problem.causal else (False,),
         },
         constraints=tile_constraints(
-            arch, D, 16, lambda c: smem_bytes(D, c), lambda c: register_estimate(D, c) <= register_limit(c, arch)
+            arch,
+            DV,
+            16,
+            lambda c: smem_bytes(D, c, DV),
+            lambda c: register_estimate(D, c, DV) <= register_limit(c, arch),
         ),
     )
 
 
 def tile_constraints(
-    arch: Arch, D: int, keys: int, smem: Callable[[Any], Any], fits: Callable[[Any], Any]
+    arch: Arch, DV: int, keys: int, smem: Callable[[Any], Any], fits: Callable[[Any], Any]
 ) -> tuple[Constraint, ...]:
     """Of tiles whose P V takes `keys` keys a step: `smem` gives their bytes, `fits` whether registers hold them."""
     budgets = smem_budgets(arch)
@@ -78,11 +82,12 @@ def tile_constraints(
         ),
         Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
         Constraint(
-            f"only D > {SHARED_FROM} is worth being shared by warps", lambda c: (c.d_warps == 1) | (D > SHARED_FROM)
+            f"only O of over {SHARED_FROM} columns is worth being shared by warps",
+            lambda c: (c.d_warps == 1) | (DV > SHARED_FROM),
         ),
         Constraint(
             "warps that share rows own whole pairs of 8-wide columns of O",
-            lambda c: (c.d_warps == 1) | (D % (16 * c.d_warps) == 0),
+            lambda c: (c.d_warps == 1) | (DV % (16 * c.d_warps) == 0),
         ),
         Constraint(f"P V takes {keys} keys a step", lambda c: c.BN % (keys * c.d_warps) == 0),
         Constraint("the tiles fit the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
@@ -106,12 +111,12 @@ def tile_constraints(
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
-    smem = int(smem_bytes(D, config))
+    smem = int(smem_bytes(D, config, DV))
     plan = Plan(
         launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
-        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
+        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config, DV))},
     )
     return with_optional(problem, plan)
 
@@ -123,13 +128,14 @@ _REGISTERS = 200  # an estimate up to here compiles without spills on every arch
 
 def default(problem: Problem, arch: Arch) -> Config:
     """The largest tile that neither spills nor exceeds an arch's shared memory."""
+    D, DV = problem.head_dim, problem.head_dim_v
     for BM, BN, warps in _TILES:
         for budget in smem_budgets(arch):
             config = Config(BM, BN, warps, 1, 2, budget, 1, False, True, True, problem.causal)
-            fits = smem_bytes(problem.head_dim, config) <= budget
-            if fits and register_estimate(problem.head_dim, config) <= _REGISTERS:
+            fits = smem_bytes(D, config, DV) <= budget
+            if fits and register_estimate(D, config, DV) <= _REGISTERS:
                 return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}, head_dim_v {DV}")
 
 
 IMPLEMENTATION = Implementation(

@@ -51,12 +51,13 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     found = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
     ctas = problem.sequences * problem.heads * -(-problem.longest // config.BM)
     found = replace(found, ctas=ctas, longest_cta=found.longest_cta * ctas / found.ctas)
-    return (with_softcap(problem.head_dim, found) if problem.use_softcap else found,)
+    return (with_softcap(problem.head_dim, found, problem.head_dim_v) if problem.use_softcap else found,)
 
 
-def with_softcap(D: int, found: Work) -> Work:
-    """Five operations and one and a half special functions more for each score, which is 2 D of an mma's 2048."""
-    scores = found.mma * 2048 / (2 * D * WARP)
+def with_softcap(D: int, found: Work, DV: int = 0) -> Work:
+    """Five operations and one and a half special functions more for each score, which is D + DV (0: D) of an mma's
+    2048."""
+    scores = found.mma * 2048 / ((D + (DV or D)) * WARP)
     return replace(found, fma=found.fma + 5 * scores, mufu=found.mufu + 1.5 * scores)
 
 
@@ -67,18 +68,19 @@ def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Wo
     that the mathematics needs, with addresses estimated.
     """
     heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
-    groups = _group_tiles(problem.head_dim, config, visits)
+    widths = problem.head_dim, problem.head_dim_v
+    groups = _group_tiles(*widths, config, visits)
     return Work(
         ctas=heads * blocks,
         warps=config.warps,
         mma=heads * groups.mma,
         fma=heads * groups.fma,
         mufu=heads * groups.mufu,
-        alu=heads * (groups.alu + tiles * 2 * _copy_instructions(problem.head_dim, config)),
+        alu=heads * (groups.alu + tiles * sum(_copy_instructions(width, config) for width in widths)),
         smem_wavefronts=heads * (groups.ldmatrix + groups.stores + _wavefronts(problem, config, visits)),
         l2_bytes=float(heads * _global_bytes(problem, visits)),
         dram_bytes=float(floor.bytes),
-        barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(problem.head_dim, config)),
+        barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(*widths, config)),
         longest_cta=float(np.max(visits.blocks) * blocks / tiles) if tiles else 1.0,
         chain=float(np.max(visits.blocks, initial=0)),
         stages=config.stages,
@@ -97,39 +99,41 @@ class GroupTile:
     stores: float  # of P and of row maxima, where warps share rows
 
 
-def _group_tiles(D: int, config: Any, visits: Visits) -> GroupTile:
+def _group_tiles(D: int, DV: int, config: Any, visits: Visits) -> GroupTile:
     """For all tiles of a head: what a tile takes without any key, and what each step adds to that."""
-    bare, whole = (astuple(_group_tile(D, replace(config, BN=keys))) for keys in (0, config.BN))
+    bare, whole = (astuple(_group_tile(D, DV, replace(config, BN=keys))) for keys in (0, config.BN))
     steps = config.BN // 16
     return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, whole, strict=True)))
 
 
-def _group_tile(D: int, config: Any) -> GroupTile:
+def _group_tile(D: int, DV: int, config: Any) -> GroupTile:
     m, parts, n = config.rows_per_warp // 16, config.d_warps, config.BN // 8
     scores = m * 16 * config.BN / WARP
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
     row_values = 2 * m * parts  # a lane's rows
     shared = parts > 1
     return GroupTile(
-        mma=m * n * query_steps + m * (n / 2) * (D / 8),
+        mma=m * n * query_steps + m * (n / 2) * (DV / 8),
         # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
-        fma=3 * scores + 6 * row_values + (0 if config.lazy_rescale else m * 16 * D / WARP),
+        fma=3 * scores + 6 * row_values + (0 if config.lazy_rescale else m * 16 * DV / WARP),
         mufu=scores + row_values,
         # two scores a conversion; shuffles; an XOR or addition a step of D
         alu=scores / 2 + 6 * row_values + parts * 2 * (D / 16 + n / 2),
-        ldmatrix=2 * n * D / 8 + (0 if config.q_in_registers else parts * m * D / 4) + shared * parts * m * 2 * n,
+        ldmatrix=n * (D + DV) / 8 + (0 if config.q_in_registers else parts * m * D / 4) + shared * parts * m * 2 * n,
         stores=shared * (m * 2 * n + row_values * parts),
     )
 
 
 def _wavefronts(problem: Any, config: Any, visits: Visits) -> float:
     """Shared-memory cycles for one head, besides those of its groups' tiles."""
-    D, blocks, groups = problem.head_dim, len(visits.blocks), -(-problem.seq_q // config.rows_per_warp)
+    D, DV = problem.head_dim, problem.head_dim_v
+    blocks, groups = len(visits.blocks), -(-problem.seq_q // config.rows_per_warp)
     m, threads = config.rows_per_warp // 16, WARP * config.warps
-    copies = 2 * int(np.sum(visits.blocks)) * copy_wavefronts(D, config.swizzle, config.BN, threads)
+    tile = sum(copy_wavefronts(width, config.swizzle, config.BN, threads) for width in (D, DV))
+    copies = int(np.sum(visits.blocks)) * tile
     query = blocks * copy_wavefronts(D, config.swizzle, config.BM, threads)
     query += groups * config.d_warps * m * D / 4 * config.q_in_registers
-    epilogue = groups * m * 2 * (D / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
+    epilogue = groups * m * 2 * (DV / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
     return copies + query + epilogue
 
 
@@ -161,10 +165,10 @@ def _copy_instructions(D: int, config: Any) -> float:
 
 def _global_bytes(problem: Any, visits: Visits) -> int:
     """Read and written by the blocks of one head: K and V again for each tile of rows."""
-    row = ELEMENT * problem.head_dim
-    return 2 * visits.rows_of_keys * row + 2 * problem.seq_q * row + 4 * problem.seq_q
+    both = ELEMENT * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
+    return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
 
 
-def _barriers_outside_the_loop(D: int, config: Any) -> int:
+def _barriers_outside_the_loop(D: int, DV: int, config: Any) -> int:
     """One before O takes the place of Q; Q on its way to registers costs one more, or two in the ring's place."""
-    return 1 + int(config.q_in_registers) + int(q_in_ring(D, config))
+    return 1 + int(config.q_in_registers) + int(q_in_ring(D, config, DV))

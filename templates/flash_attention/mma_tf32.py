@@ -14,26 +14,26 @@ from .mma_sync import SHARED_FROM, exceeds_grid, tile_constraints
 from .mma_sync_config import register_limit, smem_budgets
 from .mma_tf32_config import Config, q_in_ring, register_estimate, smem_bytes
 from .mma_tf32_work import terms, work
-from .problem import Problem, other_width
+from .problem import Problem
 
 ENTRY = "flash_attention_mma_tf32"
-ALONE_UP_TO = 128  # the largest head_dim whose rows one warp owns where elements have two terms
+ALONE_UP_TO = 128  # the largest head_dim_v whose rows one warp owns where elements have two terms
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is not DType.FP32:
         return f"dtype {problem.dtype.value}: operands in tf32 are made of fp32; mma_sync takes 16 bits"
-    D = problem.head_dim
-    if terms(problem) == 2 and D > ALONE_UP_TO and D % 32:
+    DV = problem.head_dim_v
+    if terms(problem) == 2 and DV > ALONE_UP_TO and DV % 32:
         return (
-            f"head_dim {D} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
+            f"head_dim_v {DV} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
             "multiples of 32 only; precision='tf32' fits, and naive serves fp32"
         )
-    return other_width(problem) or exceeds_grid(problem)
+    return exceeds_grid(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D, budgets = problem.head_dim, smem_budgets(arch)
+    D, DV, budgets = problem.head_dim, problem.head_dim_v, smem_budgets(arch)
     return Space(
         Config,
         choices={
@@ -42,7 +42,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "d_warps": (1, 2, 4),
             "BN": (16, 32, 48, 64, 96),
             "q_in_registers": (False, True),
-            "swizzle": (True,) if D % 32 else (True, False),
+            "swizzle": (True,) if D % 32 and DV % 32 else (True, False),
             "stages": (2, 3, 4),
             "smem_budget": budgets,
             "min_ctas": (1, 2, 3),
@@ -52,28 +52,28 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         },
         constraints=tile_constraints(
             arch,
-            D,
+            DV,
             8,
-            lambda c: smem_bytes(D, c),
-            lambda c: register_estimate(D, terms(problem), c) <= register_limit(c, arch),
+            lambda c: smem_bytes(D, DV, c),
+            lambda c: register_estimate(D, DV, terms(problem), c) <= register_limit(c, arch),
         ),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
-    smem = int(smem_bytes(D, config))
+    smem = int(smem_bytes(D, DV, config))
     plan = Plan(
         launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
-        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config)), "terms": terms(problem)},
+        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, DV, config)), "terms": terms(problem)},
     )
     return with_optional(problem, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Tiles of the default, and the largest head_dim that they are for, by terms: beyond, registers spill."""
+    """Tiles of the default, and the largest head_dim_v that they are for, by terms: beyond, registers spill."""
 
     BM: int
     BN: int
@@ -81,9 +81,10 @@ class _Tile:
     d_warps: int
     largest: Mapping[int, int]
 
-    def serves(self, D: int, terms: int) -> bool:
-        shared = self.d_warps == 1 or (D > SHARED_FROM and D % (16 * self.d_warps) == 0)
-        return shared and self.largest[terms] >= D
+    def serves(self, D: int, DV: int, terms: int) -> bool:
+        shared = self.d_warps == 1 or (DV > SHARED_FROM and DV % (16 * self.d_warps) == 0)
+        widest = max(D, DV) if terms == 2 and self.BN == 32 else DV  # sums of scores over a long D spill as well
+        return shared and self.largest[terms] >= widest
 
 
 # The first that serves and fits is the default. 32 rows a warp read K and V half as often as 16.
@@ -100,8 +101,8 @@ _TILES = (
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """The largest tile that serves head_dim and fits an arch's shared memory."""
-    D, count = problem.head_dim, terms(problem)
+    """The largest tile that serves head_dim_v and fits an arch's shared memory."""
+    D, DV, count = problem.head_dim, problem.head_dim_v, terms(problem)
     for tile in _TILES:
         rounds = (
             count == 1 and tile.d_warps == 1
@@ -121,9 +122,9 @@ def default(problem: Problem, arch: Arch) -> Config:
                 heavy_first=problem.causal,
                 round_on_arrival=rounds,
             )
-            if tile.serves(D, count) and smem_bytes(D, config) <= budget:
+            if tile.serves(D, DV, count) and smem_bytes(D, DV, config) <= budget:
                 return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}, head_dim_v {DV}")
 
 
 IMPLEMENTATION = Implementation(

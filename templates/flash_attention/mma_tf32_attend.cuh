@@ -81,15 +81,16 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
                                             unsigned char* smem, QueryRows const& rows, Scale const& scale, Ring& ring,
                                             Mask const& mask, Place const& at) {
   using Layout = typename Tile::Layout;
+  using LayoutV = typename Tile::LayoutV;
   constexpr int kM = Tile::kM;
   // Where O leaves few registers, loads of V are kept from running ahead of their step.
   constexpr bool kTight = Elements::kTerms == 2 && kM * Tile::kN > 24;
   uint32_t const s_tiles = shared_address(smem);
   uint32_t query = s_tiles + Tile::kQuery + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);
-  uint32_t lane_k = keys_in_order<Layout>(at.lane);
+  uint32_t lane_k = keys_in_order<Layout, LayoutV>(at.lane);
   forget(query);
   forget(lane_k);
-  LaneOfV<Layout, Tile::kN> const lane_v(at.lane, at.part * Tile::kN * 8);
+  LaneOfV<LayoutV, Tile::kN> const lane_v(at.lane, at.part * Tile::kN * 8);
   uint32_t const p = s_tiles + Tile::kP + at.warp_row * Tile::LayoutP::kRowBytes +
                      rows_first<typename Tile::LayoutP>(at.lane);
 
@@ -105,7 +106,7 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
     if (any) {
       scores_tf32<Elements, Layout, kQueryInRegisters>(r_p, r_q, query, s_k + mine * Layout::kRowBytes + lane_k);
       float const factor = cap(r_p, scale);
-      mask.hide(r_p, key, mine, KeyOrder<Layout>::first(at.lane % 4));
+      mask.hide(r_p, key, mine, KeyOrder<LayoutV>::first(at.lane % 4));
       row_max(peak, r_p);
       reduce_parts<Tile, false>(peak, smem, at);
       raise_max<kLazyRescale>(state, r_o, peak, factor);
@@ -119,7 +120,7 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
         if (kTight && step > 0) end_basic_block(tile);
         OperandA<Elements::kTerms, kM> r_a;
         load_p<Tile, Elements>(r_a, r_p, p, step);
-        accumulate_tf32<Elements, Layout>(r_o, r_a, s_v + step * 8 * Layout::kRowBytes, lane_v);
+        accumulate_tf32<Elements, LayoutV>(r_o, r_a, s_v + step * 8 * LayoutV::kRowBytes, lane_v);
       }
     }
   }

@@ -22,17 +22,20 @@ def row_bytes(D: int, swizzle: Any) -> Any:
     return narrow.row_bytes(2 * D, swizzle)
 
 
-def q_in_ring(D: int, c: Any) -> Any:
+def q_in_ring(D: int, DV: int, c: Any) -> Any:
     """Whether Q, on its way to registers, has no place of its own within the budget."""
-    own = (c.BM + c.stages * c.BN) * row_bytes(D, c.swizzle) + _shared_rows(c)
+    own = c.BM * row_bytes(D, c.swizzle) + _ring_bytes(D, DV, c) + _shared_rows(c)
     return c.q_in_registers & (own > c.smem_budget)
 
 
-def smem_bytes(D: int, c: Any) -> Any:
+def smem_bytes(D: int, DV: int, c: Any) -> Any:
     """Shared memory of a block, in bytes; `c` is a config or columns of many."""
-    ring = c.stages * c.BN
-    rows = np.where(q_in_ring(D, c), np.maximum(c.BM, ring), c.BM + ring)
-    return rows * row_bytes(D, c.swizzle) + _shared_rows(c)
+    query, ring = c.BM * row_bytes(D, c.swizzle), _ring_bytes(D, DV, c)
+    return np.where(q_in_ring(D, DV, c), np.maximum(query, ring), query + ring) + _shared_rows(c)
+
+
+def _ring_bytes(D: int, DV: int, c: Any) -> Any:
+    return narrow.ring_bytes(row_bytes(D, c.swizzle), row_bytes(DV, c.swizzle), c)
 
 
 def _shared_rows(c: Any) -> Any:
@@ -40,11 +43,11 @@ def _shared_rows(c: Any) -> Any:
     return np.where(c.d_warps > 1, c.BM * (ELEMENT * c.BN + 4 * c.d_warps), 0)
 
 
-def register_estimate(D: int, terms: int, c: Any) -> Any:
+def register_estimate(D: int, DV: int, terms: int, c: Any) -> Any:
     """Registers a thread: O, scores, Q where it stays, operands of steps under way, and what no config does without.
 
     Of two terms a lower bound: sums that start from zero take what is left (mma_tf32.md).
     """
     tiles = c.BM * c.d_warps / (16 * c.warps)
     query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # all its terms
-    return c.BM * (D + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16
+    return c.BM * (DV + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16

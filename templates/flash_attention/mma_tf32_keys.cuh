@@ -7,18 +7,18 @@
 // contraction. Which keys those are does not matter, if K's rows were taken in that order, and V's are: lane t reads the
 // rows first(t) and first(t) + kApart of V. The four rows that a warp reads at once lie at different pairs of chunks
 // modulo 128 bytes.
-template <class Layout>
+template <class LayoutV>
 struct KeyOrder {
-  static constexpr int kApart = Layout::kGroup == 1 ? 1 : 8 / Layout::kGroup;
+  static constexpr int kApart = LayoutV::kGroup == 1 ? 1 : 8 / LayoutV::kGroup;
 
   static constexpr __host__ __device__ int first(int t) { return t % kApart + t / kApart * 2 * kApart; }
   static constexpr __host__ __device__ int of(int column) { return first(column / 2) + column % 2 * kApart; }
 };
 
 // This lane's ldmatrix offset in 16 keys of K, for operand B: both chunks of a row go to one pair of registers.
-template <class Layout>
+template <class Layout, class LayoutV>
 __device__ __forceinline__ uint32_t keys_in_order(int lane) {
-  return Layout::offset(lane / 16 * 8 + KeyOrder<Layout>::of(lane % 8), lane / 8 % 2);
+  return Layout::offset(lane / 16 * 8 + KeyOrder<LayoutV>::of(lane % 8), lane / 8 % 2);
 }
 
 // kN 8-wide column tiles of O in groups of four, then one of two, then one of one. Of a group, column c of tile j is
@@ -38,7 +38,7 @@ struct ColumnGroups {
 };
 
 // This lane's byte offsets in 8 keys of V, in both of its rows, for groups of each size.
-template <class Layout, int kN>
+template <class LayoutV, int kN>
 struct LaneOfV {
   using Groups = ColumnGroups<kN>;
 
@@ -48,7 +48,7 @@ struct LaneOfV {
   __device__ __forceinline__ LaneOfV(int lane, int column) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int const row = KeyOrder<Layout>::first(lane % 4) + h * KeyOrder<Layout>::kApart, c = lane / 4;
+      int const row = KeyOrder<LayoutV>::first(lane % 4) + h * KeyOrder<LayoutV>::kApart, c = lane / 4;
       fours[h] = element(row, column + c * 4);
       two[h] = element(row, column + Groups::kFours * 32 + c * 2);
       one[h] = element(row, column + Groups::kFours * 32 + Groups::kTwo * 16 + c);
@@ -62,6 +62,6 @@ struct LaneOfV {
 
  private:
   static __device__ __forceinline__ uint32_t element(int row, int column) {
-    return Layout::offset(row, column / 4) + column % 4 * 4;
+    return LayoutV::offset(row, column / 4) + column % 4 * 4;
   }
 };

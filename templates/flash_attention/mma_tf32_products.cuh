@@ -52,10 +52,10 @@ __device__ __forceinline__ void load_elements(uint32_t (&r)[kTiles], unsigned ch
 }
 
 // r_o += P V over 8 keys of V, which begin at s_v.
-template <class Elements, class Layout, int kM, int kN>
+template <class Elements, class LayoutV, int kM, int kN>
 __device__ __forceinline__ void accumulate_tf32(float (&r_o)[kM][kN][4],
                                                 OperandA<Elements::kTerms, kM> const& r_p, unsigned char const* s_v,
-                                                LaneOfV<Layout, kN> const& lane) {
+                                                LaneOfV<LayoutV, kN> const& lane) {
   ColumnGroups<kN>::each([&](auto tiles, int first) {
     constexpr int kTiles = decltype(tiles)::value;
     uint32_t r_v[2][kTiles];

@@ -15,7 +15,7 @@ __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o
     for (int n = 0; n < Tile::kN; ++n) {
       float const* pair = &r_o[i / 2][n][i % 2 * 2];
       uint32_t const chunk = (n / 2 * Tile::kParts + at.part) * 2 + n % 2;
-      uint32_t const offset = Tile::kQuery + Tile::Layout::offset(row, chunk) + at.lane % 4 * 4;
+      uint32_t const offset = Tile::kQuery + Tile::LayoutV::offset(row, chunk) + at.lane % 4 * 4;
       *reinterpret_cast<uint32_t*>(smem + offset) =
           pack<typename Tile::T>(pair[0] * inverse, pair[1] * inverse);
     }
@@ -36,7 +36,7 @@ struct RowsInTurn {
 // The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `o` is like RowsInTurn.
 template <class Tile, class Rows>
 __device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, Place const& at) {
-  using Layout = typename Tile::Layout;
+  using Layout = typename Tile::LayoutV;
   for (int i = 32 * at.part + at.lane; i < Tile::kRows * Layout::kChunks; i += 32 * Tile::kParts) {
     int const row = at.warp_row + i / Layout::kChunks, chunk = i % Layout::kChunks;
     if (o.has(row))

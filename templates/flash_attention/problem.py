@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -103,13 +104,6 @@ def check_sizes(operator: str, problem: Any, dtypes: tuple[DType, ...]) -> None:
         )
 
 
-def other_width(problem: Problem) -> str | None:
-    """Why a kernel does not serve values of another width than keys, if they are."""
-    if problem.head_dim_v != problem.head_dim:
-        return f"head_dim_v {problem.head_dim_v}: values are as wide as keys here, head_dim {problem.head_dim}"
-    return None
-
-
 def unpacked(problem: Problem) -> Problem:
     """A batch of as many sequences of equal lengths, the mean rounded down: what packed ones are predicted as."""
     if not problem.use_cu_seqlens:
@@ -119,9 +113,10 @@ def unpacked(problem: Problem) -> Problem:
     return replace(problem, use_cu_seqlens=False, batch=min(N, problem.seq_q), seq_q=seq_q, seq_k=seq_k)
 
 
+@lru_cache(maxsize=2)  # asked for each config of a space
 def visible_keys(problem: Problem) -> Array:
-    """How many keys each query attends, from key 0 on: int64 [T]."""
-    if not problem.causal:
-        return np.full(problem.seq_q, problem.seq_k, np.int64)
+    """How many keys each query attends, from key 0 on: int64 [T], not to be written."""
     last = np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q
-    return np.clip(last + 1, 0, problem.seq_k)
+    found: Array = np.clip(last + 1, 0, problem.seq_k) if problem.causal else np.full_like(last, problem.seq_k)
+    found.flags.writeable = False
+    return found

@@ -17,7 +17,7 @@ __device__ __forceinline__ uint32_t chunks_first(int lane) {
 }
 
 // These offsets for as long as tiles pass, instead of computed again for every tile.
-template <class Layout>
+template <class Layout, class LayoutV = Layout>
 struct LaneOffsets {
   uint32_t k, k_tail;  // of K, and of its last chunk where D is an odd multiple of 8
   uint32_t v;          // of V, from `chunk` on
@@ -25,7 +25,7 @@ struct LaneOffsets {
   __device__ __forceinline__ explicit LaneOffsets(int lane, int chunk = 0)
       : k(chunks_first<Layout>(lane)),
         k_tail(Layout::offset(lane % 16, Layout::kChunks - 1)),
-        v(rows_first<Layout>(lane, chunk)) {
+        v(rows_first<LayoutV>(lane, chunk)) {
     forget(k);
     if (Layout::kChunks % 2) forget(k_tail);
     forget(v);
@@ -95,9 +95,9 @@ __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t co
 
 // r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q by rows_first; `s_k`: where the warp's keys begin.
 // Unless kQueryInRegisters, r_q is only where Q passes through.
-template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D>
+template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D, class LayoutV>
 __device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k,
-                                       LaneOffsets<Layout> const& lane) {
+                                       LaneOffsets<Layout, LayoutV> const& lane) {
   uint32_t const k = s_k + lane.k;
   clear(r_s);
 #pragma unroll

@@ -1,18 +1,23 @@
 // Tiles of K and V, alternating in a ring of slots: one slot is read while the others are on their way.
 #pragma once
+#include "flash_attention/ring_slots.cuh"
 #include "flash_attention/rows.cuh"
 #include "opaque.cuh"
 #include "thread.cuh"
 
 // Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the
 // first key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
-template <class T, class Layout, class Walk, int BN, int kThreads>
+template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV = Layout>
 struct BlockTiles {
   using Share = CopyShare<Layout, BN, kThreads>;
-  static constexpr int kBytes = BN * Layout::kRowBytes;
+  using ShareV = CopyShare<LayoutV, BN, kThreads>;
+  static constexpr int kBytes = BN * Layout::kRowBytes;  // of a tile of K
+  static constexpr int kValueBytes = BN * LayoutV::kRowBytes;
+  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the share in V is that in K
 
   Walk walk;
   Share share;
+  ShareV share_v;
   T const *g_k, *g_v;  // where the thread's share of key 0 begins
   int64_t k_stride, v_stride;
 
@@ -20,26 +25,32 @@ struct BlockTiles {
                                         int64_t v_stride)
       : walk(walk),
         share(threadIdx.x),
+        share_v(threadIdx.x),
         g_k(share.first(g_k, k_stride)),
-        g_v(share.first(g_v, v_stride)),
+        g_v(kAlike ? share.first(g_v, v_stride) : share_v.first(g_v, v_stride)),
         k_stride(k_stride),
         v_stride(v_stride) {
     forget(this->g_k);  // else all three are computed again for every tile
     forget(this->g_v);
     forget(share.offset);
+    if (!kAlike) forget(share_v.offset);
   }
   __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
     int const key = walk.key(tile);
     int64_t const stride = is_v ? v_stride : k_stride;
-    share.load(s_tile, (is_v ? g_v : g_k) + key * stride, stride, walk.end(tile) - key);
+    if (kAlike || !is_v)
+      share.load(s_tile, (is_v ? g_v : g_k) + key * stride, stride, walk.end(tile) - key);
+    else
+      share_v.load(s_tile, g_v + key * stride, stride, walk.end(tile) - key);
   }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
 };
 
-// Source is like BlockTiles: its threads copy tiles and wait for each other.
-template <class Source, int kStages>
+// Source is like BlockTiles: its threads copy tiles and wait for each other. A tile of V has kValueBytes.
+template <class Source, int kStages, int kValueBytes = Source::kBytes>
 struct Ring {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");
+  using Slots = RingSlots<kStages, Source::kBytes, kValueBytes>;
 
   Source source;
   uint32_t s_slots;
@@ -68,8 +79,7 @@ struct Ring {
     issue(is_v == (kStages % 2 == 1));
     return slot(issued, is_v);
   }
-  // With two slots, K has the one and V the other.
   __device__ __forceinline__ uint32_t slot(unsigned tile, bool is_v) const {
-    return s_slots + (kStages == 2 ? unsigned(is_v) : tile % kStages) * Source::kBytes;
+    return s_slots + Slots::offset(tile, is_v);
   }
 };

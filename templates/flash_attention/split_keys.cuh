@@ -14,17 +14,18 @@ struct OneWarp : Choice {
   static constexpr bool kQueryInRing = false;
 };
 
-// What follows from a kernel's choices: T, D, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
+// What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
 template <class Choice>
 struct SplitKeys : Choice {
   using WarpTile = Tile<OneWarp<Choice>>;
+  static constexpr int DV = WarpTile::DV;
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kShares = Choice::kWarps * Choice::kSplits;  // of the keys
-  static constexpr int kVectors = Choice::D / 4;                    // of 4 elements, in a row of O
-  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where D is 16 modulo 32
+  static constexpr int kVectors = DV / 4;                           // of 4 elements, in a row of O
+  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where DV is 16 modulo 32
   // the threads that read on in the next row would meet the others, so there groups of 8 change places instead.
-  static constexpr bool kSwaps = Choice::D % 32 == 16;
-  static constexpr int kSumStride = kSwaps ? Choice::D : 8 * (Choice::D / 8 | 1);
+  static constexpr bool kSwaps = DV % 32 == 16;
+  static constexpr int kSumStride = kSwaps ? DV : 8 * (DV / 8 | 1);
   static constexpr int kSumBytes = Choice::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
   static constexpr int kSharedBytes = Choice::kWarps * (kWarpBytes + Choice::BM * int(sizeof(RowSum)));
@@ -35,7 +36,7 @@ struct SplitKeys : Choice {
   }
 };
 
-// Rows of D elements by batch, position and head; strides in elements.
+// Rows by batch, position and head; strides in elements.
 template <class T>
 struct View {
   T* data;
@@ -47,10 +48,10 @@ struct View {
 };
 
 // Where results go: to o and lse, or to rows of parts that are merged later.
-template <class T, int D>
+template <class T, int DV>
 struct Results {
   View<T> o;
-  float *lse, *part_o, *part_rows;  // [B, H, T]; [parts of the keys, B, H, T, D]; [parts of the keys, B, H, T, 2]
+  float *lse, *part_o, *part_rows;  // [B, H, T]; [parts of the keys, B, H, T, DV]; [parts of the keys, B, H, T, 2]
   int64_t items;                    // B · H · T
 
   // 4 elements of a row of O, from `column` on.
@@ -59,11 +60,11 @@ struct Results {
     if (column == 0) lse[item] = found.lse();
   }
   __device__ __forceinline__ void store_part(Part const& found, int64_t row, int column) const {
-    found.store_sums(part_o + row * D + column);
+    found.store_sums(part_o + row * DV + column);
     if (column == 0) reinterpret_cast<RowSum*>(part_rows)[row] = found.row;
   }
   __device__ __forceinline__ void add_part(Part& sum, int64_t row, int column) const {
-    sum.add(part_o + row * D + column, reinterpret_cast<RowSum const*>(part_rows)[row]);
+    sum.add(part_o + row * DV + column, reinterpret_cast<RowSum const*>(part_rows)[row]);
   }
 };
 
@@ -95,12 +96,14 @@ struct WarpWalk {
 template <class Split, class Attended>
 struct WarpTiles {
   using Layout = typename Split::WarpTile::Layout;
+  using LayoutV = typename Split::WarpTile::LayoutV;
   using T = typename Split::T;
-  using Share = CopyShare<Layout, Split::BN, 32>;
-  static constexpr int kBytes = Split::BN * Layout::kRowBytes;
+  static constexpr int kBytes = Split::BN * Layout::kRowBytes;      // of a tile of K
+  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the share in V is that in K
 
   WarpWalk<typename Attended::Walk, Split::kShares> walk;
-  Share share;
+  CopyShare<Layout, Split::BN, 32> share;
+  CopyShare<LayoutV, Split::BN, 32> share_v;
   T const *g_k, *g_v;  // slot 0: kInOrder, where the thread's share begins
   int64_t k_stride, v_stride;
   Attended attended;
@@ -109,26 +112,36 @@ struct WarpTiles {
                                        int64_t k_stride, int64_t v_stride)
       : walk(attended.walk(), share_of_keys, attended.walk().tiles),
         share(threadIdx.x % 32),
+        share_v(threadIdx.x % 32),
         g_k(Attended::kInOrder ? share.first(g_k, k_stride) : g_k),
-        g_v(Attended::kInOrder ? share.first(g_v, v_stride) : g_v),
+        g_v(Attended::kInOrder ? share_v.first(g_v, v_stride) : g_v),
         k_stride(k_stride),
         v_stride(v_stride),
         attended(attended) {
     forget(this->g_k);  // else all three are computed again for every tile
     forget(this->g_v);
     forget(share.offset);
+    if (!kAlike) forget(share_v.offset);
   }
   __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) const {
-    int const key = walk.key(tile), keys = walk.end(tile) - key;
-    T const* g_rows = is_v ? g_v : g_k;
-    int64_t const stride = is_v ? v_stride : k_stride;
-    if constexpr (Attended::kInOrder)
-      share.load(s_tile, g_rows + key * stride, stride, keys);
+    if (kAlike || !is_v)
+      load_rows_of(share, s_tile, tile, is_v ? g_v : g_k, is_v ? v_stride : k_stride);
     else
-      gather_rows<Layout, Split::BN, 32>(s_tile, threadIdx.x % 32, keys,
-                                         [&](int row) { return g_rows + attended.slot(key + row) * stride; });
+      load_rows_of(share_v, s_tile, tile, g_v, v_stride);
   }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
+
+ private:
+  template <class Laid>
+  __device__ __forceinline__ void load_rows_of(CopyShare<Laid, Split::BN, 32> const& of, uint32_t s_tile, int tile,
+                                               T const* g_rows, int64_t stride) const {
+    int const key = walk.key(tile), keys = walk.end(tile) - key;
+    if constexpr (Attended::kInOrder)
+      of.load(s_tile, g_rows + key * stride, stride, keys);
+    else
+      gather_rows<Laid, Split::BN, 32>(s_tile, threadIdx.x % 32, keys,
+                                       [&](int row) { return g_rows + attended.slot(key + row) * stride; });
+  }
 };
 
 // What a warp attends of its tiles, as attend() asks.
@@ -190,7 +203,7 @@ __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename 
   int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   PackedQuery<WarpTile> const query{rows, q.at(rows.batch, 0, rows.head0()), q.row_stride, q.head_stride};
   unsigned char* s_warp = smem + warp * Split::kWarpBytes;
-  Ring<Tiles, Split::kStages> ring{tiles, shared_address(s_warp) + WarpTile::kRing};
+  Ring<Tiles, Split::kStages, WarpTile::kValueBytes> ring{tiles, shared_address(s_warp) + WarpTile::kRing};
   WarpMask<Split, Attended> const mask(attended, rows, lane);
   float r_o[WarpTile::kM][WarpTile::kN][4];
   RowState<WarpTile::kM> state;
@@ -214,7 +227,7 @@ template <class Split, class Attended, class Scale>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,
                                            View<typename Split::T const> const& k,
                                            View<typename Split::T const> const& v,
-                                           Results<typename Split::T, Split::D> const& results, PackedRows const& rows,
+                                           Results<typename Split::T, Split::DV> const& results, PackedRows const& rows,
                                            Attended const& attended, Scale const& scale) {
   int const split = blockIdx.x % Split::kSplits, b = rows.batch;
   int const share_of_keys = split * Split::kWarps + threadIdx.x / 32;
@@ -231,7 +244,7 @@ __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Sp
 
 // 4 elements of a row of O from its parts in all splits.
 template <class Split>
-__device__ __forceinline__ void merge_splits(Results<typename Split::T, Split::D> const& results, int heads,
+__device__ __forceinline__ void merge_splits(Results<typename Split::T, Split::DV> const& results, int heads,
                                              int seq_q) {
   int64_t const index = int64_t(blockIdx.x) * Split::kThreads + threadIdx.x, item = index / Split::kVectors;
   int const column = index % Split::kVectors * 4;

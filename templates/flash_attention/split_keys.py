@@ -9,7 +9,7 @@ from . import split_keys_config as shared
 from .arguments import with_optional
 from .mma_sync_work import with_softcap
 from .operator import cost
-from .problem import Problem, other_width, visible_keys
+from .problem import Problem, visible_keys
 from .split_keys_config import Config
 from .split_keys_work import Walked, work_of_walks
 
@@ -17,7 +17,7 @@ from .split_keys_work import Walked, work_of_walks
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.use_cu_seqlens:
         return "use_cu_seqlens: parts of packed sequences are not merged; a step of decoding is streaming_attention's"
-    return other_width(problem) or shared.refusal(problem, arch)
+    return shared.refusal(problem, arch)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -30,7 +30,9 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     attend, *merge = work_of_walks(problem, config, walked(problem, config), cost(problem))
-    return (with_softcap(problem.head_dim, attend) if problem.use_softcap else attend, *merge)
+    if problem.use_softcap:
+        attend = with_softcap(problem.head_dim, attend, problem.head_dim_v)
+    return (attend, *merge)
 
 
 def walked(problem: Problem, config: Config) -> Walked:

@@ -11,7 +11,7 @@ from tuner.operator import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from .mma_sync import MAX_GRID_YZ
-from .mma_sync_config import ELEMENT
+from .mma_sync_config import ELEMENT, ring_bytes
 
 WARP = 32
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -36,7 +36,7 @@ def refusal(problem: Any, _arch: Arch) -> str | None:
 
 
 def space(problem: Any, arch: Arch) -> Space[Config]:
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
         choices={
@@ -48,33 +48,36 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
             "q_in_registers": (False, True),
         },
         constraints=(
-            Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+            Constraint(
+                "the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c, DV) <= arch.smem_per_block
+            ),
             Constraint(
                 "accumulators, scores and operands fit the registers",
-                lambda c: register_estimate(D, c) <= arch.registers_per_thread,
+                lambda c: register_estimate(D, c, DV) <= arch.registers_per_thread,
             ),
         ),
     )
 
 
-def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes; `c` is a config or columns of many."""
-    tiles = (c.BM + c.stages * c.BN) * ELEMENT * D
-    merged = c.BM * 4 * (D if D % 32 == 16 else 8 * (D // 8 | 1))  # a warp's rows of O in fp32, in its tiles' place
+def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
+    """Shared memory of a block, in bytes; `c` is a config or columns of many. DV: of values (0: D)."""
+    DV = DV or D
+    tiles = c.BM * ELEMENT * D + ring_bytes(ELEMENT * D, ELEMENT * DV, c)
+    merged = c.BM * 4 * (DV if DV % 32 == 16 else 8 * (DV // 8 | 1))  # a warp's rows of O in fp32, in its tiles' place
     return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
 
 
-def register_estimate(D: int, c: Any) -> Any:
-    """Registers a thread: O, scores, Q where it stays, and 50 for what no config does without."""
-    return c.BM * (D + c.BN + np.where(c.q_in_registers, D / 2, 0)) / WARP + 50
+def register_estimate(D: int, c: Any, DV: int = 0) -> Any:
+    """Registers a thread: O, scores, Q where it stays, and 50 for what no config does without. DV: of O (0: D)."""
+    return c.BM * ((DV or D) + c.BN + np.where(c.q_in_registers, D / 2, 0)) / WARP + 50
 
 
 def plan(problem: Any, config: Config, operator: str) -> Plan:
     """The kernels are named `operator`_split_keys and `operator`_merge; the second runs where there are splits."""
-    D, split = problem.head_dim, config.splits > 1
-    smem, threads = int(smem_bytes(D, config)), WARP * config.warps
+    D, DV, split = problem.head_dim, problem.head_dim_v, config.splits > 1
+    smem, threads = int(smem_bytes(D, config, DV)), WARP * config.warps
     items = (problem.batch, problem.heads, problem.seq_q)
-    spaces = (("part_o", (*items, D)), ("part_rows", (*items, 2)))
+    spaces = (("part_o", (*items, DV)), ("part_rows", (*items, 2)))
     grid = (config.splits * row_tiles(problem, config), problem.kv_heads, problem.batch)
     attend = Launch(f"{operator}_split_keys", grid, threads, smem)
     merge = Launch(f"{operator}_merge", (merge_blocks(problem, config), 1, 1), threads, 0)
@@ -94,18 +97,20 @@ def row_tiles(problem: Any, config: Config) -> int:
 
 def merge_blocks(problem: Any, config: Config) -> int:
     """A thread merges 4 elements of a row of O."""
-    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 4)
+    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim_v // 4)
     return -(-parts // (WARP * config.warps))
 
 
 def default(problem: Any, arch: Arch, keys: int, least: int = 1) -> Config:
     """Four warps, and the splits of `keys` keys that fill the SMs; `least` of them, as far as warps have tiles."""
-    D, rows = problem.head_dim, problem.seq_q * (problem.heads // problem.kv_heads)
-    config = Config(16, 32 if D <= 128 else 16, 4, 4, 1, False)
-    if rows > 16 and D <= 128:  # K and V are read half as often; wider tiles or heads than here would spill
-        config = replace(config, BM=32, BN=32 if D <= 112 else 16)
-    if 2 * smem_bytes(D, config) > arch.smem_per_sm:  # two blocks an SM before four stages
+    D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * (problem.heads // problem.kv_heads)
+    config = Config(16, 32 if DV <= 128 else 16, 4, 4, 1, False)
+    if rows > 16 and DV <= 128:  # K and V are read half as often; wider tiles or values than here would spill
+        config = replace(config, BM=32, BN=32 if DV <= 112 else 16)
+    if 2 * smem_bytes(D, config, DV) > arch.smem_per_sm:  # two blocks an SM before four stages
         config = replace(config, stages=2)
+    narrower = config, replace(config, BN=16), replace(config, BM=16, BN=16)  # for keys much wider than values
+    config = next(each for each in narrower if smem_bytes(D, each, DV) <= arch.smem_per_block)
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
     splits = filling(blocks, gpu(arch.name).device.sm_count, steps)

@@ -31,23 +31,24 @@ def work_of_walks(problem: Any, config: Config, walked: Walked, floor: Cost) -> 
 
 def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost) -> Work:
     """The tiles of keys. With splits, parts go to the merge in the place of the outputs."""
-    D, heads, visited = problem.head_dim, problem.batch * problem.kv_heads, int(np.sum(walked.tiles))
+    D, DV = problem.head_dim, problem.head_dim_v
+    heads, visited = problem.batch * problem.kv_heads, int(np.sum(walked.tiles))
     tiles, blocks = heads * visited, heads * len(walked.tiles) * config.splits
     scores = config.BM * config.BN / WARP
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
-    merged = 2 * (blocks * config.warps * config.BM * D / WARP)  # elements in and out, by warps
+    merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements in and out, by warps
     queries = _items(problem) * config.warps * config.splits  # each warp reads Q for itself
-    read = ELEMENT * D * (2 * heads * walked.rows_of_keys + queries)
+    read = ELEMENT * (heads * walked.rows_of_keys * (D + DV) + queries * D)
     outputs = _output_bytes(problem)
-    written = _parts(problem, config) * (4 * D + 8) if config.splits > 1 else outputs
+    written = _parts(problem, config) * (4 * DV + 8) if config.splits > 1 else outputs
     return Work(
         ctas=blocks,
         warps=config.warps,
-        mma=tiles * config.BM / 16 * (config.BN / 8) * (query_steps + D / 16),
+        mma=tiles * config.BM / 16 * (config.BN / 8) * (query_steps + DV / 16),
         fma=tiles * 3 * scores + merged,
         mufu=tiles * scores,
-        alu=tiles * (scores + 10 * config.BN * D / 8 / WARP),
-        smem_wavefronts=tiles * (config.BN * D / 16 + config.BN * D / 32 + config.BM * D / 32) + merged,
+        alu=tiles * (scores + 5 * config.BN * (D + DV) / 8 / WARP),
+        smem_wavefronts=tiles * (3 * config.BN * (D + DV) / 64 + config.BM * D / 32) + merged,
         l2_bytes=float(read + written),
         dram_bytes=float(floor.bytes - outputs + written),
         barriers=float(blocks),
@@ -59,8 +60,8 @@ def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost) -> W
 
 def _merge_work(problem: Any, config: Config) -> Work:
     """A thread takes four elements of a row through its parts, and reads the two floats of each for itself."""
-    rows, D = _parts(problem, config), problem.head_dim
-    elements = rows * D / WARP
+    rows, DV = _parts(problem, config), problem.head_dim_v
+    elements = rows * DV / WARP
     outputs = _output_bytes(problem)
     return Work(
         ctas=merge_blocks(problem, config),
@@ -70,7 +71,7 @@ def _merge_work(problem: Any, config: Config) -> Work:
         mufu=elements / 2,
         alu=elements,
         smem_wavefronts=0.0,
-        l2_bytes=float(rows * (4 * D + 8 * (D // 4)) + outputs),
+        l2_bytes=float(rows * (4 * DV + 8 * (DV // 4)) + outputs),
         dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
         barriers=0.0,
         longest_cta=1.0,
@@ -89,4 +90,4 @@ def _parts(problem: Any, config: Config) -> int:
 
 
 def _output_bytes(problem: Any) -> int:
-    return _items(problem) * (ELEMENT * int(problem.head_dim) + 4)
+    return _items(problem) * (ELEMENT * int(problem.head_dim_v) + 4)

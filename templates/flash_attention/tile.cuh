@@ -1,31 +1,39 @@
-// The tile of a block: BM rows of Q against BN keys, D wide. Warps own 16 or 32 rows each; kParts warps may share rows,
-// then each takes a part of the keys for Q Kᵀ and a part of D for P V, and P passes through shared memory.
+// The tile of a block: BM rows of Q against BN keys, D wide, whose values are DV wide. Warps own 16 or 32 rows each;
+// kParts warps may share rows, then each takes a part of the keys for Q Kᵀ and a part of DV for P V, and P passes through
+// shared memory.
 #pragma once
 #include "flash_attention/products.cuh"
+#include "flash_attention/ring_slots.cuh"
+#include "flash_attention/value_width.cuh"
 #include "thread.cuh"
 
-// What follows from a kernel's choices: T, D, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
+// What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
 template <class Choice>
 struct Tile : Choice {
+  static constexpr int DV = ValueWidth<Choice>::value;
   static constexpr int kWidth = sizeof(typename Choice::T) / 2;  // of an element, in 16 bits
-  using Layout = Rows<Choice::D * kWidth, Choice::kSwizzle>;     // of Q, K, V and O in shared memory
+  using Layout = Rows<Choice::D * kWidth, Choice::kSwizzle>;     // of Q and K in shared memory
+  using LayoutV = Rows<DV * kWidth, Choice::kSwizzle>;           // of V and O
   using LayoutP = Rows<Choice::BN * kWidth, true>;
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
   static constexpr int kM = kRows / 16;                                         // mma tiles of them
   static constexpr int kKeys = Choice::BN / Choice::kParts;                     // whose scores a warp computes
-  static constexpr int kN = Choice::D / 8 / Choice::kParts;                     // 8-wide column tiles of O of a warp
+  static constexpr int kN = DV / 8 / Choice::kParts;                            // 8-wide column tiles of O of a warp
   static_assert(kRows % 16 == 0 && kRows * (Choice::kWarps / Choice::kParts) == Choice::BM,
                 "a warp owns whole mma tiles of 16 rows");
   static_assert(kKeys % (16 / kWidth) == 0, "P V takes 16 keys a step, or 8 of 32 bits");
   static_assert(Choice::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
 
-  // Byte offsets in shared memory: Q, whose place O takes in the end; the ring of K and V; P; a float a row and part.
+  // Byte offsets in shared memory: Q; the ring of K and V; P; a float a row and part. In the end O begins where Q did.
   static constexpr int kQuery = 0;
+  static constexpr int kKeyBytes = Choice::BN * Layout::kRowBytes, kValueBytes = Choice::BN * LayoutV::kRowBytes;
   static constexpr int kQueryBytes = Choice::BM * Layout::kRowBytes;
-  static constexpr int kRingBytes = Choice::kStages * Choice::BN * Layout::kRowBytes;
+  static constexpr int kOutputBytes = kWidth == 1 ? Choice::BM * LayoutV::kRowBytes : 0;  // of 32 bits: from registers
+  static constexpr int kRingBytes = RingSlots<Choice::kStages, kKeyBytes, kValueBytes>::kBytes;
   static constexpr int kRing = Choice::kQueryInRing ? 0 : kQueryBytes;
-  static constexpr int kP = Choice::kQueryInRing && kQueryBytes > kRingBytes ? kQueryBytes : kRing + kRingBytes;
+  static constexpr int kLoaded = kQueryBytes > kRing + kRingBytes ? kQueryBytes : kRing + kRingBytes;
+  static constexpr int kP = kOutputBytes > kLoaded ? kOutputBytes : kLoaded;
   static constexpr int kRowValues = kP + (Choice::kParts > 1 ? Choice::BM * LayoutP::kRowBytes : 0);
   static constexpr int kSharedBytes = kRowValues + (Choice::kParts > 1 ? Choice::kParts * Choice::BM * 4 : 0);
 };
@@ -87,12 +95,12 @@ __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_
 }
 
 // r_o += P V for kTaken keys. `p` and `v`: this lane's addresses of the shared P, by rows_first, and of V, at its part
-// of D.
+// of DV.
 template <class Tile, int kTaken>
 __device__ __forceinline__ void accumulate_keys(float (&r_o)[Tile::kM][Tile::kN][4],
                                                 uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,
                                                 uint32_t v) {
-  using Layout = typename Tile::Layout;
+  using Layout = typename Tile::LayoutV;
 #pragma unroll
   for (int step = 0; step < kTaken / 16; ++step) {
     if constexpr (Tile::kParts == 1) {

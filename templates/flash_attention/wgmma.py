@@ -12,7 +12,7 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from .problem import Problem, other_width
+from .problem import Problem
 from .wgmma_config import (
     ROWS,
     WIDTHS,
@@ -53,11 +53,11 @@ def refusal(problem: Any, arch: Arch) -> str | None:
         return "dtype fp32: operands have 16 bits"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
-    return other_width(problem)
+    return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
         choices={
@@ -68,7 +68,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "blocks": (0, *sm_counts(arch)),
         },
         constraints=(
-            *tile_constraints(D, arch, capped=problem.use_softcap),
+            *tile_constraints(D, arch, DV, capped=problem.use_softcap),
             Constraint(
                 "packed sequences: a block a row tile, since those that a sequence does not have are left at once",
                 lambda c: (c.blocks == 0) | (not problem.use_cu_seqlens),
@@ -95,7 +95,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
-                lambda c: (c.cluster == 1) | (l2_share(D, c, l2_bytes(arch)) >= 0.5),
+                lambda c: (c.cluster == 1) | (l2_share(D, c, l2_bytes(arch), DV) >= 0.5),
             ),
             Constraint(
                 "each block of a cluster has a row tile",
@@ -105,8 +105,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     )
 
 
-def tile_constraints(D: int, arch: Arch, *, capped: bool) -> tuple[Constraint, ...]:
-    """What any problem asks of its tiles and of the order of their steps."""
+def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles and of the order of their steps. DV: of values (0: D)."""
+    DV = DV or D
     return (
         Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
         Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
@@ -115,25 +116,25 @@ def tile_constraints(D: int, arch: Arch, *, capped: bool) -> tuple[Constraint, .
             lambda c: (c.polynomial == 0) | (c.overlap == 1),
         ),
         Constraint(
-            "a panel of V no wider than D, or one panel",
-            lambda c: (c.value_columns < 2 * D) & ((c.value_columns == 0) | (c.value_columns >= min(D, 16))),
+            "a panel of V no wider than V, or one panel",
+            lambda c: c.value_columns < 2 * max(DV, 16),
         ),
         Constraint(
-            "several widths only where one does not divide D",
-            lambda c: (c.value_columns != 0) | (D % 64 != 0),
+            "several widths only where one does not divide V",
+            lambda c: (c.value_columns != 0) | (DV % 64 != 0),
         ),
         Constraint(
             "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
             lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
         ),
-        Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
+        Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch, DV)),
         Constraint(
             "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
-            lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
+            lambda c: (c.warpgroups == 2) | (widest_product(DV, c) <= 192),
         ),
         Constraint(
             "O, scores and P fit the consumers' registers",
-            lambda c: register_estimate(D, c, capped=capped) <= consumer_registers(c),
+            lambda c: register_estimate(D, c, DV, capped=capped) <= consumer_registers(c),
         ),
     )
 
@@ -143,20 +144,21 @@ def plan(problem: Problem, config: Config) -> Plan:
     taken = -(-int(row_tiles(problem, config)) // config.cluster) * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
     optional, spelled = _optional(problem)
-    return block_plan(ENTRY, problem.head_dim, config, taken, maps, (*_SCALARS, *optional), spelled)
+    smem = int(smem_bytes(problem.head_dim, config, problem.head_dim_v))
+    return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), spelled)
 
 
 def block_plan(
     entry: str,
-    D: int,
+    smem: int,
     config: Any,
     taken: int,
     maps: tuple[TensorMap, ...],
     others: tuple[str, ...],
     constants: Mapping[str, str],
 ) -> Plan:
-    """The launch for so many row tiles, or clusters of them; `others` are the arguments behind the maps."""
-    smem = int(smem_bytes(D, config))
+    """The launch for so many row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
+    arguments behind the maps."""
     ticket = ("ticket",) if config.blocks else ()
     arguments = (*(each.name for each in maps), *others, *ticket)
     grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
@@ -226,25 +228,25 @@ def default(problem: Problem, arch: Arch) -> Config:
     times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty. Blocks load
     for each other where that relieves L2 and costs no waiting.
     """
-    D = problem.head_dim
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    D, DV = problem.head_dim, problem.head_dim_v
+    columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
     heads = packs(problem)[-1] if problem.seq_q <= ROWS else 1
-    warpgroups = 3 if D <= 96 and problem.seq_q > 2 * ROWS else 2
+    warpgroups = 3 if DV <= 96 and problem.seq_q > 2 * ROWS else 2
     widest = 128 if problem.causal or warpgroups == 3 else 176
     for BN in range(widest, 31, -16):
         config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 1, 0)
-        registers = register_estimate(D, config, capped=problem.use_softcap)
-        if fits(D, config, arch) and registers <= consumer_registers(config):
+        registers = register_estimate(D, config, DV, capped=problem.use_softcap)
+        if fits(D, config, arch, DV) and registers <= consumer_registers(config):
             return replace(config, cluster=2 if _pairs(problem, config) else 1)
-    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}, head_dim_v {DV}")
 
 
 def _pairs(problem: Problem, config: Config) -> bool:
-    """Whether two blocks share what they load: beyond D = 96, where L2 is nearly as busy as the tensor cores, and if
+    """Whether two blocks share what they load: beyond DV = 96, where L2 is nearly as busy as the tensor cores, and if
     neither block waits for the other: no mask, no row tile without a neighbour. Those of packed sequences are alone.
     """
     alone = problem.causal or problem.use_cu_seqlens
-    return problem.head_dim > 96 and not alone and row_tiles(problem, config) % 2 == 0
+    return problem.head_dim_v > 96 and not alone and row_tiles(problem, config) % 2 == 0
 
 
 IMPLEMENTATION = Implementation(

@@ -85,41 +85,44 @@ def _moved(c: Any) -> Any:
     return np.where((c.warpgroups == 2) & (c.blocks != 0), 8, 0)
 
 
-def widest_product(D: int, c: Any) -> Any:
+def widest_product(DV: int, c: Any) -> Any:
     """N of the widest wgmma: the keys of a tile, or the columns of V that it spans."""
-    return np.maximum(c.BN, np.where(c.value_columns == 0, D // 64 * 64, D))
+    return np.maximum(c.BN, np.where(c.value_columns == 0, DV // 64 * 64, DV))
 
 
-def register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
-    """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest."""
+def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> Any:
+    """Registers of a thread that computes: O, scores (two sets for overlap 2), P in 16 bits, and the rest. DV: of O (0:
+    D)."""
+    widest = max(D, DV)
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
-    rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (D > 128), _OTHER_REGISTERS)
-    return scores + c.BN / 4 + D / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
+    rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (widest > 128), _OTHER_REGISTERS)
+    return scores + c.BN / 4 + (DV or D) / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
 
 
-def l2_share(D: int, c: Any, l2_bytes: float) -> Any:
+def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:
     """How long L2 is busy with the keys and values of a tile, as a share of the time that its products or exponentials
-    take, where each block loads for itself; `l2_bytes` a clock and SM.
+    take, where each block loads for itself; `l2_bytes` a clock and SM. DV: of values (0: D).
     """
-    columns = _round_up(D, 16) + D  # of a key and its value
+    columns = _round_up(D, 16) + (DV or D)  # of a key and its value
     rows = ROWS * c.warpgroups
     return ELEMENT * columns / l2_bytes / (rows * max(columns / _PRODUCTS, 1 / _EXPONENTIALS))
 
 
-def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes: Q, the rings of K and V, their barriers, and what is to be computed."""
-    padded = _round_up(D, 16)  # Q Kᵀ takes 16 columns a step
-    uniform = _round_up(D, np.maximum(c.value_columns, 1))
-    values = np.where(c.value_columns == 0, padded, uniform)
+def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
+    """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, their barriers, and what is to be
+    computed. DV: of values (0: D)."""
+    padded, padded_v = _round_up(D, 16), _round_up(DV or D, 16)  # Q Kᵀ takes 16 columns a step
+    uniform = _round_up(DV or D, np.maximum(c.value_columns, 1))
+    values = np.where(c.value_columns == 0, padded_v, uniform)
     ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
     barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS + 2
     taken = _POSTS * _WORK + _DRAWN + _SCHEDULE
-    return c.warpgroups * _tile_bytes(padded, 64) + ring + _BARRIER * barriers + taken
+    return c.warpgroups * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + taken
 
 
-def fits(D: int, c: Any, arch: Arch) -> Any:
-    """Whether the blocks that are to share an SM find room in its shared memory."""
-    used = smem_bytes(D, c)
+def fits(D: int, c: Any, arch: Arch, DV: int = 0) -> Any:
+    """Whether the blocks that are to share an SM find room in its shared memory. DV: of values (0: D)."""
+    used = smem_bytes(D, c, DV)
     return (used <= arch.smem_per_block) & (ctas(c) * (used + arch.smem_reserved) <= arch.smem_per_sm)
 
 

@@ -13,7 +13,7 @@ __device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, 
 template <class Tile>
 struct Consumer {
   using T = typename Tile::T;
-  static constexpr int D = Tile::D, BN = Tile::BN;
+  static constexpr int DV = Tile::DV, BN = Tile::BN;
   using Scores = float[BN / 2];  // [64, BN]
 
   uint32_t smem;
@@ -25,7 +25,7 @@ struct Consumer {
   float inner;         // softcap: of scores before they are capped
   Position<Tile::kStages> keys, values;
   int released = 0;    // stage of V that is read
-  float r_o[D / 2];    // [64, D]
+  float r_o[DV / 2];   // [64, DV]
   uint32_t r_p[BN / 16][4];
   Softmax softmax;
 
@@ -71,13 +71,13 @@ struct Consumer {
       constexpr int kEnd64 = 64 * Values::k64, kEnd32 = kEnd64 + 32 * Values::k32;
       multiply_columns<0, kEnd64>(s_v, k);
       multiply_columns<kEnd64, kEnd32>(s_v, k);
-      multiply_columns<kEnd32, D>(s_v, k);
+      multiply_columns<kEnd32, DV>(s_v, k);
     }
   }
   // Columns of O from kFirst to kEnd, as far as there are any: the last panel may be wider than what is left of O.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void multiply_columns(uint32_t s_v, int k) {
-    constexpr int kCount = (kEnd < D ? kEnd : D) - kFirst;
+    constexpr int kCount = (kEnd < DV ? kEnd : DV) - kFirst;
     if constexpr (kCount > 0)
       wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[kCount / 2]>(r_o[kFirst / 2]), r_p[k / 16],
                                   Tile::Values::template mn_major<BN>(s_v, k, kFirst), true);

@@ -4,16 +4,16 @@
 #include "flash_attention/wgmma_consumer.cuh"
 #include "flash_attention/wgmma_packed.cuh"
 
-// O = accumulated / sum, rounded, as the panels of Q lie.
+// O = accumulated / sum, rounded, in its panels.
 template <class Tile>
 __device__ __forceinline__ void normalize(unsigned char* s_o, Consumer<Tile> const& rows, int thread) {
   float const inverse[2] = {rows.softmax.inverse(0), rows.softmax.inverse(1)};
 #pragma unroll
-  for (int e = 0; e < Tile::D / 2; e += 2) {
+  for (int e = 0; e < Tile::DV / 2; e += 2) {
     // Columns of a pair lie in one panel whatever the thread: the panel follows from those of thread 0.
     int const col = M64K16::C::col(0, e), row = M64K16::C::row(thread, e), within = M64K16::C::col(thread, e) - col;
     float const factor = inverse[e / 2 % 2];
-    *reinterpret_cast<uint32_t*>(s_o + Tile::Rows::offset(64, row, col) + 2 * within) =
+    *reinterpret_cast<uint32_t*>(s_o + Tile::Outputs::offset(64, row, col) + 2 * within) =
         pack<typename Tile::T>(rows.r_o[e] * factor, rows.r_o[e + 1] * factor);
   }
 }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typena
   if (Tile::kPackedSequences && work.query(64 * warpgroup + 64) > work.sequence.queries) {
     store_own<Tile>(g_o, s_o, work, first_query, thread);
   } else if (thread == 0 && first_query < work.sequence.queries) {
-    Tile::Rows::template store<64>(o, shared_address(s_o), work.place(first_query), work.head, work.sequence.batch);
+    Tile::Outputs::template store<64>(o, shared_address(s_o), work.place(first_query), work.head, work.sequence.batch);
     cp_async_bulk_commit();
     cp_async_bulk_wait_read<0>();
   }

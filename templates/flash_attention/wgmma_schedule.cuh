@@ -64,7 +64,7 @@ struct Schedule {
   static constexpr int kHeads = Tile::kClusterOfHeads ? Tile::kCluster : 1, kRows = Tile::kCluster / kHeads;
   static constexpr int kNoHead = 1 << 30;  // beyond every tensor's last
 
-  static constexpr int kKeysInL2 = (24 << 20) / (4 * Tile::D);  // with their values, in half of a Hopper GPU's
+  static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));  // with their values, in half of a Hopper GPU's
 
   // Of what is not negative: a division without signs takes fewer registers.
   __device__ __forceinline__ static int quotient(uint32_t a, uint32_t b) { return a / b; }

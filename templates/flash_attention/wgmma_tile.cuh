@@ -1,6 +1,7 @@
 // What a block of flash_attention on wgmma computes, where its tiles and barriers lie, and how K and V reach them.
 #pragma once
 #include "fence.cuh"
+#include "flash_attention/value_width.cuh"
 #include "flash_attention/wgmma_panels.cuh"
 #include "flash_attention/wgmma_schedule.cuh"
 #include "mbarrier.cuh"
@@ -13,15 +14,19 @@ struct WgmmaTile : Choice {
   using Choice::kStages;
   using Choice::kValueColumns;
   using Choice::kWarpgroups;
-  static constexpr int D16 = (D + 15) / 16 * 16;  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros
+  static constexpr int DV = ValueWidth<Choice>::value;
+  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros.
+  static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;
   static constexpr int BM = 64 * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kRegisters = kConsumers * Choice::kConsumerRegisters + 128 * Choice::kProducerRegisters;
   static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
   static constexpr bool kUniform = kValueColumns != 0;
-  using Rows = Panels<D16, 64, false>;  // of Q, K and O
-  using Values = Panels<kUniform ? D : D16, kUniform ? kValueColumns : 64, kUniform>;
-  static constexpr int kQueryBytes = Rows::bytes(64), kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
+  using Rows = Panels<D16, 64, false>;  // of Q and K
+  using Values = Panels<kUniform ? DV : DV16, kUniform ? kValueColumns : 64, kUniform>;
+  using Outputs = Panels<DV16, 64, false>;  // of O, in the place of Q
+  static constexpr int kQueryBytes = Rows::bytes(64) > Outputs::bytes(64) ? Rows::bytes(64) : Outputs::bytes(64);
+  static constexpr int kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
@@ -33,6 +38,7 @@ struct WgmmaTile : Choice {
   static_assert(!Choice::kPackedSequences || !Choice::kPersistent, "the grid says how long packed sequences may be");
   static_assert(!Choice::kForeignValues || kCluster == 1, "a block writes zeros over what follows a sequence's values");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
+  static_assert(DV % 8 == 0 && DV >= 8 && DV <= 256, "values are a multiple of 8 wide, from 8 to 256");
   static_assert(BN % (8 * kCluster) == 0, "blocks of a cluster load whole groups of 8 rows, in which swizzles repeat");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
 };

@@ -59,7 +59,7 @@ def order(problem: Problem, config: Config) -> Array:
 def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
     """The same of any problem, from those of what is taken of one KV head's heads: see wgmma_schedule.cuh."""
     heads = problem.batch * problem.kv_heads * taken_heads
-    near = max(1, _L2_BYTES // (2 * ELEMENT * problem.head_dim) // problem.seq_k)  # KV heads
+    near = max(1, _L2_BYTES // (ELEMENT * (problem.head_dim + problem.head_dim_v)) // problem.seq_k)  # KV heads
     most = min(heads, near * taken_heads)
     section = -(-heads // -(-heads // most))
     whole, rest = divmod(heads, section)
@@ -124,7 +124,7 @@ def work_of(
     """Of any problem, from the tiles that row tiles visit, [clusters, blocks of a cluster], and how often of each KV
     head: once for each of its heads, of groups of those that share rows, or of as many as clusters take.
     """
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
@@ -132,7 +132,7 @@ def work_of(
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
-    lanes = 0 if config.lazy_rescale else 16 * D / _WARP  # of O, scaled
+    lanes = 0 if config.lazy_rescale else 16 * DV / _WARP  # of O, scaled
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
@@ -140,14 +140,14 @@ def work_of(
         fma=warps * (3 * scores + lanes + 12 + 7 * polynomials + 5 * caps),
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + 40 + 2 * polynomials),
-        smem_wavefronts=warps * _operand_bytes(padded, D, config) / _WARPS / 128,
-        l2_bytes=float(heads * _loaded_bytes(D, config, blocks, loaded) + _stored_bytes(problem, config)),
+        smem_wavefronts=warps * _operand_bytes(padded, DV, config) / _WARPS / 128,
+        l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + _stored_bytes(problem, config)),
         dram_bytes=dram,
         barriers=float(heads * blocks),
         longest_cta=grid.longest * grid.blocks / grid.visits,
         chain=grid.longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
         stages=config.stages,
-        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + D) / _PRODUCT,
+        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + DV) / _PRODUCT,
     )
     return (_CLEARING, main) if config.blocks else (main,)
 
@@ -166,18 +166,18 @@ def _dealt(config: Config) -> Config:
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
 
-def _operand_bytes(padded: int, D: int, config: Any) -> float:
+def _operand_bytes(padded: int, DV: int, config: Any) -> float:
     """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
-    return ELEMENT * (padded * (ROWS + config.BN) + D * config.BN)
+    return ELEMENT * (padded * (ROWS + config.BN) + DV * config.BN)
 
 
-def _loaded_bytes(D: int, config: Any, blocks: int, loaded: int) -> int:
+def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int:
     """Boxes from L2 of what is taken of one KV head's heads, zeros included: Q of all blocks, and `loaded` tiles of K
     and V, each once for all blocks of a cluster.
     """
     padded = -(-D // 16) * 16
-    width = config.value_columns
-    values = -(-D // width) * width if width in WIDTHS else padded
+    width = config.value_columns if config.value_columns in WIDTHS else 16
+    values = -(-DV // width) * width
     return ELEMENT * (loaded * config.BN * (padded + values) + blocks * config.warpgroups * ROWS * padded)
 
 
@@ -186,5 +186,5 @@ def _stored_bytes(problem: Any, config: Any) -> int:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)
     return int(
-        boxes * ROWS * ELEMENT * (-(-problem.head_dim // 16) * 16) + 4 * problem.batch * problem.heads * problem.seq_q
+        boxes * ROWS * ELEMENT * (-(-problem.head_dim_v // 16) * 16) + 4 * problem.batch * problem.heads * problem.seq_q
     )

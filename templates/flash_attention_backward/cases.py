@@ -58,7 +58,8 @@ def _expected(problem: Any, arrays: Arrays, rng: np.random.Generator, attended: 
     keys = np.maximum(attended, 1)[:, None]
     spread = np.where(attended[:, None], np.minimum(np.exp(variance) / keys, 1), 0) ** 0.5
     lse = np.where(attended[:, None], np.log(keys) + variance / 2, -np.inf)
-    return {"o": normal(rng, q.shape, np.float32) * spread[..., None].astype(np.float32), "lse": lse.swapaxes(1, 2)}
+    o = normal(rng, (*q.shape[:3], problem.head_dim_v), np.float32) * spread[..., None].astype(np.float32)
+    return {"o": o, "lse": lse.swapaxes(1, 2)}
 
 
 def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
@@ -71,8 +72,8 @@ def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
 def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
     """Where query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` has o and lse as well.
 
-    `rounded`: P, dS and the results are rounded to the dtype, and sums over D kept in fp32, those of 16-bit products as
-    tensor cores add.
+    `rounded`: P, dS and the results are rounded to the dtype, and sums over DV kept in fp32, those of 16-bit products
+    as tensor cores add.
 
     With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
 
@@ -109,7 +110,7 @@ def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
 
 
 def _summed(a: Array, b: Array) -> Array:
-    """a bᵀ of a [T, D] and b [S, D], added as tensor cores add: see "what it proves" in templates/primitives."""
+    """a bᵀ of a [T, DV] and b [S, DV], added as tensor cores add: see "what it proves" in templates/primitives."""
     total: Array = np.zeros((len(a), len(b)))
     for d in range(0, a.shape[1], 8):
         terms = np.stack([total, *(np.outer(a[:, e], b[:, e]) for e in range(d, d + 8))])

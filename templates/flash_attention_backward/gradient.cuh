@@ -12,6 +12,29 @@ struct alignas(16) TwoRows {
   RowValues at[2];
 };
 
+// Where this lane reads operands A of the warp's own rows, from row `row` of a tile on, for as long as tiles pass.
+template <class Layout>
+__device__ __forceinline__ uint32_t own_offset(int row, int lane) {
+  uint32_t found = row * Layout::kRowBytes + rows_first<Layout>(lane);
+  forget(found);
+  return found;
+}
+// The lane's offsets in tiles of another width, or those that are known of the same.
+template <class Other, class Layout>
+__device__ __forceinline__ LaneOffsets<Other> offsets_besides(LaneOffsets<Layout> const& known, int lane) {
+  if constexpr (Other::kDim == Layout::kDim)
+    return known;
+  else
+    return LaneOffsets<Other>(lane);
+}
+
+// Where own rows pass through as operands A: those of D columns for scores, then those of DV for products.
+template <int kM, int D, int DV>
+union Passing {
+  Query<kM, D> first;
+  Query<kM, DV> second;
+};
+
 // P and dS, rounded to T as operands A of 16 columns each, from scores S (as `cap` leaves them; -inf where hidden;
 // `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the warp's tile at
 // its columns 8 n + lane % 4 · 2 and the next.

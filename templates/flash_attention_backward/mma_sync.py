@@ -8,7 +8,7 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
-from ..flash_attention.mma_sync import refusal
+from ..flash_attention.mma_sync import exceeds_grid
 from .mma_sync_config import (
     WARP,
     Config,
@@ -28,9 +28,15 @@ _INPUTS = ("dout", "q", "k", "v")
 _SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap")
 
 
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands of 16 bits are multiplied here"
+    return exceeds_grid(problem)
+
+
 def space(problem: Any, arch: Arch) -> Space[Config]:
-    """Of the problem it reads head_dim alone, whatever queries attend."""
-    D = problem.head_dim
+    """Of the problem it reads head_dim and head_dim_v alone, whatever queries attend."""
+    D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
         choices={
@@ -50,13 +56,13 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
             _whole_rows("keys", lambda c: c.BN_kv, lambda c: c.kv_warps),
             _whole_rows("queries", lambda c: c.BM_q, lambda c: c.q_warps),
             Constraint("a thread loads the values of a query", lambda c: c.BM_kv <= WARP * c.kv_warps),
-            Constraint("only D > 96 is worth being cut into slices", lambda c: (c.kv_slices == 1) | (D > 96)),
-            Constraint("every slice holds columns", lambda c: kv_columns(D, c) * (c.kv_slices - 1) < D // 8),
-            _fits(arch, "dK and dV", lambda c: kv_smem_bytes(D, c), lambda c: c.kv_min_ctas),
-            _fits(arch, "dQ", lambda c: q_smem_bytes(D, c), lambda c: c.q_min_ctas),
+            Constraint("only D > 96 is worth being cut into slices", lambda c: (c.kv_slices == 1) | (D + DV > 192)),
+            Constraint("every slice holds columns", lambda c: _holds_columns(max(D, DV), c)),
+            _fits(arch, "dK and dV", lambda c: kv_smem_bytes(D, DV, c), lambda c: c.kv_min_ctas),
+            _fits(arch, "dQ", lambda c: q_smem_bytes(D, DV, c), lambda c: c.q_min_ctas),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
-                lambda c: kv_register_estimate(D, c) <= register_limit(c.kv_warps, c.kv_min_ctas, arch),
+                lambda c: kv_register_estimate(D, DV, c) <= register_limit(c.kv_warps, c.kv_min_ctas, arch),
             ),
             Constraint(
                 "sums, scores and products of dQ fit the registers",
@@ -64,6 +70,11 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
             ),
         ),
     )
+
+
+def _holds_columns(D: int, c: Any) -> Any:
+    """Whether the last slice has some of D."""
+    return kv_columns(D, c) * (c.kv_slices - 1) < D // 8
 
 
 def _whole_rows(of: str, rows: Any, warps: Any) -> Constraint:
@@ -108,7 +119,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def rows_launch(entry: str, problem: Any) -> Launch:
     """Of the kernel that writes `row_values`."""
-    threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim)
+    threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim_v)
     takes = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
     return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
 
@@ -120,13 +131,14 @@ def row_values(problem: Any) -> Workspace:
 
 def constants_of(problem: Any, config: Config) -> dict[str, Any]:
     """What the kernels of rows, of dK and dV, and of dQ read, whatever queries attend."""
-    D = problem.head_dim
+    D, DV = problem.head_dim, problem.head_dim_v
     return {
         "row_threads": ROW_THREADS,
-        "row_lanes": row_lanes(D),
+        "row_lanes": row_lanes(DV),
         "kv_columns": int(kv_columns(D, config)),
-        "kv_smem_bytes": int(kv_smem_bytes(D, config)),
-        "q_smem_bytes": int(q_smem_bytes(D, config)),
+        "kv_value_columns": int(kv_columns(DV, config)),
+        "kv_smem_bytes": int(kv_smem_bytes(D, DV, config)),
+        "q_smem_bytes": int(q_smem_bytes(D, DV, config)),
         **pointer(problem),
     }
 
@@ -146,16 +158,16 @@ _REGISTERS = 216  # an estimate up to here compiles without spills on every arch
 
 
 def default(problem: Any, arch: Arch) -> Config:
-    """The largest tiles that neither spill nor exceed an arch's shared memory; of the problem head_dim is read."""
-    D = problem.head_dim
+    """The largest tiles that neither spill nor exceed an arch's shared memory, for any problem of these widths."""
+    D, DV = problem.head_dim, problem.head_dim_v
     for BN_kv, BM_kv, kv_warps, kv_slices in _KEYS:
         for BM_q, BN_q, q_warps in _QUERIES:
             config = Config(BN_kv, BM_kv, kv_warps, 2, kv_slices, 1, BM_q, BN_q, q_warps, 2, 1)
-            smem = max(int(kv_smem_bytes(D, config)), int(q_smem_bytes(D, config)))
-            registers = max(float(kv_register_estimate(D, config)), float(q_register_estimate(D, config)))
+            smem = max(int(kv_smem_bytes(D, DV, config)), int(q_smem_bytes(D, DV, config)))
+            registers = max(float(kv_register_estimate(D, DV, config)), float(q_register_estimate(D, config)))
             if smem <= arch.smem_per_block and registers <= _REGISTERS:
                 return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
 
 
 IMPLEMENTATION = Implementation(

@@ -16,7 +16,7 @@ from .problem import Problem
 
 
 def row_lanes(D: int) -> int:
-    """Lanes that share a row of dO and O, 8 elements each: a power of two."""
+    """Lanes that share a row of dO and O, of D elements, 8 each: a power of two."""
     return 1 << (D // 8 - 1).bit_length()
 
 
@@ -50,21 +50,23 @@ def in_grid(found: Work, ctas: int) -> Work:
     return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
 
 
-def _query_bytes(problem: Any) -> int:
-    """One of dO, Q, O, dQ."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
+def _query_rows(problem: Any) -> int:
+    """Of dO, Q, O and dQ."""
+    rows: int = problem.batch * problem.heads * problem.seq_q
+    return rows
 
 
-def _key_bytes(problem: Any) -> int:
-    """One of K, V, dK, dV."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
+def _key_rows(problem: Any) -> int:
+    """Of K, V, dK and dV."""
+    rows: int = problem.batch * problem.kv_heads * problem.seq_k
+    return rows
 
 
 def rows_work(problem: Any) -> Work:
     """dO and O once."""
-    rows = problem.batch * problem.heads * problem.seq_q
-    warps = rows * row_lanes(problem.head_dim) / WARP
-    moved = 2.0 * _query_bytes(problem) + (VALUES_BYTES + problem.lse_bytes) * rows
+    rows, DV = _query_rows(problem), problem.head_dim_v
+    warps = rows * row_lanes(DV) / WARP
+    moved = float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * rows)
     return Work(
         ctas=max(int(warps) // 8, 1),
         warps=8,
@@ -105,25 +107,26 @@ def keys_work(problem: Problem, config: Config) -> Work:
 
 def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
     """By blocks of `keys` keys in all of each head of K and V, which `passes` is of."""
-    D, m = problem.head_dim, config.BN_kv // config.kv_warps // 16
+    D, DV, m = problem.head_dim, problem.head_dim_v, config.BN_kv // config.kv_warps // 16
     every = problem.batch * problem.kv_heads * config.kv_slices
     passed = int(np.sum(passes.blocks))
-    columns, mean_columns = float(kv_columns(D, config)), D / 8 / config.kv_slices
+    both = D + DV
+    columns, mean_columns = float(kv_columns(D, config) + kv_columns(DV, config)), both / 8 / config.kv_slices
     scores = passes.steps * m * 8
-    matrices = passes.steps * 4 * (D / 8 + columns) + passes.visits * 4 * m * (D / 8)
-    loads = 2 * copy_wavefronts(D, True, config.BM_kv, WARP * config.kv_warps)
-    copies = passed * 10 * config.BM_kv * D / 8 / WARP
-    key_bytes = ELEMENT * D * problem.batch * problem.kv_heads * keys
+    matrices = passes.steps * 2 * (both / 8 + columns) + passes.visits * 2 * m * (both / 8)
+    loads = sum(copy_wavefronts(dim, True, config.BM_kv, WARP * config.kv_warps) for dim in (D, DV))
+    copies = passed * 5 * config.BM_kv * both / 8 / WARP
+    key_bytes = ELEMENT * both * problem.batch * problem.kv_heads * keys  # of K and V
     return Work(
         ctas=every * len(passes.blocks),
         warps=config.kv_warps,
-        mma=every * passes.steps * m * (4 * (D / 16) + 2 * mean_columns),
+        mma=every * passes.steps * m * (both / 8 + mean_columns),
         fma=every * 4 * scores,
         mufu=every * scores,
-        alu=every * (scores + passes.visits * 4 * D / 16 + passes.steps * columns / 2 + copies),
+        alu=every * (scores + passes.visits * both / 8 + passes.steps * columns / 4 + copies),
         smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
-        l2_bytes=float(every * passes.rows * (2 * ELEMENT * D + 8)) + 2.0 * key_bytes * (config.kv_slices + 1),
-        dram_bytes=2.0 * _query_bytes(problem) + 4.0 * key_bytes,
+        l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
+        dram_bytes=float(ELEMENT * both * _query_rows(problem) + 2 * key_bytes),
         barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
         longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
         chain=float(np.max(passes.blocks)),
@@ -141,23 +144,24 @@ def queries_work(problem: Problem, config: Config) -> Work:
 
 def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
     """By blocks of queries; `passes` is of a query head."""
-    D, m, heads = problem.head_dim, config.BM_q // config.q_warps // 16, problem.batch * problem.heads
-    passed = int(np.sum(passes.blocks))
+    D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
+    m, both, passed = config.BM_q // config.q_warps // 16, D + DV, int(np.sum(passes.blocks))
     scores = passes.steps * m * 8
-    matrices = passes.steps * 6 * (D / 8) + passes.visits * 4 * m * (D / 8)
-    loads = 2 * copy_wavefronts(D, True, config.BN_q, WARP * config.q_warps)
-    copies = passed * 10 * config.BN_q * D / 8 / WARP
+    matrices = passes.steps * 2 * ((D + both) / 8) + passes.visits * 2 * m * (both / 8)
+    loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
+    copies = passed * 5 * config.BN_q * both / 8 / WARP
     values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
+    own = ELEMENT * (D + both) * _query_rows(problem)  # of Q, dO and dQ
     return Work(
         ctas=heads * len(passes.blocks),
         warps=config.q_warps,
-        mma=heads * passes.steps * m * (4 * (D / 16) + D / 8),
+        mma=heads * passes.steps * m * (D + both) / 8,
         fma=heads * 4 * scores,
         mufu=heads * scores,
-        alu=heads * (scores + passes.visits * 4 * D / 16 + passes.steps * D / 16 + copies),
+        alu=heads * (scores + passes.visits * both / 8 + passes.steps * D / 16 + copies),
         smem_wavefronts=heads * (matrices + passed * loads),
-        l2_bytes=float(heads * (passes.rows * 2 * ELEMENT * D + values)) + 3.0 * _query_bytes(problem),
-        dram_bytes=3.0 * _query_bytes(problem) + 2.0 * _key_bytes(problem),
+        l2_bytes=float(heads * (passes.rows * ELEMENT * both + values) + own),
+        dram_bytes=float(own + ELEMENT * both * _key_rows(problem)),
         barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
         longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
         chain=float(np.max(passes.blocks)),

@@ -1,20 +1,36 @@
 """flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
 
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import numpy as np
 
-from tuner.arch import GPU
+from tuner.arch import GPU, Arch
 from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.space import Constraint, Space
 
-from ..flash_attention.naive import WARP, Config, default, space
+from ..flash_attention import naive as forward
+from ..flash_attention.naive import WARP, Config
 from ..flash_attention.problem import unpacked, visible_keys
 from .operator import ARGUMENTS, OPTIONAL, cost
 from .optional import pointer, spelled, taken
 from .problem import Problem
 
 _ENTRY = "flash_attention_backward_naive"
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    """That of the forward pass, whose threads share rows of DV elements; here they share those of D as well."""
+    D, rows_of_o = problem.head_dim, forward.space(problem, arch)
+    of_d = Constraint("threads share a row of D evenly", lambda c: D % c.columns == 0)
+    return Space(Config, rows_of_o.choices, (*rows_of_o.constraints, of_d))
+
+
+def default(problem: Problem, _arch: Arch) -> Config:
+    """The widest share of both rows that leaves every register in place."""
+    shared = gcd(problem.head_dim, problem.head_dim_v)
+    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if shared % n == 0))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -25,10 +41,11 @@ def plan(problem: Problem, config: Config) -> Plan:
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
     """Two launches, `name`_dq and `name`_dkv, of a problem with the sizes of this one."""
 
-    def launch(entry: str, rows: int) -> Launch:
-        return Launch(f"{name}_{entry}", (_blocks(rows, problem, config), 1, 1), config.threads, 0, takes)
+    def launch(entry: str, blocks: int) -> Launch:
+        return Launch(f"{name}_{entry}", (blocks, 1, 1), config.threads, 0, takes)
 
-    return Plan((launch("dq", query_rows(problem)), launch("dkv", key_rows(problem))), pointer(problem))
+    of_queries, of_keys = _blocks(problem, config)
+    return Plan((launch("dq", of_queries), launch("dkv", of_keys)), pointer(problem))
 
 
 def query_rows(problem: Any) -> int:
@@ -39,19 +56,22 @@ def key_rows(problem: Any) -> int:
     return problem.batch * problem.kv_heads * problem.seq_k
 
 
-def _blocks(rows: int, problem: Any, config: Config) -> int:
-    return -(-rows * (problem.head_dim // config.columns) // config.threads)
+def _blocks(problem: Any, config: Config) -> tuple[int, int]:
+    """Of dQ, and of dK and dV, of which the wider has a thread for each of its shares."""
+    widest = max(problem.head_dim, problem.head_dim_v)
+    items = (query_rows(problem) * problem.head_dim, key_rows(problem) * widest)
+    of_queries, of_keys = (-(-each // config.columns // config.threads) for each in items)
+    return of_queries, of_keys
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
     found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))), equal.seq_k, equal.seq_q)
-    rows = (query_rows(problem), key_rows(problem))
     least = cost(problem).bytes / 2
     return tuple(
-        replace(each, ctas=_blocks(count, problem, config), dram_bytes=max(each.dram_bytes, least))
-        for each, count in zip(found, rows, strict=True)
+        replace(each, ctas=blocks, dram_bytes=max(each.dram_bytes, least))
+        for each, blocks in zip(found, _blocks(problem, config), strict=True)
     )
 
 
@@ -60,33 +80,33 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
 
     Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself.
     """
-    D, columns, element = problem.head_dim, config.columns, problem.dtype.itemsize
-    pairs = problem.batch * problem.heads * attended * (D // columns) / WARP
+    D, DV, columns, element = problem.head_dim, problem.head_dim_v, config.columns, problem.dtype.itemsize
+    pairs = problem.batch * problem.heads * attended / WARP
+    of_queries, of_keys = _blocks(problem, config)
 
-    def tensors(of_queries: int, of_keys: int) -> float:
-        rows = of_queries * query_rows(problem) + of_keys * key_rows(problem)
-        return float(element * D * rows + problem.lse_bytes * query_rows(problem))
-
-    def launch(rows: int, products: int, recomputed: int, chain: float, dram_bytes: float) -> Work:
+    def launch(ctas: int, shares: int, products: int, recomputed: int, chain: float, elements: int) -> Work:
+        visits = pairs * shares
         return Work(
-            ctas=_blocks(rows, problem, config),
+            ctas=ctas,
             warps=config.threads // WARP,
             mma=0,
-            fma=pairs * ((2 + recomputed) * D + products * columns + 4),
-            mufu=pairs,
-            alu=pairs * (4 * D + columns),
+            fma=visits * (D + (1 + recomputed) * DV + products * columns + 4),
+            mufu=visits,
+            alu=visits * (2 * (D + DV) + columns),
             smem_wavefronts=0,
-            l2_bytes=pairs * element * ((4 + recomputed) * D + products * columns),
-            dram_bytes=dram_bytes,
+            l2_bytes=visits * element * (2 * D + (2 + recomputed) * DV + products * columns),
+            dram_bytes=float(element * elements + problem.lse_bytes * query_rows(problem)),
             barriers=0,
             longest_cta=1,
             chain=chain,
         )
 
-    group = problem.heads // problem.kv_heads
+    group, queries, keys = problem.heads // problem.kv_heads, query_rows(problem), key_rows(problem)
+    for_dq = queries * 2 * (D + DV) + keys * (D + DV)
+    for_dkv = queries * (D + 2 * DV) + keys * 2 * (D + DV)
     return (
-        launch(query_rows(problem), 1, 0, most_keys, tensors(4, 2)),
-        launch(key_rows(problem), 2, 1, most_queries * group, tensors(3, 4)),
+        launch(of_queries, D // columns, 1, 0, most_keys, for_dq),
+        launch(of_keys, max(D, DV) // columns, 2, 1, most_queries * group, for_dkv),
     )
 
 

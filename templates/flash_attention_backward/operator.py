@@ -18,6 +18,8 @@ from .problem import Problem
 
 _QUERIES = ("batch", "seq_q", "heads", "head_dim")
 _KEYS = ("batch", "seq_k", "kv_heads", "head_dim")
+_OUTPUTS = (*_QUERIES[:3], "head_dim_v")
+_VALUES = (*_KEYS[:3], "head_dim_v")
 _LSE_GRADIENTS = ("lse_gradients", "heads", "seq_q")
 
 
@@ -26,16 +28,16 @@ def _tensor(name: str, dims: tuple[str, ...], role: Role = Role.INPUT, doc: str 
 
 
 ARGUMENTS = (
-    _tensor("dout", _QUERIES, doc="gradient of o"),
+    _tensor("dout", _OUTPUTS, doc="gradient of o"),
     _tensor("q", _QUERIES),
     _tensor("k", _KEYS),
-    _tensor("v", _KEYS),
-    _tensor("o", _QUERIES, doc="what flash_attention returned"),
+    _tensor("v", _VALUES),
+    _tensor("o", _OUTPUTS, doc="what flash_attention returned"),
     Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
     Argument("dlse", DType.FP32, _LSE_GRADIENTS, strided="all", doc="gradient of lse; absent: zeros"),
     _tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"),
     _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
-    _tensor("dv", _KEYS, Role.OUTPUT, "gradient of v, likewise"),
+    _tensor("dv", _VALUES, Role.OUTPUT, "gradient of v, likewise"),
     *(argument for argument in forward.ARGUMENTS if argument.role is Role.SCALAR),
 )
 OPTIONAL = forward_arguments.OPTIONAL
@@ -90,14 +92,15 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
 
 
 def cost(problem: Problem) -> Cost:
-    """Five products of a multiply-add an element of D and an attended pair; every tensor once. Of packed sequences, as
-    if their lengths were equal."""
+    """For an attended pair three products of a multiply-add an element of D, of S, dQ and dK, and two an element of DV;
+    every tensor once. Of packed sequences, as if their lengths were equal."""
     equal = unpacked(problem)
     pairs = equal.batch * equal.heads * int(np.sum(visible_keys(equal)))
-    elements = problem.head_dim * problem.batch * 4 * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
+    D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads
+    elements = 2 * (D + DV) * problem.batch * rows
     lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
     nbytes = problem.dtype.itemsize * elements + lse_bytes + 8 * problem.boundaries
-    return Cost(flops=10 * problem.head_dim * pairs, bytes=nbytes)
+    return Cost(flops=2 * (3 * D + 2 * DV) * pairs, bytes=nbytes)
 
 
 def flash_attention_backward(
@@ -120,9 +123,9 @@ def flash_attention_backward(
     """The gradients of flash_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
 
     dout: the gradient of o; o and lse: what flash_attention returned for the same q, k, v and options, which mean what
-    they mean there. dout, q, o: [B, T, H, D]; k, v: [B, S, HK, D], or with layout="bhtd" [B, H, T, D] and
-    [B, HK, S, D]; lse: fp32 [B, H, T]. fp16, bf16 or fp32, all alike. Views are taken as they are: the last dim is
-    contiguous and every row starts at a multiple of 16 bytes.
+    they mean there. q: [B, T, H, D]; dout, o: [B, T, H, DV]; k: [B, S, HK, D]; v: [B, S, HK, DV], or with
+    layout="bhtd" [B, H, T, D] and so on; lse: fp32 [B, H, T]. fp16, bf16 or fp32, all alike. Views are taken as they
+    are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
 
     dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
     keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
@@ -147,7 +150,7 @@ def flash_attention_backward(
 
 OPERATOR = Operator(
     name="flash_attention_backward",
-    summary="gradients of flash_attention, with exact tiles for every head_dim and the same bits every time",
+    summary="gradients of flash_attention, exact for every head_dim and head_dim_v, with the same bits every time",
     problem=Problem,
     arguments=(*ARGUMENTS, *OPTIONAL),
     inputs=inputs,

@@ -20,26 +20,28 @@ __device__ __forceinline__ Score score_of(float product, Softcap scale) {
   return {scale.outer * tanh, fmaf(-tanh, tanh, 1)};
 }
 
-template <class T, int D>
+// Q and K have D columns; dO, O and V have DV.
+template <class T, int D, int DV = D>
 struct QueryRow {
   T const *q, *dout;
   float shift, delta;
 
   __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse, float const* dlse)
-      : q(q), dout(dout), shift(shift_of(lse)), delta(delta_of(dot(dout, o), lse, dlse)) {}
+      : q(q), dout(dout), shift(shift_of(lse)), delta(delta_of(dot<DV>(dout, o), lse, dlse)) {}
 
   // `scale`: of the softmax, or a Softcap.
   template <class Scale>
   __device__ __forceinline__ Pair with(T const* k, T const* v, Scale const& scale) const {
-    Score const score = score_of(dot(q, k), scale);
+    Score const score = score_of(dot<D>(q, k), scale);
     float const p = exp2_approx(score.exponent - shift);
-    return {rounded(p), rounded(p * (dot(dout, v) - delta) * score.slope)};
+    return {rounded(p), rounded(p * (dot<DV>(dout, v) - delta) * score.slope)};
   }
   static __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
+  template <int kColumns>
   static __device__ __forceinline__ float dot(T const* a, T const* b) {
     float sum = 0;
 #pragma unroll 8
-    for (int d = 0; d < D; ++d) sum += to_float(a[d]) * to_float(b[d]);
+    for (int d = 0; d < kColumns; ++d) sum += to_float(a[d]) * to_float(b[d]);
     return sum;
   }
 };

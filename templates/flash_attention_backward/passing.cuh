@@ -3,16 +3,16 @@
 #include "flash_attention/ring.cuh"
 
 // One head after another of those that share the keys; of each, the same tiles. Walk is as for BlockTiles, and knows in
-// `keys` how many rows a head has.
-template <class T, class Layout, class Walk, int BM, int kThreads>
+// `keys` how many rows a head has. LayoutV: of rows of dO.
+template <class T, class Layout, class Walk, int BM, int kThreads, class LayoutV = Layout>
 struct QueryTiles {
   static_assert(BM <= kThreads, "a thread copies the values of one row");
-  static constexpr int kBytes = BM * Layout::kRowBytes;
-  static constexpr int kSlotBytes = 2 * kBytes + 8 * BM;  // Q, dO, shift and delta
+  static constexpr int kBytes = BM * Layout::kRowBytes, kSecondBytes = BM * LayoutV::kRowBytes;
+  static constexpr int kSlotBytes = kBytes + kSecondBytes + 8 * BM;  // Q, dO, shift and delta
 
   int count;        // of tiles, of all heads
   int first, tile;  // of a head; the one to come
-  BlockTiles<T, Layout, Walk, BM, kThreads> rows;  // Q and dO of the head
+  BlockTiles<T, Layout, Walk, BM, kThreads, LayoutV> rows;  // Q and dO of the head
   float const* g_values;
   int64_t q_head_stride, dout_head_stride;
 
@@ -21,7 +21,8 @@ struct QueryTiles {
     rows.load(s_slot + kBytes, tile, true);
     int const row = rows.walk.key(tile) + int(threadIdx.x);
     if (threadIdx.x < BM)  // zeros for rows that do not exist, whose dO is zero too
-      cp_async<8>(s_slot + 2 * kBytes + threadIdx.x * 8, g_values + 2 * int64_t(row), row < rows.walk.end(tile) ? 8 : 0);
+      cp_async<8>(s_slot + kBytes + kSecondBytes + threadIdx.x * 8, g_values + 2 * int64_t(row),
+                  row < rows.walk.end(tile) ? 8 : 0);
     if (++tile < rows.walk.tiles) return;
     tile = first;
     rows.g_k += q_head_stride;
@@ -30,14 +31,14 @@ struct QueryTiles {
   }
 };
 
-// Tiles of K and V that pass by a block's queries.
-template <class T, class Layout, class Walk, int BN, int kThreads>
+// Tiles of K and V that pass by a block's queries. LayoutV: of rows of V.
+template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV = Layout>
 struct KeyTiles {
   static constexpr int kBytes = BN * Layout::kRowBytes;
-  static constexpr int kSlotBytes = 2 * kBytes;
+  static constexpr int kSlotBytes = kBytes + BN * LayoutV::kRowBytes;
 
   int count;
-  BlockTiles<T, Layout, Walk, BN, kThreads> rows;
+  BlockTiles<T, Layout, Walk, BN, kThreads, LayoutV> rows;
 
   __device__ __forceinline__ void load(uint32_t s_slot, int tile) const {
     rows.load(s_slot, tile, false);

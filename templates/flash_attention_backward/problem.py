@@ -19,8 +19,6 @@ class Problem(Forward):
         Forward.__post_init__(self)
         if self.precision is not Precision.DTYPE:
             raise UsageError(f"precision {self.precision.value}: operands are as the tensors are")
-        if self.head_dim_v != self.head_dim:
-            raise UsageError(f"head_dim_v {self.head_dim_v}: gradients are of values as wide as keys, {self.head_dim}")
 
     @property
     def lse_gradients(self) -> int:

@@ -22,6 +22,7 @@ from .wgmma_config import (
     kv_owners,
     kv_register_estimate,
     kv_smem_bytes,
+    panel,
     q_register_estimate,
     q_smem_bytes,
     registers,
@@ -38,8 +39,9 @@ _SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q"
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
-    if problem.head_dim < 16:
-        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    for name in ("head_dim", "head_dim_v"):
+        if getattr(problem, name) < 16:
+            return f"{name} {getattr(problem, name)}: the narrowest tile has 16 columns"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
@@ -48,7 +50,8 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D, capped, packed = problem.head_dim, problem.use_softcap, problem.use_cu_seqlens
+    D, DV, capped, packed = problem.head_dim, problem.head_dim_v, problem.use_softcap, problem.use_cu_seqlens
+    widest = max(D, DV)
     return Space(
         Config,
         choices={
@@ -63,19 +66,19 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "columns": WIDTHS,
         },
         constraints=(
-            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * widest) | (c.columns == 16)),
             Constraint("two warpgroups share the keys of a split", lambda c: ~c.kv_split | (c.kv_warpgroups == 2)),
-            Constraint("only D > 96 is worth a split", lambda c: ~c.kv_split | (D > 96)),
+            Constraint("only D > 96 is worth a split", lambda c: ~c.kv_split | (D + DV > 192)),
             Constraint("only a block that sums both is chained or not", lambda c: ~c.kv_split | ~c.kv_chained),
             Constraint(
                 "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
-                lambda c: (D <= 192) | ((c.kv_warpgroups == 2) & (c.q_warpgroups == 2)),
+                lambda c: ((widest <= 192) | (c.kv_warpgroups == 2)) & ((D <= 192) | (c.q_warpgroups == 2)),
             ),
-            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, c, packed=packed), lambda c: c.kv_warpgroups),
-            _room(arch, "dQ", lambda c: q_smem_bytes(D, c, packed=packed), lambda c: c.q_warpgroups),
+            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, DV, c, packed=packed), lambda c: c.kv_warpgroups),
+            _room(arch, "dQ", lambda c: q_smem_bytes(D, DV, c, packed=packed), lambda c: c.q_warpgroups),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
-                lambda c: kv_register_estimate(D, c, capped=capped) <= registers(c.kv_warpgroups),
+                lambda c: kv_register_estimate(D, DV, c, capped=capped) <= registers(c.kv_warpgroups),
             ),
             Constraint(
                 "sums, scores and products of dQ fit the registers",
@@ -91,9 +94,10 @@ def _room(arch: Arch, of: str, smem: Any, warpgroups: Any) -> Constraint:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, B, H, HK, packed = problem.head_dim, problem.batch, problem.heads, problem.kv_heads, problem.use_cu_seqlens
-    kv_smem, q_smem = int(kv_smem_bytes(D, config, packed=packed)), int(q_smem_bytes(D, config, packed=packed))
-    tiles_of_queries, lanes = query_tiles(problem, config), row_lanes(D)
+    D, DV, B, H, HK = problem.head_dim, problem.head_dim_v, problem.batch, problem.heads, problem.kv_heads
+    packed = problem.use_cu_seqlens
+    kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
+    tiles_of_queries, lanes = query_tiles(problem, config), row_lanes(DV)
     rows_grid = (-(-B * H * tiles_of_queries * config.BM_kv * lanes // ROW_THREADS), 1, 1)
     kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
@@ -119,7 +123,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             **_gradient_rows(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles_of_queries, 2, config.BM_kv)),),
-        maps=_maps(config.columns, config.BM_kv, config.BN_q),
+        maps=_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q),
     )
 
 
@@ -135,14 +139,17 @@ def _gradient_rows(problem: Problem) -> dict[str, str]:
 
 
 @cache
-def _maps(columns: int, BM: int, BN: int) -> tuple[TensorMap, ...]:
-    """Boxes of a warpgroup's own rows, and of the tiles that pass by."""
+def _maps(columns: int, value_columns: int, BM: int, BN: int) -> tuple[TensorMap, ...]:
+    """Boxes of a warpgroup's own rows, and of the tiles that pass by: panels of D columns, and of DV."""
     rows = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
     tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
-    return tuple(
-        TensorMap(name, argument, (1, height, 1, columns), swizzle=2 * columns)
-        for name, (argument, height) in (rows | tiles).items()
-    )
+    width = dict.fromkeys("qk", columns) | {"dq": columns, "dk": columns}
+
+    def boxes(name: str, argument: str, height: int) -> TensorMap:
+        wide = width.get(argument, value_columns)
+        return TensorMap(name, argument, (1, height, 1, wide), swizzle=2 * wide)
+
+    return tuple(boxes(name, *of) for name, of in (rows | tiles).items())
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -152,20 +159,25 @@ def default(problem: Problem, arch: Arch) -> Config:
     leave no room for such a tile, split. Three warpgroups for dQ where their registers hold 64 keys or more, since they
     share what is loaded. As many stages as fit, up to three.
     """
-    D = problem.head_dim
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    D, DV = problem.head_dim, problem.head_dim_v
     allowed = space(problem, arch)
-    for of_keys in _of_keys(D):
+    columns = max(_columns(D), _columns(DV))
+    for of_keys in _of_keys(D + DV):
         for of_queries in _of_queries(problem):
             config = Config(*of_keys, *of_queries, columns)
             if allowed.refusal(config) is None:
                 return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
 
 
-def _of_keys(D: int) -> Iterator[tuple[int, int, int, bool, bool]]:
-    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first."""
-    if D <= 128:
+def _columns(D: int) -> int:
+    """Of a panel: one that holds D, or the widest that divide what D is rounded up to."""
+    return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+
+
+def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
+    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first, for so many columns of dK and dV."""
+    if summed <= 256:
         yield from ((BM, 2, stages, False, True) for BM in range(128, 63, -16) for stages in (3, 2))
         yield from ((BM, 2, stages, False, False) for BM in range(128, 15, -16) for stages in (3, 2))
     else:

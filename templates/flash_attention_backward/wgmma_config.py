@@ -42,10 +42,12 @@ def registers(warpgroups: Any) -> Any:
     return _REGISTERS[warpgroups]
 
 
-def kv_register_estimate(D: int, c: Any, *, capped: bool = False) -> Any:
-    """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest."""
-    both = D + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
-    return np.where(c.kv_split, D / 2 + 1.25 * c.BM_kv, both) + _OTHER_REGISTERS
+def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> Any:
+    """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest. Split, one
+    that sums dV has no products and no dS."""
+    both = (D + DV) / 2 + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
+    split = np.maximum(D / 2 + 1.25 * c.BM_kv, DV / 2 + 0.75 * c.BM_kv)
+    return np.where(c.kv_split, split, both) + _OTHER_REGISTERS
 
 
 def q_register_estimate(D: int, c: Any) -> Any:
@@ -58,19 +60,29 @@ def kv_owners(c: Any) -> Any:
     return np.where(c.kv_split, c.kv_warpgroups // 2, c.kv_warpgroups)
 
 
-def kv_smem_bytes(D: int, c: Any, *, packed: bool = False) -> Any:
+def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
     """Shared memory of a block of keys: K, V, the rings of Q, dO and their values, barriers."""
-    return _smem_bytes(D, c.columns, kv_owners(c), c.BM_kv, c.kv_stages, VALUES_BYTES) + _BARRIER * packed
+    return _smem_bytes(row_bytes(D, DV, c), kv_owners(c), c.BM_kv, c.kv_stages, VALUES_BYTES) + _BARRIER * packed
 
 
-def q_smem_bytes(D: int, c: Any, *, packed: bool = False) -> Any:
+def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
     """Of a block of queries: Q, dO, the rings of K and V, barriers."""
-    return _smem_bytes(D, c.columns, c.q_warpgroups, c.BN_q, c.q_stages, 0) + _BARRIER * packed
+    return _smem_bytes(row_bytes(D, DV, c), c.q_warpgroups, c.BN_q, c.q_stages, 0) + _BARRIER * packed
+
+
+def panel(D: int, columns: Any) -> Any:
+    """Columns of a panel of a tensor of D: fewer than `columns` where one narrower panel holds it."""
+    return np.minimum(columns, min((width for width in WIDTHS if width >= D), default=WIDTHS[0]))
 
 
 def padded(D: int, columns: Any) -> Any:
     """Columns of whole panels."""
-    return _round_up(D, columns)
+    return _round_up(D, panel(D, columns))
+
+
+def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
+    """Of a row of Q or K, and of dO or V."""
+    return ELEMENT * padded(D, c.columns), ELEMENT * padded(DV, c.columns)
 
 
 def fits(smem: Any, warpgroups: Any, arch: Arch) -> Any:
@@ -78,11 +90,10 @@ def fits(smem: Any, warpgroups: Any, arch: Arch) -> Any:
     return (smem <= arch.smem_per_block) & (ctas(warpgroups) * (smem + arch.smem_reserved) <= arch.smem_per_sm)
 
 
-def _smem_bytes(D: int, columns: Any, owners: Any, tile: Any, stages: Any, values: int) -> Any:
-    row = ELEMENT * padded(D, columns)
-    own = 2 * owners * _round_up(ROWS * row, _TILE_UNIT)
-    ring = stages * (2 * _round_up(tile * row, _TILE_UNIT) + values * tile)
-    return own + ring + _BARRIER * (owners + 4 * stages)
+def _smem_bytes(rows: tuple[Any, Any], owners: Any, tile: Any, stages: Any, values: int) -> Any:
+    own = sum(_round_up(ROWS * row, _TILE_UNIT) for row in rows)
+    passing = sum(_round_up(tile * row, _TILE_UNIT) for row in rows)
+    return owners * own + stages * (passing + values * tile) + _BARRIER * (owners + 4 * stages)
 
 
 def _round_up(value: Any, unit: Any) -> Any:

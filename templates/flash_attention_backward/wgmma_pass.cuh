@@ -3,7 +3,8 @@
 //            own first   own second   passing first         passing second
 //   dK, dV   K           V            Q, with its values    dO
 //   dQ       Q           dO           K                     V
-// The scores are own first · (passing first)ᵀ, and with the second ones it is the product that dS is made of.
+// The scores are own first · (passing first)ᵀ, and with the second ones it is the product that dS is made of. Rows of
+// first tensors have D elements, those of second ones DV.
 #pragma once
 #include "bulk.cuh"
 #include "fence.cuh"
@@ -12,11 +13,21 @@
 
 enum Place { kFirst, kSecond };
 
+// Elements of a row of a first or of a second tensor.
+template <class Choice, int kPlace>
+constexpr int kWidth = kPlace == kFirst ? Choice::D : Choice::DV;
+// Columns of a panel of a tensor of `dim`: fewer than `widest` where one narrower panel holds it.
+constexpr __host__ __device__ int panel_columns(int dim, int widest) {
+  int const narrowest = dim > 32 ? 64 : dim > 16 ? 32 : 16;
+  return narrowest < widest ? narrowest : widest;
+}
+
 // Shared memory: own rows of the first tensor, 64 after 64, and of the second; a ring of tiles of either; the values
 // that come with the first's, a tile's shifts before its deltas; barriers.
 template <class Choice>
 struct Pass : Choice {
   using Choice::D;
+  using Choice::DV;
   using Choice::kColumns;
   using Choice::kOwnsKeys;
   using Choice::kPacked;
@@ -24,26 +35,41 @@ struct Pass : Choice {
   using Choice::kStages;
   using Choice::kTile;
   using Choice::kWarpgroups;
-  static constexpr int D16 = (D + 15) / 16 * 16;  // scores take 16 columns a step; TMA fills the last with zeros
-  using Columns = Panels<D, kColumns, true>;
+  static constexpr bool kOneWidth = D == DV;
+  template <int kPlace>
+  static constexpr int kDim = kWidth<Choice, kPlace>;
+  // Scores and products take 16 columns a step; TMA fills the last with zeros.
+  template <int kPlace>
+  static constexpr int kDim16 = (kWidth<Choice, kPlace> + 15) / 16 * 16;
+  template <int kPlace>
+  using ColumnsOf = Panels<kWidth<Choice, kPlace>, panel_columns(kWidth<Choice, kPlace>, kColumns), true>;
+  using Columns = ColumnsOf<kFirst>;
+  static constexpr int D16 = (D + 15) / 16 * 16;
   static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of 64 rows each
   static constexpr int kRows = 64 * kOwners;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
-  static constexpr int kOwnBytes = Columns::bytes(64), kTileBytes = Columns::bytes(kTile);
+  template <int kPlace>
+  static constexpr int kOwnBytes = ColumnsOf<kPlace>::bytes(64);
+  template <int kPlace>
+  static constexpr int kTileBytes = ColumnsOf<kPlace>::bytes(kTile);
   static constexpr int kValuesBytes = kOwnsKeys ? 8 * kTile : 0;
-  static constexpr int kTiles = 2 * kOwners * kOwnBytes;
-  static constexpr int kValues = kTiles + 2 * kStages * kTileBytes;
+  static constexpr int kTiles = kOwners * (kOwnBytes<kFirst> + kOwnBytes<kSecond>);
+  static constexpr int kValues = kTiles + kStages * (kTileBytes<kFirst> + kTileBytes<kSecond>);
   static constexpr int kBarriers = kValues + kStages * kValuesBytes;
   static constexpr int kSharedBytes = kBarriers + 8 * (kOwners + 4 * kStages + kPacked);
 
   static_assert(D % 8 == 0 && D >= 16, "gradients have whole columns of 8, and scores at least a step of 16");
+  static_assert(DV % 8 == 0 && DV >= 16, "and so has dV, and the product with values");
   static_assert(kTile % 16 == 0 && kTile >= 16 && kTile <= 256, "a tile is whole steps of 16 rows, and one box");
 
   static constexpr __host__ __device__ int own(int place, int owner) {
-    return (place * kOwners + owner) * kOwnBytes;
+    if constexpr (kOneWidth) return (place * kOwners + owner) * kOwnBytes<kFirst>;
+    return place == kFirst ? owner * kOwnBytes<kFirst> : kOwners * kOwnBytes<kFirst> + owner * kOwnBytes<kSecond>;
   }
   static constexpr __host__ __device__ int tile(int place, int stage) {
-    return kTiles + (place * kStages + stage) * kTileBytes;
+    if constexpr (kOneWidth) return kTiles + (place * kStages + stage) * kTileBytes<kFirst>;
+    return kTiles + (place == kFirst ? stage * kTileBytes<kFirst>
+                                     : kStages * kTileBytes<kFirst> + stage * kTileBytes<kSecond>);
   }
   static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
 };
@@ -99,7 +125,8 @@ struct Walk {
 // One thread, which loads all that the block reads; of packed sequences its warp.
 template <class Pass>
 struct Loader {
-  using Columns = typename Pass::Columns;
+  using First = typename Pass::template ColumnsOf<kFirst>;
+  using Second = typename Pass::template ColumnsOf<kSecond>;
 
   uint32_t smem;
   Barriers<Pass> barriers;
@@ -110,9 +137,9 @@ struct Loader {
     if (!loads()) return;
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
       uint32_t const full = barriers.own(owner);
-      mbarrier_arrive_expect_tx(full, 2 * Columns::loaded_bytes(64));
+      mbarrier_arrive_expect_tx(full, First::loaded_bytes(64) + Second::loaded_bytes(64));
       for (int place = kFirst; place <= kSecond; ++place)
-        load<64>(Pass::own(place, owner), maps[place], full, row + 64 * owner, head, batch);
+        load<64>(place, Pass::own(place, owner), maps, full, row + 64 * owner, head, batch);
     }
   }
   // `g_values`: of the first head, tile after tile, and head after head `head_values` further.
@@ -130,8 +157,8 @@ struct Loader {
           int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
           if (loads()) {
             mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, Columns::loaded_bytes(Pass::kTile) + nbytes);
-            load<Pass::kTile>(Pass::tile(place, at.stage), maps[place], full, walk.row0 + tile * Pass::kTile,
+            mbarrier_arrive_expect_tx(full, loaded_bytes(place) + nbytes);
+            load<Pass::kTile>(place, Pass::tile(place, at.stage), maps, full, walk.row0 + tile * Pass::kTile,
                               walk.head + h, walk.batch);
             if (nbytes)
               cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
@@ -139,7 +166,10 @@ struct Loader {
           if (is_tail) {
             mbarrier_wait(full, tails);
             tails ^= 1;
-            clear_neighbours(s_block + Pass::tile(place, at.stage), own);
+            if (Pass::kOneWidth || place == kFirst)
+              clear_neighbours<First>(s_block + Pass::tile(place, at.stage), own);
+            else
+              clear_neighbours<Second>(s_block + Pass::tile(place, at.stage), own);
             if (loads()) mbarrier_arrive(barriers.full(place, at.stage));
           }
         }
@@ -149,8 +179,9 @@ struct Loader {
   __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
   // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN would
   // be NaN. By the warp.
+  template <class Columns>
   __device__ __forceinline__ static void clear_neighbours(unsigned char* s_tile, int own) {
-    constexpr int kRowBytes = 2 * Pass::kColumns, kPanelBytes = kRowBytes * Pass::kTile;
+    constexpr int kRowBytes = 2 * Columns::width(0), kPanelBytes = kRowBytes * Pass::kTile;
 #pragma unroll 1
     for (int p = 0; p < Columns::kCount; ++p)
 #pragma unroll 1
@@ -159,9 +190,16 @@ struct Loader {
     fence_proxy_async();
     __syncwarp();
   }
+  __device__ __forceinline__ static int loaded_bytes(int place) {
+    return place == kFirst ? First::loaded_bytes(Pass::kTile) : Second::loaded_bytes(Pass::kTile);
+  }
   template <int kRows>
-  __device__ __forceinline__ void load(int offset, TensorMap const* map, uint32_t barrier, int row, int head,
-                                       int batch) const {
-    Columns::template load<kRows>(smem + offset, {map, map, map}, barrier, row, head, batch);
+  __device__ __forceinline__ void load(int place, int offset, TensorMap const* const (&maps)[2], uint32_t barrier,
+                                       int row, int head, int batch) const {
+    PanelMaps const of{maps[place], maps[place], maps[place]};
+    if (Pass::kOneWidth || place == kFirst)
+      First::template load<kRows>(smem + offset, of, barrier, row, head, batch);
+    else
+      Second::template load<kRows>(smem + offset, of, barrier, row, head, batch);
   }
 };

@@ -12,11 +12,14 @@ enum Value { kShift, kDelta };  // what a query has besides its row: see row.cuh
 template <class Pass>
 struct Rows {
   using T = typename Pass::T;
-  using Columns = typename Pass::Columns;
+  template <int kPlace>
+  using ColumnsOf = typename Pass::template ColumnsOf<kPlace>;
   static constexpr int N = Pass::kTile;
   using Scores = float[N / 2];          // [64, N]
   using Operand = uint32_t[N / 16][4];  // the same, rounded
-  using Sums = float[Pass::D / 2];      // [64, D]
+  template <int kPlace>
+  using SumsOf = float[Pass::template kDim<kPlace> / 2];  // [64, D] or [64, DV]
+  using Sums = SumsOf<kFirst>;
   using Scale = decltype(scale_of<Pass::kSoftcap>(0, 0));
 
   unsigned char* smem;
@@ -33,25 +36,26 @@ struct Rows {
   // own · passingᵀ, in flight as one group.
   template <Place kPlace>
   __device__ __forceinline__ void issue_product(Scores& r) {
+    using Columns = ColumnsOf<kPlace>;
     await(kPlace, at);
     uint32_t const s = shared_address(smem), s_own = s + Pass::own(kPlace, owner);
     uint32_t const s_tile = s + Pass::tile(kPlace, at.stage);
     fence_registers(r);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < Pass::D16; k += 16)
+    for (int k = 0; k < Pass::template kDim16<kPlace>; k += 16)
       wgmma_m64k16<T>(r, Columns::template k_major<64>(s_own, k), Columns::template k_major<N>(s_tile, k), k > 0);
     wgmma_commit();
   }
   // r_sum += A · passing, in flight as one group.
   template <Place kPlace>
-  __device__ __forceinline__ void issue_sum(Sums& r_sum, Operand const& r_a, int stage) {
+  __device__ __forceinline__ void issue_sum(SumsOf<kPlace>& r_sum, Operand const& r_a, int stage) {
     uint32_t const s_tile = shared_address(smem) + Pass::tile(kPlace, stage);
     fence_registers(r_sum);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < N; k += 16)
-      wgmma_m64k16<T, Major::kMN>(r_sum, r_a[k / 16], Columns::template mn_major<N>(s_tile, k, 0), true);
+      wgmma_m64k16<T, Major::kMN>(r_sum, r_a[k / 16], ColumnsOf<kPlace>::template mn_major<N>(s_tile, k, 0), true);
     wgmma_commit();
   }
   // All but the newest kInFlight groups are done, and with them `r`.

@@ -9,8 +9,9 @@
 // dSᵀ Q and Pᵀ dO, for dK and dV. Exponentials run over the product of V and dO, dS over the sum of dV, and if chained,
 // the next tile's products over the sum of dK.
 template <class Pass>
-__device__ __forceinline__ void sum_both(typename Rows<Pass>::Sums& r_first, typename Rows<Pass>::Sums& r_second,
-                                         Rows<Pass>& rows, Sight<Pass> const& sight, Walk const& walk) {
+__device__ __forceinline__ void sum_both(typename Rows<Pass>::template SumsOf<kFirst>& r_first,
+                                         typename Rows<Pass>::template SumsOf<kSecond>& r_second, Rows<Pass>& rows,
+                                         Sight<Pass> const& sight, Walk const& walk) {
   typename Rows<Pass>::Scores r_s, r_product;
   typename Rows<Pass>::Operand r_p, r_ds;
   int const count = walk.count();
@@ -43,7 +44,7 @@ __device__ __forceinline__ void sum_both(typename Rows<Pass>::Sums& r_first, typ
 // dS · first alone: K for dQ, or Q for dK. Exponentials run over the other product, the next tile's products over the
 // sum.
 template <class Pass>
-__device__ __forceinline__ void sum_first(typename Rows<Pass>::Sums& r_first, Rows<Pass>& rows,
+__device__ __forceinline__ void sum_first(typename Rows<Pass>::template SumsOf<kFirst>& r_first, Rows<Pass>& rows,
                                           Sight<Pass> const& sight, Walk const& walk) {
   typename Rows<Pass>::Scores r_s, r_product;
   typename Rows<Pass>::Operand r_ds;
@@ -74,7 +75,7 @@ __device__ __forceinline__ void sum_first(typename Rows<Pass>::Sums& r_first, Ro
 
 // P · second alone: dO for dV. The exponentials of a tile run over the sum of the tile before.
 template <class Pass>
-__device__ __forceinline__ void sum_second(typename Rows<Pass>::Sums& r_second, Rows<Pass>& rows,
+__device__ __forceinline__ void sum_second(typename Rows<Pass>::template SumsOf<kSecond>& r_second, Rows<Pass>& rows,
                                            Sight<Pass> const& sight, Walk const& walk) {
   typename Rows<Pass>::Scores r_s;
   typename Rows<Pass>::Operand r_p;

@@ -10,7 +10,7 @@ from tuner.operator import Array, Work
 from ..flash_attention.problem import unpacked, visible_keys
 from .mma_sync_work import in_grid, row_lanes, tiles, with_softcap
 from .problem import Problem
-from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, padded
+from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
 _WARPS = 4  # a warpgroup
 _WARP = 32
@@ -35,11 +35,11 @@ def _passes(problem: Problem, config: Config) -> tuple[Work, Work]:
 
 def rows_work(problem: Problem, config: Config) -> Work:
     """dO and O once; rows past the last fill a tile."""
-    D = problem.head_dim
+    DV = problem.head_dim_v
     queries = problem.batch * problem.heads * problem.seq_q
     rows = problem.batch * problem.heads * query_tiles(problem, config) * config.BM_kv
-    warps = -(-rows * row_lanes(D) // _WARP)
-    moved = float(rows * (2 * ELEMENT * D + VALUES_BYTES) + problem.lse_bytes * queries)
+    warps = -(-rows * row_lanes(DV) // _WARP)
+    moved = float(rows * (2 * ELEMENT * DV + VALUES_BYTES) + problem.lse_bytes * queries)
     return Work(
         ctas=-(-warps // 8),
         warps=8,
@@ -49,7 +49,7 @@ def rows_work(problem: Problem, config: Config) -> Work:
         alu=60.0 * warps,
         smem_wavefronts=0,
         l2_bytes=moved,
-        dram_bytes=float(2 * _query_bytes(problem) + (VALUES_BYTES + problem.lse_bytes) * queries),
+        dram_bytes=float(2 * ELEMENT * DV * queries + (VALUES_BYTES + problem.lse_bytes) * queries),
         barriers=0,
         longest_cta=1,
         chain=1,
@@ -58,13 +58,14 @@ def rows_work(problem: Problem, config: Config) -> Work:
 
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
-    D, owners, every = problem.head_dim, int(kv_owners(config)), problem.batch * problem.kv_heads
+    D, DV, owners = problem.head_dim, problem.head_dim_v, int(kv_owners(config))
+    every = problem.batch * problem.kv_heads
     steps = key_steps(problem, config)
     passed = every * int(np.sum(steps))
-    scores = 3 if config.kv_split else 2  # products of 64 owned rows with a tile: of one set of rows, in all
+    scores = 2 if config.kv_split else 1  # of 64 owned rows and a tile; the product with V or dO is made once
     warps = passed * owners * _WARPS
     lanes = 16 * config.BM_kv / _WARP
-    row = ELEMENT * int(padded(D, config.columns))
+    rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
     own = every * len(steps) * owners * ROWS
     return Work(
         ctas=every * len(steps),
@@ -73,27 +74,29 @@ def keys_work(problem: Problem, config: Config) -> Work:
         fma=warps * lanes * (4 if config.kv_split else 3),
         mufu=warps * lanes * (2 if config.kv_split else 1),
         alu=warps * (lanes + 60),
-        smem_wavefronts=passed * owners * _operand_bytes(D, config.BM_kv, scores, 2) / 128,
-        l2_bytes=float(
-            2 * row * own + passed * config.BM_kv * (2 * row + VALUES_BYTES) + 2 * row * _stored(problem, every)
-        ),
-        dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem)),
+        smem_wavefronts=passed
+        * owners
+        * _operand_bytes(config.BM_kv, scores * _sixteens(D) + _sixteens(DV), D + DV)
+        / 128,
+        l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * _stored(problem, every)),
+        dram_bytes=float(ELEMENT * (D + DV) * (_queries(problem) + 2 * _keys(problem))),
         barriers=float(every * len(steps)),
         longest_cta=float(np.max(steps) / np.mean(steps)),
         chain=float(np.max(steps)),
         stages=config.kv_stages,
-        wgmma=passed * owners * ROWS * config.BM_kv * (scores * _sixteens(D) + 2 * D) / _PRODUCT,
+        wgmma=passed * owners * ROWS * config.BM_kv * (scores * _sixteens(D) + _sixteens(DV) + D + DV) / _PRODUCT,
     )
 
 
 def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
-    D, heads, groups = problem.head_dim, problem.batch * problem.heads, config.q_warpgroups
+    D, DV, groups = problem.head_dim, problem.head_dim_v, config.q_warpgroups
+    heads = problem.batch * problem.heads
     steps = query_steps(problem, config)
     passed = heads * int(np.sum(steps))
     warps = passed * groups * _WARPS
     lanes = 16 * config.BN_q / _WARP
-    row = ELEMENT * int(padded(D, config.columns))
+    of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
     own = heads * len(steps) * groups * ROWS
     stored = heads * -(-problem.seq_q // ROWS) * ROWS
     return Work(
@@ -103,14 +106,16 @@ def queries_work(problem: Problem, config: Config) -> Work:
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes / 2 + 60),
-        smem_wavefronts=passed * groups * _operand_bytes(D, config.BN_q, 2, 1) / 128,
-        l2_bytes=float(own * (2 * row + 4 * VALUES_BYTES) + passed * config.BN_q * 2 * row + stored * row),
-        dram_bytes=float(3 * _query_bytes(problem) + 2 * _key_bytes(problem)),
+        smem_wavefronts=passed * groups * _operand_bytes(config.BN_q, _sixteens(D) + _sixteens(DV), D) / 128,
+        l2_bytes=float(
+            own * (of_q + of_dout + 4 * VALUES_BYTES) + passed * config.BN_q * (of_q + of_dout) + stored * of_q
+        ),
+        dram_bytes=float(ELEMENT * ((2 * D + DV) * _queries(problem) + (D + DV) * _keys(problem))),
         barriers=float(heads * len(steps)),
         longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
         chain=float(np.max(steps)),
         stages=config.q_stages,
-        wgmma=passed * groups * ROWS * config.BN_q * (2 * _sixteens(D) + D) / _PRODUCT,
+        wgmma=passed * groups * ROWS * config.BN_q * (_sixteens(D) + _sixteens(DV) + D) / _PRODUCT,
     )
 
 
@@ -137,14 +142,14 @@ def query_steps(problem: Problem, config: Config) -> Array:
     return steps
 
 
-def _query_bytes(problem: Problem) -> int:
-    """One of dO, Q, O, dQ."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
+def _queries(problem: Problem) -> int:
+    """Rows of dO, Q, O and dQ."""
+    return problem.batch * problem.heads * problem.seq_q
 
 
-def _key_bytes(problem: Problem) -> int:
-    """One of K, V, dK, dV."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
+def _keys(problem: Problem) -> int:
+    """Rows of K, V, dK and dV."""
+    return problem.batch * problem.kv_heads * problem.seq_k
 
 
 def _stored(problem: Problem, every: int) -> int:
@@ -152,9 +157,10 @@ def _stored(problem: Problem, every: int) -> int:
     return every * -(-problem.seq_k // ROWS) * ROWS
 
 
-def _operand_bytes(D: int, tile: int, scores: int, sums: int) -> int:
-    """What the wgmmas of 64 rows and a tile read of shared memory: both operands of scores, one of sums."""
-    return ELEMENT * (scores * (ROWS + tile) * _sixteens(D) + sums * tile * D)
+def _operand_bytes(tile: int, multiplied: int, summed: int) -> int:
+    """What the wgmmas of 64 rows and a tile read of shared memory: both operands of products over `multiplied` columns
+    in all, one of sums of `summed` columns."""
+    return ELEMENT * ((ROWS + tile) * multiplied + tile * summed)
 
 
 def _sixteens(D: int) -> int:

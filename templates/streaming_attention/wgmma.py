@@ -21,6 +21,7 @@ from ..flash_attention.wgmma_config import (
     l2_share,
     packed,
     register_estimate,
+    smem_bytes,
     widest_product,
 )
 from .problem import Problem
@@ -79,7 +80,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
     maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
-    return dense.block_plan(ENTRY, problem.head_dim, config, taken, maps, (*_SCALARS, *lengths), constants)
+    smem = int(smem_bytes(problem.head_dim, config))
+    return dense.block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *lengths), constants)
 
 
 @cache
