@@ -1,6 +1,7 @@
 """mla_decode: its definition, what it reads, how blocks share sequences, and its kernels on the emulator."""
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -10,37 +11,46 @@ from counted import counted, declared
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
+from tuner.cache import Cache
 from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.lint import lint_all
+from tuner.nvrtc import compile as compile_source
 from tuner.operator import to_fields
 from tuner.operators.mla_decode.problem import Problem
 from tuner.operators.mla_decode.split_keys_config import Config
+from tuner.operators.mla_decode.wgmma import Config as WgmmaConfig
 from tuner.operators.paged_attention.cases import paged
 from tuner.records import Snapshot
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("mla_decode")
-NAIVE, SPLIT_KEYS = (operators.implementation("mla_decode", name) for name in ("naive", "split_keys"))
+NAIVE, SPLIT_KEYS, WGMMA = (operators.implementation("mla_decode", name) for name in ("naive", "split_keys", "wgmma"))
 H200 = gpu("H200")
 EMPTY = Snapshot({}, ())
 
 # Every tunable at least twice: 8 keys a warp, with and without an odd step of columns, and 16 and more; one warp a row,
-# two and four; rows of a pass that are all there or half.
-CASES = {
+# two and four; rows of a pass that are all there or half. On wgmma, late rows that are half of a tile, and a quarter.
+CASES: dict[str, tuple[int, int, Any]] = {
     "d576_two_groups_of_warps": (576, 512, Config(64, 64, 8, 4, 2, 4)),
-    "d576_8_keys_a_warp": (576, 512, Config(16, 32, 4, 4, 3, 3)),
-    "d336_one_split": (336, 256, Config(32, 16, 4, 2, 3, 1)),
+    "d336_8_keys_a_warp": (336, 256, Config(32, 16, 4, 2, 3, 1)),
     "d64_one_warp_a_row": (64, 48, Config(32, 32, 2, 1, 2, 3)),
-    "d80_rows_off_128_bytes": (80, 32, Config(32, 64, 4, 2, 4, 2)),
+    "d80_rows_off_128_bytes": (80, 64, Config(16, 32, 4, 4, 4, 2)),
+    "wgmma_d576": (576, 512, WgmmaConfig(64, 2, 16, 2)),
+    "wgmma_d192_one_split": (192, 128, WgmmaConfig(32, 3, 16, 1)),
+    "wgmma_d128_half_is_late": (128, 128, WgmmaConfig(64, 3, 32, 3)),
 }
 SMALL = CASES["d64_one_warp_a_row"]
 BOTH = pytest.mark.parametrize(("implementation", "config"), [(SPLIT_KEYS, SMALL[2]), (NAIVE, NAIVE.config(32, 16))])
 
 
-def of_case(name: str, **sizes: int) -> tuple[Problem, Config]:
+def of_case(name: str, **sizes: int) -> tuple[Problem, Any]:
     """Problem and config, of which all tests of a case build one kernel."""
     D, DV, config = CASES[name]
     return Problem(head_dim=D, head_dim_v=DV, dtype=DType.FP16 if D % 64 else DType.BF16, **sizes), config
@@ -102,16 +112,25 @@ def test_the_reference_agrees_with_the_definition_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_tunable_is_right_over_the_tails_and_does_what_it_declares(case: str) -> None:
-    """Without a bank conflict; where the declared work holds, all tables are full."""
+def test_every_tunable_is_right_over_the_tails(case: str) -> None:
+    problem, config = of_case(case)
+    kernel = WGMMA if isinstance(config, WgmmaConfig) else SPLIT_KEYS
+    assert kernel.space(problem, H200.arch).refusal(config) is None
+    modes = cycle((CHECKED[0], Mode(True, "reverse", "late")))
+    for tail, kind, mode in zip(OPERATOR.tails(problem), OPERATOR.input_kinds, modes, strict=False):
+        arrays = OPERATOR.inputs(tail, np.random.default_rng(1), kind)
+        assert_right(tail, arrays, run(tail, config, arrays, kernel, mode)[0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_declared_work_is_what_the_emulator_counts_where_tables_are_full(case: str) -> None:
+    """And there is no bank conflict."""
     of_any_size, config = of_case(case)
-    assert SPLIT_KEYS.space(of_any_size, H200.arch).refusal(config) is None
-    for problem, kind in zip(OPERATOR.tails(of_any_size), OPERATOR.input_kinds, strict=True):
-        for mode in (CHECKED[0], Mode(True, "reverse", "early")):
-            arrays = OPERATOR.inputs(problem, np.random.default_rng(1), kind)
-            assert_right(problem, arrays, run(problem, config, arrays, mode=mode)[0])
-        _, happened = run(problem, config, of_lengths(problem, [problem.seq_k] * problem.batch))
-        assert declared(SPLIT_KEYS.work(problem, config, H200)) == counted(happened, SPLIT_KEYS.plan(problem, config))
+    kernel = WGMMA if isinstance(config, WgmmaConfig) else SPLIT_KEYS
+    for problem in OPERATOR.tails(of_any_size):
+        _, happened = run(problem, config, of_lengths(problem, [problem.seq_k] * problem.batch), kernel)
+        works = [replace(each, mma=each.mma + each.wgmma) for each in kernel.work(problem, config, H200)]
+        assert declared(works) == counted(happened, kernel.plan(problem, config))
 
 
 @pytest.mark.parametrize("batch", [2, 40])
@@ -213,6 +232,27 @@ def test_a_cache_with_a_dim_of_one_head_is_taken_as_flashmla_has_it() -> None:
 
 
 # Heads that fill the rows of a block, over arches that differ in shared memory.
-@pytest.mark.parametrize(("heads", "arch"), [(16, "sm_80"), (32, "sm_90a"), (16, "sm_100a"), (16, "sm_120a")])
+@pytest.mark.parametrize(("heads", "arch"), [(16, "sm_80"), (32, "sm_90a")])
 def test_defaults_of_fewer_heads_never_spill(heads: int, arch: str) -> None:
     assert_no_spills(OPERATOR, SPLIT_KEYS, Problem(heads=heads), arch)
+
+
+def test_exponentials_of_wgmma_run_over_a_product() -> None:
+    problem = Problem()
+    source = render(OPERATOR, WGMMA, problem, WGMMA.default(problem, H200.arch))
+    cubin = compile_source(source, Options("sm_90a"), Cache.of("cubin"))
+    assert not isinstance(cubin, Failed), cubin.log
+    assert lint_all(cubin).failures == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "arch", "said"),
+    [
+        ({}, "sm_100a", "sm_100a has no wgmma"),
+        ({"head_dim": 80, "head_dim_v": 64}, "sm_90a", "head_dim 80: panels"),
+        ({"head_dim_v": 448}, "sm_90a", "head_dim_v 448: two warpgroups"),
+        ({"dtype": DType.FP32}, "sm_90a", "dtype fp32"),
+    ],
+)
+def test_wgmma_says_what_it_does_not_serve(sizes: dict[str, Any], arch: str, said: str) -> None:
+    assert said in (WGMMA.refusal(Problem(**sizes), ARCHES[arch]) or "")

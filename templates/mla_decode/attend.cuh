@@ -1,17 +1,17 @@
-// All work between Q in global memory and O in registers.
+// What is done beside the products, whichever instructions multiply: Q's copies, what is attended, and P's exchange.
 #pragma once
 #include "flash_attention/keys.cuh"
 #include "flash_attention/packed.cuh"
 #include "flash_attention/split_keys.cuh"
-#include "mla_decode/latent.cuh"
-#include "mla_decode/products.cuh"
+#include "flash_attention/softmax.cuh"
+#include "flash_attention/tile.cuh"
 #include "mla_decode/ring.cuh"
 
 // Starts copying the block's rows of Q; those behind the last become zeros.
 template <class Tile>
 __device__ __forceinline__ void load_queries(uint32_t s_query, View<typename Tile::T const> const& q,
                                              PackedRows const& rows) {
-  RowCopies<typename Tile::Layout, Tile::BM, Tile::kThreads> const copies;
+  RowCopies<typename Tile::LayoutQ, Tile::BM, Tile::kThreads> const copies;
 #pragma unroll
   for (int i = 0; i < copies.kOwn; ++i) {
     int const row = min(copies.row(i), rows.count - rows.row0 - 1);
@@ -20,49 +20,37 @@ __device__ __forceinline__ void load_queries(uint32_t s_query, View<typename Til
   cp_async_commit();
 }
 
-// The exponentials of a tile's scores into shared memory, with maxima and sums in `state`, and r_o scaled to match.
-// `visible(i)`: how many rows of the sequence the lane's row 8 i attends; none of them attends fewer than `least`.
-template <class Tile, class Visible>
-__device__ __forceinline__ void weigh(float (&r_s)[Tile::kM][Tile::kKeys / 8][4], float (&r_o)[Tile::kM][Tile::kN][4],
-                                      RowState<Tile::kM>& state, unsigned char* smem, float scale, int key, int least,
-                                      Visible const& visible, Place const& at) {
-  uint32_t r_p[ceil_div(Tile::kKeys, 16)][Tile::kM][4];
-  float peak[Tile::kM][2];
-  int const mine = key + at.part * Tile::kKeys;
-  if (mine + Tile::kKeys > least) mask(r_s, mine + at.lane % 4 * 2, visible);
-  row_max(peak, r_s);
-  reduce_parts<Tile, false>(peak, smem, at);
-  raise_max<true>(state, r_o, peak, scale);
-  exponentiate<typename Tile::T>(r_p, state, r_s, scale);
-  share_weights<Tile>(smem, r_p, at);
-}
-
-// r_o = the sum of P V over the tiles that the ring brings; in the end the block may use all shared memory. `before`:
-// the position of query 0; `scale`: of scores, in base 2.
+// P of this warp's keys, from registers to the tile that the warps of its rows share.
 template <class Tile>
-__device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                       unsigned char* smem, View<typename Tile::T const> const& q,
-                                       PackedRows const& rows, int before, float scale, LatentRing<Tile>& ring,
-                                       Place const& at) {
-  uint32_t const s_block = shared_address(smem);
-  Addresses<Tile> const lane(s_block, at);
-  int limit[2 * Tile::kM];  // rows of the sequence that the lane's rows attend
+__device__ __forceinline__ void share_weights(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4],
+                                              Place const& at) {
 #pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i) limit[i] = rows.query(at.warp_row + i * 8 + at.lane / 4) + before + 1;
-  int const least = rows.query(0) + before + 1;
-
-  load_queries<Tile>(s_block, q, rows);
-  ring.fill();
-  clear(r_o);
-  reset(state);
-  for (int tile = 0; tile < ring.tiles; ++tile) {
-    float r_s[Tile::kM][Tile::kKeys / 8][4];
-    uint32_t const s_rows = ring.acquire(tile);
-    scores<Tile>(r_s, lane, s_rows);
-    weigh<Tile>(r_s, r_o, state, smem, scale, ring.key(tile), least, [&](int i) { return limit[i]; }, at);
-    sync_parts<Tile>(at);
-    accumulate_values<Tile>(r_o, lane, s_rows);
-  }
-  cp_async_wait<0>();
-  __syncthreads();
+  for (int i = 0; i < 2 * Tile::kM; ++i)
+#pragma unroll
+    for (int n = 0; n < Tile::kKeys / 8; ++n) {
+      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (Tile::kKeys / 8) + n;
+      uint32_t const offset = Tile::LayoutP::offset(row, chunk) + at.lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(smem + Tile::kP + offset) = r_p[n / 2][i / 2][n % 2 * 2 + i % 2];
+    }
 }
+
+// What the lane's rows attend of a sequence.
+template <class Tile>
+struct Visible {
+  int limit[2 * Tile::kM];  // of the lane's row 8 i, from row 0 of the sequence on
+  int least;                // none of the block's rows attends fewer
+
+  __device__ __forceinline__ Visible(PackedRows const& rows, int before, Place const& at)
+      : least(rows.query(0) + before + 1) {
+#pragma unroll
+    for (int i = 0; i < 2 * Tile::kM; ++i) limit[i] = rows.query(at.warp_row + i * 8 + at.lane / 4) + before + 1;
+  }
+  // Hides from a tile's scores what is not attended, and finds the largest of each row, over all warps that share it.
+  __device__ __forceinline__ void peaks(float (&peak)[Tile::kM][2], float (&r_s)[Tile::kM][Tile::kKeys / 8][4],
+                                        unsigned char* smem, int key, Place const& at) const {
+    int const mine = key + at.part * Tile::kKeys;
+    if (mine + Tile::kKeys > least) mask(r_s, mine + at.lane % 4 * 2, [&](int i) { return limit[i]; });
+    row_max(peak, r_s);
+    reduce_parts<Tile, false>(peak, smem, at);
+  }
+};

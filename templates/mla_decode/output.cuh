@@ -5,12 +5,6 @@
 #include "flash_attention/split_keys.cuh"
 #include "flash_attention/tile.cuh"
 
-// The first of the 8 columns of O that a warp's column tile n is.
-template <class Tile>
-__device__ __forceinline__ int column_of(int n, int part) {
-  return ((n / 2 * Tile::kParts + part) * 2 + n % 2) * 8;
-}
-
 // Each row's sum, over the lanes and warps that share it.
 template <class Tile>
 __device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned char* smem, Place const& at) {
@@ -30,7 +24,7 @@ __device__ __forceinline__ void normalize_rows(unsigned char* smem, float const 
 #pragma unroll
     for (int n = 0; n < Tile::kN; ++n) {
       float const* pair = &r_o[i / 2][n][i % 2 * 2];
-      uint32_t const offset = Tile::LayoutO::offset(row, column_of<Tile>(n, at.part) / 8) + at.lane % 4 * 4;
+      uint32_t const offset = Tile::LayoutO::offset(row, Tile::column(n, at.part) / 8) + at.lane % 4 * 4;
       *reinterpret_cast<uint32_t*>(smem + offset) = pack<typename Tile::T>(pair[0] * inverse, pair[1] * inverse);
     }
   }
@@ -71,7 +65,7 @@ __device__ __forceinline__ void store_parts(float* part_o, float* part_rows, int
     float* g_o = part_o + item * Tile::DV + at.lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < Tile::kN; ++n)
-      *reinterpret_cast<float2*>(g_o + column_of<Tile>(n, at.part)) =
+      *reinterpret_cast<float2*>(g_o + Tile::column(n, at.part)) =
           *reinterpret_cast<float2 const*>(&r_o[i / 2][n][i % 2 * 2]);
     if (at.part == 0 && at.lane % 4 == 0)
       reinterpret_cast<RowSum*>(part_rows)[item] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};

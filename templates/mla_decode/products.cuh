@@ -2,8 +2,7 @@
 // along its rows and then across them.
 #pragma once
 #include "flash_attention/products.cuh"
-#include "flash_attention/softmax.cuh"
-#include "flash_attention/tile.cuh"
+#include "mla_decode/attend.cuh"
 
 // This lane's addresses for ldmatrix, which stay the same for all tiles; K and V count from where a tile begins.
 template <class Tile>
@@ -59,8 +58,8 @@ __device__ __forceinline__ void score_8(float (&r_s)[Tile::kM][1][4], uint32_t q
 
 // r_s = Q Kᵀ for the warp's rows and its part of the keys of the tile at s_rows.
 template <class Tile>
-__device__ __forceinline__ void scores(float (&r_s)[Tile::kM][Tile::kKeys / 8][4], Addresses<Tile> const& lane,
-                                       uint32_t s_rows) {
+__device__ __forceinline__ void score(float (&r_s)[Tile::kM][Tile::kKeys / 8][4], Addresses<Tile> const& lane,
+                                      uint32_t s_rows) {
   clear(r_s);
   if constexpr (Tile::kKeys == 8) {
     score_8<Tile>(r_s, lane.q, s_rows + lane.k);
@@ -72,20 +71,6 @@ __device__ __forceinline__ void scores(float (&r_s)[Tile::kM][Tile::kKeys / 8][4
       multiply_k16<typename Tile::T, typename Tile::Layout>(r_s, r_q, Tile::Layout::advance(s_rows + lane.k, 2 * step));
     }
   }
-}
-
-// P of this warp's keys, from registers to the tile that the warps of its rows share.
-template <class Tile>
-__device__ __forceinline__ void share_weights(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4],
-                                              Place const& at) {
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i)
-#pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (Tile::kKeys / 8) + n;
-      uint32_t const offset = Tile::LayoutP::offset(row, chunk) + at.lane % 4 * 4;
-      *reinterpret_cast<uint32_t*>(smem + Tile::kP + offset) = r_p[n / 2][i / 2][n % 2 * 2 + i % 2];
-    }
 }
 
 // r_o += P V for all keys of the tile at s_rows and the warp's part of O's columns.
@@ -103,3 +88,26 @@ __device__ __forceinline__ void accumulate_values(float (&r_o)[Tile::kM][Tile::k
     accumulate<typename Tile::T, Layout, Tile::kParts>(r_o, r_p, s_rows + lane.v, step * 16 * Layout::kRowBytes);
   }
 }
+
+// r_o = the sum of P V over the tiles that the ring brings, with maxima and sums in `state`; both begin cleared.
+// `scale`: of scores, in base 2.
+struct AttendOnMma {
+  template <class Tile>
+  static __device__ __forceinline__ void run(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
+                                             unsigned char* smem, Visible<Tile> const& visible, float scale,
+                                             LatentRing<Tile>& ring, Place const& at) {
+    Addresses<Tile> const lane(shared_address(smem), at);
+    for (int tile = 0; tile < ring.tiles; ++tile) {
+      float r_s[Tile::kM][Tile::kKeys / 8][4], peak[Tile::kM][2];
+      uint32_t r_p[ceil_div(Tile::kKeys, 16)][Tile::kM][4];
+      uint32_t const s_rows = ring.acquire(tile);
+      score<Tile>(r_s, lane, s_rows);
+      visible.peaks(peak, r_s, smem, ring.key(tile), at);
+      raise_max<true>(state, r_o, peak, scale);
+      exponentiate<typename Tile::T>(r_p, state, r_s, scale);
+      share_weights<Tile>(smem, r_p, at);
+      sync_parts<Tile>(at);
+      accumulate_values<Tile>(r_o, lane, s_rows);
+    }
+  }
+};

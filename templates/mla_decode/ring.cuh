@@ -25,7 +25,7 @@ struct RowCopies {
 #pragma unroll
     for (int pass = 0; pass < ceil_div(Layout::kChunks, 8); ++pass)
       if (Layout::kChunks % 8 == 0 || chunk(pass) < Layout::kChunks)
-        cp_async<16>(s_first + pass * 128, g_first + pass * 64, exists ? 16 : 0);
+        cp_async<16>(s_first + pass * Layout::kSpanBytes, g_first + pass * 64, exists ? 16 : 0);
   }
 
  private:
@@ -55,21 +55,31 @@ struct LatentRing {
 
   __device__ __forceinline__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < Tile::kStages - 1; ++i) issue();
+    for (int i = 0; i < Tile::kStages - 1; ++i) {
+      issue();
+      issue_late();
+    }
   }
   // Waits for the oldest tile, and returns its address. Every thread has then left the tile before it, whose slot is
-  // filled again.
+  // filled again, but for the last kLate rows: these are, by issue_late, when they have been left too.
   __device__ __forceinline__ uint32_t acquire(int tile) {
-    cp_async_wait<Tile::kStages - 2>();
+    cp_async_wait<(Tile::kStages - 2) * (Tile::kLate ? 2 : 1)>();
+    Tile::arrived();
     __syncthreads();
     issue();
+    if (Tile::kLate == 0) issue_late();
     return slot(tile);
   }
-
- private:
+  __device__ __forceinline__ void issue_late() {
+    if constexpr (Tile::kLate > 0) start(true);
+    ++issued;
+    look_up();
+  }
   __device__ __forceinline__ uint32_t slot(unsigned tile) const {
     return s_slots + tile % Tile::kStages * Tile::kTileBytes;
   }
+
+ private:
   // Of rows that the stretch does not have, the last one's page.
   __device__ __forceinline__ int row(int i) const { return min(key(issued) + Copies::row(i), end - 1); }
   __device__ __forceinline__ void look_up() {
@@ -77,17 +87,18 @@ struct LatentRing {
     for (int i = 0; i < Copies::kOwn; ++i)
       if (issued < tiles && Copies::has(i)) next[i] = table.page(row(i));
   }
-  // Starts copying the next tile; past the last one, an empty group keeps the count of groups.
-  __device__ __forceinline__ void issue() {
+  __device__ __forceinline__ void issue() { start(false); }
+  // Starts copying the next tile, its last kLate rows or the others; past the last one, an empty group keeps the count
+  // of groups.
+  __device__ __forceinline__ void start(bool late) {
     if (issued < tiles) {
 #pragma unroll
       for (int i = 0; i < Copies::kOwn; ++i) {
+        if (Tile::kLate > 0 && (Copies::row(i) >= Tile::BN - Tile::kLate) != late) continue;
         T const* g_row = cache.data + next[i] * cache.page_stride + table.row(row(i)) * cache.row_stride;
         copies.load(slot(issued), i, g_row, key(issued) + Copies::row(i) < end);
       }
     }
     cp_async_commit();
-    ++issued;
-    look_up();
   }
 };

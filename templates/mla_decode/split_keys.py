@@ -1,12 +1,9 @@
 """mla_decode on mma.sync: blocks share the latent rows of all sequences, and a second launch merges what they found."""
 
-from dataclasses import replace
-
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.operator import Implementation, Plan, Work
 
-from ..flash_attention.split_keys_config import WARP
 from . import split_keys_config as sizes
 from .problem import Problem
 from .split_keys_config import Config
@@ -25,19 +22,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
-    split, threads, smem = config.splits > 1, WARP * config.warps, int(sizes.smem_bytes(problem.head_dim, config))
-    shares = config.splits * problem.batch
-    attend = Launch(ENTRIES[0], (shares * sizes.row_tiles(problem, config), 1, 1), threads, smem)
-    merge = Launch(ENTRIES[1], (sizes.merge_blocks(problem, config), 1, 1), threads, 0)
-    rows = (shares, problem.heads, problem.seq_q)
-    spaces = (
-        Workspace("part_o", DType.FP32, (*rows, problem.head_dim_v)),
-        Workspace("part_rows", DType.FP32, (*rows, 2)),
-        Workspace("shares", DType.INT32, (problem.batch, 2)),
-    )
-    workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
-    return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces)
+    return sizes.plan(problem, config, ENTRIES)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch, gpu
+from tuner.dtype import DType
+from tuner.operator import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from ..flash_attention.mma_sync_config import ELEMENT
@@ -45,7 +47,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
     D, DV = problem.head_dim, problem.head_dim_v
     return (
-        Constraint("a warp owns 16 or 32 rows", lambda c: np.isin(c.BM * c.parts, (16 * c.warps, 32 * c.warps))),
+        Constraint("a warp owns 16 or 32 rows", lambda c: _rows_fit(c.BM * c.parts / c.warps)),
         Constraint("warps that share rows score 8 keys each, or 16 at a time", lambda c: _scored(c.BN / c.parts)),
         Constraint("warps that share rows own whole pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0),
         Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
@@ -54,6 +56,10 @@ def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
             lambda c: register_estimate(DV, c) <= np.minimum(arch.registers_per_thread, 2048 // c.warps),
         ),
     )
+
+
+def _rows_fit(rows: Any) -> Any:
+    return (rows == 16) | (rows == 32)
 
 
 def _scored(keys: Any) -> Any:
@@ -81,13 +87,29 @@ def merge_blocks(problem: Problem, config: Config) -> int:
     return -(-parts // (WARP * config.warps))
 
 
+def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:
+    """`splits` shares a sequence, that all use by their lengths; the second kernel merges where there are several."""
+    split, threads, smem = config.splits > 1, WARP * config.warps, int(smem_bytes(problem.head_dim, config))
+    shares = config.splits * problem.batch
+    attend = Launch(entries[0], (shares * row_tiles(problem, config), 1, 1), threads, smem)
+    merge = Launch(entries[1], (merge_blocks(problem, config), 1, 1), threads, 0)
+    rows = (shares, problem.heads, problem.seq_q)
+    spaces = (
+        Workspace("part_o", DType.FP32, (*rows, problem.head_dim_v)),
+        Workspace("part_rows", DType.FP32, (*rows, 2)),
+        Workspace("shares", DType.INT32, (problem.batch, 2)),
+    )
+    workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
+    return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces)
+
+
 # BM, BN, warps, parts: of those that fit, the first whose rows the problem fills is the default. The last four are for
 # values that several warps cannot share.
 _SHAPES = (
     (64, 64, 8, 4),
     (64, 32, 8, 2),
     (32, 64, 8, 4),
-    (32, 32, 8, 4),
+    (32, 32, 4, 2),
     (32, 16, 4, 2),
     (16, 32, 4, 4),
     (64, 64, 4, 1),
@@ -100,7 +122,10 @@ _SHAPES = (
 def default(problem: Problem, arch: Arch) -> Config:
     """The widest tile that the rows fill and shared memory holds, and the splits that fill the SMs; of a batch a few at
     least, as far as there are tiles."""
-    config = _deepest(_shape(problem, arch), problem.head_dim, arch)
+    return with_splits(problem, arch, deepest(_shape(problem, arch), problem.head_dim, arch))
+
+
+def with_splits(problem: Problem, arch: Arch, config: Config) -> Config:
     steps = -(-problem.seq_k // config.BN)
     splits = filling(row_tiles(problem, config) * problem.batch, gpu(arch.name).device.sm_count, steps)
     least = min(RAGGED[config.BM] if problem.batch > 1 else 1, steps)
@@ -118,7 +143,7 @@ def _shape(problem: Problem, arch: Arch) -> Config:
     return (filled or [config for config in fitting if config.BM <= 32])[0]
 
 
-def _deepest(config: Config, D: int, arch: Arch) -> Config:
+def deepest(config: Config, D: int, arch: Arch) -> Config:
     """With more tiles under way, where shared memory holds one block only."""
     if 2 * (smem_bytes(D, config) + arch.smem_reserved) <= arch.smem_per_sm:
         return config

@@ -1,0 +1,89 @@
+// The work of a block, whichever instructions multiply: its share of a sequence, from the lengths to O or parts of it.
+#pragma once
+#include "flash_attention/products.cuh"
+#include "mla_decode/attend.cuh"
+#include "mla_decode/output.cuh"
+#include "paged_attention/lengths.cuh"
+#include "paged_attention/shares.cuh"
+
+// What a kernel is given; strides in elements.
+template <class T>
+struct Decode {
+  View<T const> q;
+  Cache<T> cache;
+  int const* block_table;
+  int64_t table_stride, page_stride;  // of a sequence, and of one of its pages
+  Lengths lengths;
+  View<T> o;
+  float *lse, *part_o, *part_rows;
+  int* shares;
+  int batch, heads, seq_q, page_size;
+  float scale;  // of scores, in base 2
+};
+// Decode of the parameters of a kernel, which have the names of arguments and workspaces.
+#define DECODE_GIVEN                                                                                                   \
+  Decode<T> {                                                                                                          \
+    {q, q_batch_stride, q_seq_q_stride, q_heads_stride}, {kv_cache, kv_cache_pages_stride, kv_cache_page_size_stride}, \
+        block_table, block_table_batch_stride, block_table_max_pages_stride,                                           \
+        {cache_seqlens, cache_seqlens_batch_stride, max_pages * page_size},                                            \
+        {o, o_batch_stride, o_seq_q_stride, o_heads_stride}, lse, part_o, part_rows, shares, batch, heads, seq_q,      \
+        page_size, softmax_scale * kLog2e                                                                              \
+  }
+
+// One share of one sequence for one tile of rows. Attend: AttendOnMma, or the like.
+template <class Tile, class Attend, int kSplits>
+__device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile::T> const& given) {
+  int const all_rows = given.seq_q * given.heads, row_tiles = ceil_div(all_rows, Tile::BM);
+  int const row_tile = blockIdx.x % row_tiles;
+  Share const share = share_of<kSplits>(blockIdx.x / row_tiles, given.batch,
+                                        [&](int b) { return ceil_div(given.lengths.of(b), Tile::BN); });
+  if (share.sequence < 0) return;
+  int const b = share.sequence, before = given.lengths.of(b) - given.seq_q;
+  PackedRows const rows{row_tile * Tile::BM, all_rows, given.heads, b, 0, given.heads, given.seq_q};
+  int const last_row = min(Tile::BM, rows.count - rows.row0) - 1, end = rows.query(last_row) + before + 1;
+  uint32_t const s_block = shared_address(smem);
+  LatentRing<Tile> ring(table_of(given.block_table + b * given.table_stride, given.page_stride, given.page_size),
+                        given.cache, share.begin * Tile::BN, min(share.end * Tile::BN, end), s_block + Tile::kRing);
+  Place const at = Tile::place();
+
+  float r_o[Tile::kM][Tile::kN][4];
+  RowState<Tile::kM> state;
+  load_queries<Tile>(s_block, given.q, rows);
+  ring.fill();
+  clear(r_o);
+  reset(state);
+  Attend::run(r_o, state, smem, Visible<Tile>(rows, before, at), given.scale, ring, at);
+  cp_async_wait<0>();
+  __syncthreads();  // from here on, all shared memory is free
+  finish_sums<Tile>(state, smem, at);
+  if (share.parts == 1) {
+    normalize_rows<Tile>(smem, r_o, state, at);
+    sync_parts<Tile>(at);
+    store_rows<Tile>(given.o, given.lse, rows, smem, state, at);
+  } else {
+    int64_t const first = int64_t(share.index - b) * all_rows;
+    store_parts<Tile>(given.part_o, given.part_rows, first, rows, r_o, state, at);
+  }
+  if (kSplits > 1 && share.part == 0 && row_tile == 0 && threadIdx.x == 0)
+    reinterpret_cast<int2*>(given.shares)[b] = make_int2(share.index, share.parts);
+}
+
+// 4 elements of a row of O from its parts, where its sequence has several.
+template <class Tile>
+__device__ __forceinline__ void merge(Decode<typename Tile::T> const& given) {
+  constexpr int kVectors = Tile::DV / 4;
+  int64_t const apart = int64_t(given.heads) * given.seq_q;
+  Results<typename Tile::T, Tile::DV> const results{given.o, given.lse, given.part_o, given.part_rows,
+                                                    given.batch * apart};
+  int64_t const index = int64_t(blockIdx.x) * Tile::kThreads + threadIdx.x;
+  int const item = index / kVectors, column = index % kVectors * 4;
+  if (item >= results.items) return;
+  int const query = item % given.seq_q, head = item / given.seq_q % given.heads, b = item / given.seq_q / given.heads;
+  int2 const of_sequence = reinterpret_cast<int2 const*>(given.shares)[b];
+  if (of_sequence.y == 1) return;  // stored as a whole
+  int64_t const first = item + (of_sequence.x - b) * apart;
+  Part part;
+#pragma unroll 8
+  for (int i = 0; i < of_sequence.y; ++i) results.add_part(part, first + i * apart, column);
+  results.store(part, b, query, head, item, column);
+}

@@ -1,0 +1,112 @@
+"""mla_decode on wgmma (sm_90a): two warpgroups score a half of the keys each, and make a half of O's columns."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.dtype import DType
+from tuner.operator import Implementation, Plan, Work
+from tuner.space import Constraint, Space
+
+from ..flash_attention.mma_sync_config import ELEMENT
+from ..flash_attention.split_keys_config import SPLITS
+from . import split_keys_config as tiles
+from .problem import Problem
+from .split_keys_work import Visits
+from .split_keys_work import work as work_on_mma
+
+ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
+ROWS = 64  # a block
+PRODUCT = 16 * 8 * 16  # of an m16n8k16, in which Work counts
+PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN: int  # latent rows a tile
+    stages: int  # slots for tiles: one is read while the others are filled
+    late: int  # the last rows of a tile, whose product with P runs under the next tile's exponentials
+    splits: int  # shares a sequence, on average
+
+    @property
+    def tile(self) -> tiles.Config:
+        """The config of split_keys with the same tiles, copies, shares and merge."""
+        return tiles.Config(BM=ROWS, BN=self.BN, warps=8, parts=2, stages=self.stages, splits=self.splits)
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    D, DV = problem.head_dim, problem.head_dim_v
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands have 16 bits"
+    if D % 64:
+        return f"head_dim {D}: panels of the latent rows have 64 columns"
+    if DV % 128 or DV > 512:
+        return f"head_dim_v {DV}: two warpgroups make whole panels of 64 columns, four at most: 128, 256, 384 or 512"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={"BN": (32, 64), "stages": (2, 3, 4), "late": (16, 32), "splits": SPLITS},
+        constraints=(
+            Constraint("some rows of a tile are not late", lambda c: c.late < c.BN),
+            Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+        ),
+    )
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes: Q, the ring, P, a float a row and warpgroup; `c` may be columns of many."""
+    return (ROWS + c.stages * c.BN) * ELEMENT * D + ROWS * (ELEMENT * c.BN + 8)
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return tiles.plan(problem, config.tile, ENTRIES)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    deepest = tiles.deepest(Config(64, 2, 16, 1).tile, problem.head_dim, arch)
+    chosen = tiles.with_splits(problem, arch, deepest)
+    return Config(chosen.BN, chosen.stages, 16, chosen.splits)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """That of split_keys with the same tiles, with the products and the barriers of wgmma."""
+    attend, *merge = work_on_mma(problem, config.tile)
+    D, DV, BN = problem.head_dim, problem.head_dim_v, config.BN
+    visits = Visits.of(problem, config.tile)
+    of_sequence = visits.tiles(BN)
+    visited = problem.batch * int(np.sum(of_sequence))
+    walks = problem.batch * int(np.sum(-(-of_sequence // visits.most)))  # shares of row tiles that have a tile
+    idle = walks * ROWS * config.late * DV / PRODUCT  # before a block's first tile, zeros are multiplied
+    operands = ELEMENT * (D * (2 * ROWS + BN) + BN * (2 * ROWS + DV))  # bytes of both warpgroups a tile
+    copied = ELEMENT * BN * (D + 2 * ROWS)  # the tile, and P
+    return (
+        replace(
+            attend,
+            mma=0.0,
+            wgmma=attend.mma + idle,
+            smem_wavefronts=visited * (operands + copied) / 128,
+            barriers=attend.barriers + visited * (1 - PAIRS),  # P is exchanged by the block, not by pairs of warps
+        ),
+        *merge,
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma: 64 rows of heads and queries, two warpgroups that share the keys' scores and then O's columns",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)
