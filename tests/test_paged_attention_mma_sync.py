@@ -50,7 +50,7 @@ CASES = {
 PACKED = {
     "naive": (NAIVE, NAIVE.config(32, 8)),
     "mma_sync": (MMA_SYNC, replace(TILE, BM=32, warps=2)),
-    "mma_sync_in_shares": (MMA_SYNC, replace(TILE, BM=32, warps=2, splits=3)),
+    "mma_sync_in_shares": (MMA_SYNC, replace(TILE, BM=32, BN=16, warps=2, narrow=0, splits=2)),
     "split_keys": (SPLIT_KEYS, replace(BASE, splits=3)),
 }
 
@@ -138,6 +138,21 @@ def test_packed_queries_attend_the_positions_of_their_own_sequence(name: str) ->
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
+def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
+    """Tiles of the block that waits for most: its barriers say them."""
+    lengths, queries = [50, 96, 17, 40, 0, 90], [50, 1, 1, 0, 2, 33]
+    _, config = PACKED["mma_sync_in_shares"]
+    problem, arrays = packed(lengths, queries)
+    _, happened = run(problem, config, arrays, MMA_SYNC)
+    blocks = MMA_SYNC.plan(problem, config).launches[0].grid[0]
+    tiles, steps = (-(-np.array(each) // 16) for each in (queries, lengths))  # of 16 queries of two heads; of keys
+    parts = (int(np.sum(tiles * np.maximum(-(-steps // most), 1))) for most in range(1, 9))
+    least = next(most for most, count in enumerate(parts, 1) if count * 2 <= blocks)
+    columns = list(type(happened.counters).__dataclass_fields__)
+    barriers = happened.block_counters[:blocks, columns.index("barriers")]
+    assert barriers.max() == 2 * least + 1
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_bounds_that_no_packing_has_harm_no_other_sequence(name: str) -> None:
     """The last sequence ends beyond T, the second has more queries than the longest is said to have."""
@@ -179,7 +194,7 @@ def test_blocks_share_keys_where_rows_are_few() -> None:
 
 
 # Each head_dim and each arch; numbers of queries, softcaps and packing are dealt out.
-COMPILED = list(zip((256, 192, 128, 72, 64), DISTINCT_ARCHES, strict=True))
+COMPILED = list(zip((256, 192, 72), DISTINCT_ARCHES[::2], strict=True))
 
 
 @pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])

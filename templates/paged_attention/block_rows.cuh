@@ -28,10 +28,10 @@ struct QueryOfHeads {
   }
 };
 
-// What the block found in some of the keys, as fp32 and not divided by sums, to rows item(row) of part_o [.., D] and of
-// part_rows.
-template <class Tile, class Item>
-__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Item const& item,
+// What the block found in some of the keys, as fp32 and not divided by sums, from row `first` of part_o [.., D] and of
+// part_rows on.
+template <class Tile>
+__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, int64_t first,
                                             unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
                                             RowState<Tile::kM>& state, Place const& at) {
 #pragma unroll
@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
     if (rows.row0 + row >= rows.count) continue;
-    int64_t const place = item(row);
+    int64_t const place = first + row;
     if (at.part == 0 && at.lane % 4 == 0)
       reinterpret_cast<RowSum*>(part_rows)[place] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};
 #pragma unroll

@@ -3,11 +3,16 @@
 #include "flash_attention/split_keys.cuh"
 #include "paged_attention/queries.cuh"
 
+// Where the parts of a row are: the first, and how many rows later the next.
+struct PartRows {
+  int64_t first, apart;
+};
+
 // 4 elements of a row of O from the parts that shares of its sequence left. `shares`: of each sequence, the first and
-// how many there are; rows of parts count [shares, H, longest].
-template <int kThreads, class T, int D>
+// how many there are of each row; where(n, first, parts, query, head) tells the PartRows of a row of sequence n.
+template <int kThreads, class T, int D, class Where>
 __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int const* shares, int const* cu_seqlens_q,
-                                             int sequences, int heads, int seq_q, int longest) {
+                                             int sequences, int heads, int seq_q, int longest, Where const& where) {
   int64_t const index = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   int const item = index / (D / 4), column = index % (D / 4) * 4;
   if (item >= results.items) return;
@@ -18,9 +23,9 @@ __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int c
   if (cu_seqlens_q && (query < 0 || query >= min(queries.count, longest))) return;
   int2 const of_sequence = reinterpret_cast<int2 const*>(shares)[n];
   if (of_sequence.y == 1) return;  // stored as a whole
-  int64_t const apart = int64_t(heads) * longest, first = of_sequence.x * apart + head * longest + query;
+  PartRows const parts = where(n, of_sequence.x, of_sequence.y, query, head);
   Part part;
 #pragma unroll 8
-  for (int i = 0; i < of_sequence.y; ++i) results.add_part(part, first + i * apart, column);
+  for (int i = 0; i < of_sequence.y; ++i) results.add_part(part, parts.first + i * parts.apart, column);
   results.store(part, b, row, head, item, column);
 }

@@ -16,7 +16,7 @@ from .mma_sync_work import blocks
 from .mma_sync_work import work as work_when_full
 from .optional import with_optional
 from .problem import Problem, unpacked
-from .split_keys import parts
+from .split_keys import RAGGED, parts
 
 ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
 
@@ -24,8 +24,6 @@ ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: mma.sync multiplies 16-bit operands"
-    if problem.kv_heads > dense.MAX_GRID_YZ:
-        return f"kv_heads {problem.kv_heads} exceeds {dense.MAX_GRID_YZ}, a grid's limit in y"
     return None
 
 
@@ -44,11 +42,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     """A block for each tile of rows, KV head and share; where queries are packed, for as many tiles as there may be."""
     D, split, threads = problem.head_dim, config.splits > 1, WARP * config.warps
-    smem, shares = int(smem_bytes(D, config)), config.splits * problem.sequences
-    attend = Launch(ENTRIES[0], (blocks(problem, config), problem.kv_heads, 1), threads, smem)
+    smem, shares = int(smem_bytes(D, config)), blocks(problem, config)
+    attend = Launch(ENTRIES[0], (shares, 1, 1), threads, smem)
     merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)  # type: ignore[arg-type]  # reads warps
     constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
-    spaces = parts(problem, shares if split else 0)
+    spaces = parts(problem, (shares, config.BM) if split else ())
     return with_optional(problem, Plan((attend, merge) if split else (attend,), constants, spaces))
 
 
@@ -62,7 +60,8 @@ _TAIL = 16  # what a softcap takes beside the last 8 columns of an odd number of
 def default(problem: Problem, arch: Arch) -> Config:
     """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few.
 
-    Keys are shared by the fewest blocks that fill the SMs.
+    Keys are shared by the fewest blocks that fill the SMs; but by some where each of many sequences has but one tile of
+    rows: those longer than others would keep a block for themselves.
     """
     D, tile = problem.head_dim, dense.default(_dense(problem), arch)
     registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
@@ -77,8 +76,11 @@ def default(problem: Problem, arch: Arch) -> Config:
     del fields["heavy_first"]
     config = Config(**fields, narrow=tile.BN // 2, splits=1)
     equal = unpacked(problem)
-    sms, steps = gpu(arch.name).device.sm_count, min(equal.reach, equal.seq_k) // (_LEAST * config.BN)
-    return replace(config, splits=filling(blocks(equal, config) * problem.kv_heads, sms, steps))
+    shares = min(equal.reach, equal.seq_k) // (_LEAST * config.BN)
+    splits = filling(blocks(equal, config), gpu(arch.name).device.sm_count, shares)
+    ragged = equal.batch > 1 and equal.seq_q * (equal.heads // equal.kv_heads) <= config.BM
+    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, shares))
+    return replace(config, splits=max(splits, least))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

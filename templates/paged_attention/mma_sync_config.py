@@ -17,7 +17,7 @@ class Config:
     swizzle: bool  # chunks of a row permuted, or rows padded to an odd number of chunks
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     narrow: int  # keys that a warp takes of a tile where it attends no others; 0: always the whole tile
-    splits: int  # shares of a sequence's keys, on average, that blocks take and another launch merges
+    splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
 
     @property
     def rows_per_warp(self) -> int:

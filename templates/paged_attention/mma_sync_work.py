@@ -45,7 +45,7 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     found, cut = visits(equal, config), _cut(equal, config)
     attend = _attend(equal, config, found, cut)
     attend = with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
-    ctas = blocks(problem, config) * problem.kv_heads
+    ctas = blocks(problem, config)
     attend = replace(attend, ctas=ctas, longest_cta=attend.longest_cta * ctas / attend.ctas)
     if config.splits == 1:
         return (attend,)
@@ -56,12 +56,12 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
 
 
 def blocks(problem: Problem, config: Config) -> int:
-    """Of a KV head: tiles of rows times shares; where queries are packed, as many as there may be."""
+    """Shares of tiles of rows of all KV heads; where queries are packed, of as many tiles as there may be."""
     group, N = problem.heads // problem.kv_heads, problem.sequences
     most = N * -(-problem.longest * group // config.BM)
-    if config.splits > 1 or not problem.use_cu_seqlens_q:
-        return most * config.splits
-    return min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
+    if problem.use_cu_seqlens_q:
+        most = min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
+    return most * config.splits * problem.kv_heads
 
 
 def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Work:
@@ -78,11 +78,11 @@ def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Wor
     integers += 2 * problem.batch * (config.splits > 1)
     return replace(
         whole,
-        ctas=blocks(problem, config) * problem.kv_heads,
+        ctas=blocks(problem, config),
         barriers=2 * tiles + cut.parts * (whole.barriers - 2 * tiles),
         l2_bytes=whole.l2_bytes + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
         dram_bytes=whole.dram_bytes + written,
-        longest_cta=max(longest * blocks(problem, config) * problem.kv_heads / max(tiles, 1), 1.0),
+        longest_cta=max(longest * blocks(problem, config) / max(tiles, 1), 1.0),
         chain=float(longest),
     )
 

@@ -26,6 +26,8 @@ __device__ __forceinline__ Queries queries_of(int const* cu_seqlens_q, int n, in
 // Tiles of up to BM rows, which are a sequence's queries, or the first `longest` of them, times `group` heads.
 template <int BM>
 struct RowTiles {
+  static constexpr bool kOne = false;
+
   int const* cu_seqlens_q;
   int seq_q, longest, group;
 
@@ -35,18 +37,13 @@ struct RowTiles {
   }
 };
 
-struct RowTile {
-  int sequence;  // negative: there is none
-  int tile;
-};
-
-// The tile that block `block` takes of those of all sequences, a sequence's last ones first: they attend most keys. All
-// lanes of a warp call it.
+// The tile that block `block` takes of those of all sequences, with all of its keys. All lanes of a warp call it.
 template <int BM>
-__device__ __forceinline__ RowTile row_tile_of(RowTiles<BM> const& tiles, int block, int sequences) {
+__device__ __forceinline__ Share whole_tile(int block, int sequences, RowTiles<BM> const& tiles) {
+  constexpr int kAll = 1 << 30;
   if (!tiles.cu_seqlens_q) {
-    int const each = tiles.of(0);
-    return {block / each, each - 1 - block % each};
+    int const each = tiles.of(0), n = block / each;
+    return {n < sequences ? n : -1, 0, 1, block, 0, kAll, block - n * each, n * each};
   }
   int before = 0;  // tiles of the sequences before
 #pragma unroll 1
@@ -55,10 +52,10 @@ __device__ __forceinline__ RowTile row_tile_of(RowTiles<BM> const& tiles, int bl
     int const past = before + sum_up_to_lane(mine);
     unsigned const later = __ballot_sync(0xffffffff, past > block);
     if (later) {
-      int const found = __ffs(later) - 1;
-      return {first + found, __shfl_sync(0xffffffff, past, found) - 1 - block};
+      int const found = __ffs(later) - 1, own = __shfl_sync(0xffffffff, past - mine, found);
+      return {first + found, 0, 1, block, 0, kAll, block - own, own};
     }
     before = __shfl_sync(0xffffffff, past, 31);
   }
-  return {-1, 0};
+  return {-1, 0, 0, block, 0, 0, 0, 0};
 }

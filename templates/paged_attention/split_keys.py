@@ -25,19 +25,18 @@ def plan(problem: Problem, config: Config) -> Plan:
     row_tiles = -(-problem.longest * (problem.heads // problem.kv_heads) // config.BM)
     attend = Launch(ENTRIES[0], (shares * row_tiles, problem.kv_heads, 1), threads, smem)
     merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
-    spaces = parts(problem, shares if split else 0)
+    spaces = parts(problem, (shares, problem.heads, problem.longest) if split else ())
     return with_optional(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, spaces))
 
 
-def parts(problem: Problem, shares: int) -> tuple[Workspace, ...]:
-    """What blocks leave to the merge of so many shares; without any, names for what nobody reads."""
-    rows = (shares, problem.heads, problem.longest)
+def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
+    """What blocks leave to the merge, in rows of this shape; without any, names for what nobody reads."""
     spaces = (
         Workspace("part_o", DType.FP32, (*rows, problem.head_dim)),
         Workspace("part_rows", DType.FP32, (*rows, 2)),
         Workspace("shares", DType.INT32, (problem.sequences, 2)),
     )
-    return spaces if shares else tuple(replace(each, shape=(1,)) for each in spaces)
+    return spaces if rows else tuple(replace(each, shape=(1,)) for each in spaces)
 
 
 def default(problem: Problem, arch: Arch) -> Config:
