@@ -80,6 +80,18 @@ def test_the_gradients_agree_with_torchs_own(causal: bool) -> None:
         assert torch.allclose(ours.grad.double(), theirs.grad, atol=5e-2)
 
 
+def test_the_gradients_of_values_of_another_width_agree_with_torchs_own() -> None:
+    q, k, v = qkv(4, 2)
+    given = [each.requires_grad_() for each in (q, k, torch.cat([v, v.flip(-1)[..., :8]], -1))]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    weights = torch.randn(1, 4, 7, 24).bfloat16()
+    (torch.ops.tuner.flash_attention(*given, causal=True, layout="bhtd")[0] * weights).sum().backward()
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True, enable_gqa=True)
+    (expected * weights.double()).sum().backward()
+    for ours, theirs in zip(given, exact, strict=True):
+        assert torch.allclose(ours.grad.double(), theirs.grad, atol=5e-2)
+
+
 def test_a_gradient_that_repeats_one_element_is_taken() -> None:
     given = [each.requires_grad_() for each in qkv()]
     torch.ops.tuner.flash_attention(*given, layout="bhtd")[0].sum().backward()

@@ -109,9 +109,11 @@ def in_turn(launches: Sequence[Prediction]) -> Prediction:
 
     What binds is what binds the costliest launch.
     """
+    if len(launches) == 1:
+        return launches[0]
     costliest = max(launches, key=lambda launch: launch.cost)
     between = _LAUNCH_LATENCY * (len(launches) - 1)
-    terms = Counter({"launches": between} if between else {})
+    terms = Counter({"launches": between})
     for launch in launches:
         terms.update(launch.terms)
     cost = sum(launch.cost for launch in launches) + between

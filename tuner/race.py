@@ -154,14 +154,14 @@ def lane(
     implementation: Implementation[Any, Any],
     space: Space[Any],
     default: Any,
-    prior: Callable[[Candidate], float],
+    prior: Callable[[Candidate], float] | None,
     method: Method,
     pasts: Sequence[Past] = (),
 ) -> Lane:
     """An implementation at the start, over its space.
 
     First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
-    learnt from each past.
+    learnt from each past. Without a prior, where nothing will be asked for, nothing is believed.
     """
     first = (space.index(default),) if len(space) else ()
     known = [past.within(space, implementation.config) for past in pasts]
@@ -177,11 +177,11 @@ def lane(
 def _beliefs(
     implementation: Implementation[Any, Any],
     space: Space[Any],
-    prior: Callable[[Candidate], float],
+    prior: Callable[[Candidate], float] | None,
     pasts: Sequence[Past],
     known: Sequence[Mapping[int, float | None]],
 ) -> tuple[Belief, ...]:
-    if not len(space) or not space.enumerated:
+    if prior is None or not len(space) or not space.enumerated:
         return ()
     cost = _ranked(space, lambda index: prior(Candidate(implementation, space[index])))
     learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]

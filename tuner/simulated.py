@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,12 @@ class Simulation:
         return SimulatedDevice(self)
 
 
+def _release(buffers: Mapping[int, Buffer]) -> None:
+    """The memory of a device that is gone: every launch on the emulator would go through it."""
+    for buffer in buffers.values():
+        buffer.close()
+
+
 @dataclass(frozen=True)
 class _Program:
     """A config as this device runs it."""
@@ -95,6 +102,7 @@ class SimulatedDevice:
         self._gpu = arch.gpu(simulation.gpu)
         self._rng = np.random.default_rng(simulation.seed)
         self._buffers: dict[int, Buffer] = {}
+        weakref.finalize(self, _release, self._buffers)
         self._runs = 0
         self._hot = False
         self._flips = 0

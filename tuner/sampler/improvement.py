@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import rankdata
 from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.features import Coordinates, coordinates
@@ -19,7 +18,7 @@ from tuner.sampler.gaussian import (
     log_expected_improvement,
     spread_after,
 )
-from tuner.sampler.history import History
+from tuner.sampler.history import History, ranks
 from tuner.sampler.starts import Starts
 from tuner.sampler.strategies import POOL, Categorical, candidates
 from tuner.space import Array, Space
@@ -135,7 +134,7 @@ def standard_scores(values: Array) -> Array:
     """Values as the model sees them: mean 0, variance 1 [n]; inf is a failure."""
     worked = np.isfinite(values)
     valid = values[worked]
-    normal = ndtri((rankdata(valid) - 0.5) / len(valid))
+    normal = ndtri((ranks(valid) + 0.5) / len(valid))
     scores = np.empty(len(values))
     scores[worked] = (normal + _standard(_gaps(valid))) / 2
     scores[~worked] = np.quantile(scores[worked], _FAILED)

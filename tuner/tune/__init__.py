@@ -80,7 +80,7 @@ def search(
 
 def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
     """What is stored about a problem, as the outcome of a search that tries nothing."""
-    race, kept = _start(replace(request, resume=True), store, evaluator)
+    race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
     run = Run(request, evaluator, race, Log(request, store, None, race))
     reused = run.log.take(kept)
     tried = tuple(run.log.tried)
@@ -147,8 +147,11 @@ def _reopened(
     return Run(outcome.request, evaluator, outcome.race, log, observe)
 
 
-def _start(request: Request, store: Store, evaluator: Evaluator) -> tuple[Race, list[Earlier]]:
-    """The race at the start of a search, and the attempts of earlier sessions that it takes over."""
+def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool = True) -> tuple[Race, list[Earlier]]:
+    """The race at the start of a search, and the attempts of earlier sessions that it takes over.
+
+    Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
+    """
     r, arch = request, request.gpu.arch
     found = contenders(r.operator, r.problem, r.gpu, r.implementation)
     spaces = [each.space(r.problem, arch) for each in found]
@@ -157,9 +160,9 @@ def _start(request: Request, store: Store, evaluator: Evaluator) -> tuple[Race, 
     if r.history:
         resumed = {each.row for each in kept}
         known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
-    method = Method(r.method, r.seed, r.tries)
+    method, prior = Method(r.method, r.seed, r.tries), evaluator.prior if guided else None
     lanes = [
-        lane(each, space, each.default(r.problem, arch), evaluator.prior, method, known.get(each.name, ()))
+        lane(each, space, each.default(r.problem, arch), prior, method, known.get(each.name, ()))
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept

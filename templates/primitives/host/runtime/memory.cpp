@@ -27,15 +27,18 @@ unsigned char* reserve(size_t bytes) {
   return map == MAP_FAILED ? nullptr : static_cast<unsigned char*>(map);
 }
 
+std::vector<Buffer*> by_address;  // a process may hold hundreds that a launch knows nothing of
 uintptr_t global_begin = ~uintptr_t(0), global_end;
 
+// The first buffer that begins behind an address.
+std::vector<Buffer*>::iterator behind(uintptr_t address) {
+  return std::upper_bound(by_address.begin(), by_address.end(), address,
+                          [](uintptr_t at, Buffer const* buffer) { return at < buffer->map_begin; });
+}
+
 void update_global_range() {
-  global_begin = ~uintptr_t(0);
-  global_end = 0;
-  for (Buffer* buffer : buffers) {
-    global_begin = std::min(global_begin, buffer->map_begin);
-    global_end = std::max(global_end, buffer->map_end);
-  }
+  global_begin = by_address.empty() ? ~uintptr_t(0) : by_address.front()->map_begin;
+  global_end = by_address.empty() ? 0 : by_address.back()->map_end;
 }
 
 bool intact(uintptr_t begin, uintptr_t end) {
@@ -120,8 +123,8 @@ Buffer* find_buffer(uintptr_t address) {
     return address - buffer->map_begin < buffer->map_end - buffer->map_begin;
   };
   if (last_found && holds(last_found)) return last_found;
-  auto const found = std::find_if(buffers.begin(), buffers.end(), holds);
-  return found == buffers.end() ? nullptr : last_found = *found;
+  auto const next = behind(address);
+  return next == by_address.begin() || !holds(next[-1]) ? nullptr : last_found = next[-1];
 }
 
 bool in_global_range(uintptr_t address) { return address - global_begin < global_end - global_begin; }
@@ -163,6 +166,7 @@ extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, 
   buffer->initialized = initialized;
   std::memset(reinterpret_cast<void*>(buffer->begin), kPoison, bytes);
   buffers.push_back(buffer);
+  by_address.insert(behind(buffer->map_begin), buffer);
   update_global_range();
   return reinterpret_cast<void*>(buffer->begin);
 }
@@ -173,6 +177,7 @@ extern "C" EMULATOR_API void emulator_free(void* data) {
     if (buffer->begin != reinterpret_cast<uintptr_t>(data)) continue;
     munmap(reinterpret_cast<void*>(buffer->map_begin), buffer->map_end - buffer->map_begin);
     buffers.erase(buffers.begin() + ptrdiff_t(i));
+    by_address.erase(behind(buffer->map_begin) - 1);
     delete buffer;
     last_found = nullptr;
     update_global_range();
