@@ -216,6 +216,36 @@ def test_a_copy_that_nobody_waits_for_is_not_there(wait: str) -> None:
     assert (executed(COPY.replace("{wait}", wait), WORDS) == 0xFFFFFFFF).all()
 
 
+@pytest.mark.parametrize(
+    ("wait", "found"), [("wait_group", "doubled with the sum"), ("wait_group.read", "doubled before")]
+)
+def test_sums_of_the_engine_are_there_when_they_are_waited_for_and_not_when_they_are_read(
+    wait: str, found: str
+) -> None:
+    body = f"""
+      shl.b32 %r3, %r1, 2;
+      mov.u32 %r4, smem;
+      add.u32 %r4, %r4, %r3;
+      st.shared.u32 [%r4], %r2;
+      st.global.f32 [%rd2], 0f3f800000;
+      fence.proxy.async.shared::cta;
+      bar.sync 0;
+      setp.ne.u32 %p1, %r1, 0;
+      @%p1 bra ADDED;
+      cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd2], [smem], 48;
+      cp.async.bulk.commit_group;
+      cp.async.bulk.{wait} 0;
+    ADDED:
+      bar.sync 0;
+      ld.global.f32 %f1, [%rd2];
+      add.f32 %f1, %f1, %f1;
+      mov.b32 %r9, %f1;
+    """
+    x = np.arange(12, dtype=np.float32)
+    sums = {"doubled with the sum": 2 * (1 + x), "doubled before": 2 + x}  # the latter arrive when the thread has left
+    np.testing.assert_array_equal(executed(body, x.view(np.uint32)).view(np.float32), sums[found])
+
+
 def test_a_phase_ends_when_all_have_arrived_and_all_bytes_have_landed() -> None:
     body = """
       mov.u32 %r4, smem;
@@ -251,6 +281,7 @@ FAULTS = {
     "bar.sync 1, 64;": "deadlock: 12 lanes wait, thread 0 of block 0 at a block's barrier .line 13 of kernel: bar.sync",
     "L: nanosleep.u32 1; bra L;": "livelock",
     "mbarrier.arrive.shared::cta.b64 _, [smem];": "no mbarrier at offset 0",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%rd2], [smem], 16;": "unsupported: cp.reduce.async",
     "wmma.load.a.sync.aligned.m16n16k16.row.f16 {%r3}, [%rd1], 16;": "unsupported: wmma.load",
 }
 

@@ -30,6 +30,7 @@ BUGS = {
     "nobody_waits_for_the_block_before": ("while (load_acquire(turn) != own) backoff();", "", "race"),
     "the_turn_is_taken_without_acquire": ("load_acquire(turn)", "load_relaxed(turn)", "race"),
     "the_turn_is_given_before_the_sums_are_there": (DONE + TURN, TURN + DONE, "race"),
+    "the_turn_is_given_when_the_part_is_read": ("cp_async_bulk_wait<0>", "cp_async_bulk_wait_read<0>", "race"),
     "what_threads_wrote_is_not_fenced": ("  fence_proxy_async();\n", "", "proxy_fence"),
     "the_acquire_is_not_fenced": ("  fence_proxy_async_global();\n", "", "proxy_fence"),
 }

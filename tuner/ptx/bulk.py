@@ -18,16 +18,38 @@ from tuner.ptx.wave import Wave
 
 
 @dataclass
+class Store:
+    """A copy out of shared memory: `read` takes what lies there, and `write` puts it where it belongs."""
+
+    read: Callable[[], Array]
+    write: Callable[[Array], None]
+    data: Array | None = None
+
+    def reads(self) -> Array:
+        if self.data is None:
+            self.data = self.read()
+        return self.data
+
+    def lands(self) -> None:
+        self.write(self.reads())
+
+
+@dataclass
 class Groups:
     """The stores of one thread: those of the open group, and the committed groups, oldest first."""
 
-    open: list[Callable[[], None]] = field(default_factory=list)
-    committed: list[list[Callable[[], None]]] = field(default_factory=list)
+    open: list[Store] = field(default_factory=list)
+    committed: list[list[Store]] = field(default_factory=list)
 
     def wait(self, newest: int) -> None:
         while len(self.committed) > newest:
-            for land in self.committed.pop(0):
-                land()
+            for store in self.committed.pop(0):
+                store.lands()
+
+    def wait_read(self, newest: int) -> None:
+        for group in self.committed[: max(len(self.committed) - newest, 0)]:
+            for store in group:
+                store.reads()
 
 
 def _groups(wave: Wave, lane: int) -> Groups:
@@ -41,8 +63,9 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     if kind == "commit_group":
         return _each(wave, _commit)
     if kind == "wait_group":
-        newest = int(instruction.word(0))
-        return _each(wave, lambda wave, lane: _groups(wave, lane).wait(newest))
+        newest, reads = int(instruction.word(0)), instruction.has("read")
+        wait = Groups.wait_read if reads else Groups.wait
+        return _each(wave, lambda wave, lane: wait(_groups(wave, lane), newest))
     if kind == "prefetch":
         return lambda _: None
     copy = _tensor if kind == "tensor" else _plain
@@ -69,10 +92,17 @@ def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
     return acted
 
 
-def _take(wave: Wave, lane: int, store: Callable[[], None]) -> None:
-    """A store reads shared memory at once, or when its group is waited for, as the order of warps says."""
+def leave(wave: Wave) -> None:
+    """All lanes have left: what was only known to be read arrives."""
+    for groups in wave.extra.pop("bulk", {}).values():
+        for store in (each for group in groups.committed for each in group if each.data is not None):
+            store.lands()
+
+
+def _take(wave: Wave, lane: int, store: Store) -> None:
+    """A store lands at once, or as late as it is waited for, as the order of warps says."""
     if wave.order == "first":
-        store()
+        store.lands()
     else:
         _groups(wave, lane).open.append(store)
 
@@ -188,21 +218,24 @@ def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
     return issued
 
 
-def _store(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None]:
-    def land() -> None:
-        _fences(wave).check(np.arange(place, place + nbytes, 16))
-        wave.memory.data[start : start + nbytes] = wave.shared.data[place : place + nbytes]
+def _store(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+    def write(data: Array) -> None:
+        wave.memory.data[start : start + nbytes] = data
 
-    return land
+    return Store(lambda: _read(wave, place, nbytes), write)
 
 
-def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Callable[[], None]:
-    def land() -> None:
-        _fences(wave).check(np.arange(place, place + nbytes, 16))
+def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+    def write(data: Array) -> None:
         sums = wave.memory.data[start : start + nbytes].view(np.float32)
-        sums += wave.shared.data[place : place + nbytes].view(np.float32)
+        sums += data.view(np.float32)
 
-    return land
+    return Store(lambda: _read(wave, place, nbytes), write)
+
+
+def _read(wave: Wave, place: int, nbytes: int) -> Array:
+    _fences(wave).check(np.arange(place, place + nbytes, 16))
+    return wave.shared.data[place : place + nbytes].copy()
 
 
 def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
@@ -294,9 +327,9 @@ def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box
     return issued
 
 
-def _box_store(wave: Wave, box: Box, place: int) -> Callable[[], None]:
-    def land() -> None:
+def _box_store(wave: Wave, box: Box, place: int) -> Store:
+    def read() -> Array:
         _fences(wave).check(np.arange(place, place + box.nbytes, 16))
-        box.store(wave.memory, wave.shared, place)
+        return box.taken(wave.shared, place)
 
-    return land
+    return Store(read, lambda found: box.put(wave.memory, found))

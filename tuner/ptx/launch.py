@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.errors import InputError
+from tuner.ptx import bulk
 from tuner.ptx.decode import decoder
 from tuner.ptx.machine import Program
 from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
@@ -77,6 +78,7 @@ def launch(entry: Entry, shape: Shape, memory: Global, values: Sequence[Value], 
             in_grid = first + wave.block_of < total
             wave.start(in_grid & (np.arange(wave.lanes) % lanes < threads))
             program.run()
+            bulk.leave(wave)
     return program.total
 
 

@@ -46,10 +46,15 @@ class Box:
         found[self.inside] = memory.views[size][memory.locate(self.addresses, size) // size]
         shared.views[size][self._places(shared, place) // size] = found
 
-    def store(self, memory: Global, shared: Shared, place: int) -> None:
-        """Shared to global; what lies outside is not written."""
+    def taken(self, shared: Shared, place: int) -> Array:
+        """What lies in shared memory."""
         size = self.tensor.dtype.itemsize
-        found = shared.views[size][self._places(shared, place) // size]
+        found: Array = shared.views[size][self._places(shared, place) // size]
+        return found
+
+    def put(self, memory: Global, found: Array) -> None:
+        """That to global memory; what lies outside is not written."""
+        size = self.tensor.dtype.itemsize
         memory.views[size][memory.locate(self.addresses, size, write=True) // size] = found[self.inside]
 
 

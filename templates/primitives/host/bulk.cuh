@@ -34,5 +34,5 @@ __forceinline__ void cp_async_bulk_wait() {
 // The same, but only until their shared memory has been read and may be written again.
 template <int N>
 __forceinline__ void cp_async_bulk_wait_read() {
-  emulator::bulk_wait(N);
+  emulator::bulk_wait_read(N);
 }

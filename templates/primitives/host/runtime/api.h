@@ -96,6 +96,7 @@ EMULATOR_API void bulk_store(void* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_add(float* dst, uint32_t src, int bytes, Site site);
 EMULATOR_API void bulk_commit();
 EMULATOR_API void bulk_wait(int groups_in_flight);
+EMULATOR_API void bulk_wait_read(int groups_in_flight);
 struct Coordinates {
   int rank;
   int at[5];  // innermost first

@@ -178,14 +178,22 @@ void add_floats(unsigned char* sums, unsigned char const* terms, uint32_t bytes)
   }
 }
 
+void capture(BulkStore& store) {
+  store.data.resize(store.chunks.size() * kChunk);
+  for (size_t i = 0; i < store.chunks.size(); i++)
+    std::memcpy(&store.data[i * kChunk], shared_bytes(*block, store.chunks[i]), kChunk);
+}
+
 // What adds is held to the order of a plain read and write: without it sums have other bits each time.
 void perform(BulkStore& store) {
+  if (store.data.empty()) capture(store);
   operation_site = store.site;
-  for (Chunk const& chunk : store.chunks) {
+  for (size_t i = 0; i < store.chunks.size(); i++) {
+    Chunk const& chunk = store.chunks[i];
     if (chunk.first == chunk.last) continue;
     auto const bytes = uint32_t(chunk.last - chunk.first);
     unsigned char* const to = chunk.global + chunk.first;
-    unsigned char const* const from = shared_bytes(*block, chunk) + chunk.first;
+    unsigned char const* const from = &store.data[i * kChunk + size_t(chunk.first)];
     if (checked() && store.adds) check_access(to, bytes, false, store.site);
     if (checked()) check_access(to, bytes, true, store.site);
     if (store.adds)
@@ -200,7 +208,7 @@ void perform(BulkStore& store) {
 void issue_store(std::vector<Chunk> chunks, bool adds, Site site) {
   if (self()->unfenced_acquire)
     report("proxy_fence", site, "the copy engine writes behind an acquire without fence_proxy_async_global");
-  BulkStore store{std::move(chunks), adds, false, site};
+  BulkStore store{std::move(chunks), {}, adds, false, false, site};
   counters.bulk_bytes += store.chunks.size() * kChunk;
   for (Chunk const& chunk : store.chunks)
     if (chunk.first < chunk.last)
@@ -227,11 +235,19 @@ MappedPair resolve_pair(uint32_t mapped, uint32_t mapped_barrier, char const* wh
   return {to, address, barrier};
 }
 
-void finish(BulkStore& store) {
-  if (!store.done) perform(store);
+// Shared memory may be written again; when the copy arrives is another matter.
+void finish_read(BulkStore& store) {
+  if (store.read) return;
+  if (!store.done) capture(store);
   for (Chunk const& chunk : store.chunks)
     if (chunk.first < chunk.last)
       end_async_read(chunk.shared + uint32_t(chunk.first), uint32_t(chunk.last - chunk.first));
+  store.read = true;
+}
+
+void finish(BulkStore& store) {
+  finish_read(store);
+  if (!store.done) perform(store);
 }
 
 }  // namespace
@@ -299,6 +315,17 @@ void bulk_wait(int groups_in_flight) {
     for (BulkStore& store : groups.front()) finish(store);
     groups.erase(groups.begin());
   }
+}
+
+void bulk_wait_read(int groups_in_flight) {
+  auto& groups = self()->store_groups;
+  for (int i = 0; i < int(groups.size()) - groups_in_flight; i++)
+    for (BulkStore& store : groups[size_t(i)]) finish_read(store);
+}
+
+void finish_stores() {
+  auto& groups = self()->store_groups;
+  while (!groups.empty() && (groups.front().empty() || groups.front().front().read)) bulk_wait(int(groups.size()) - 1);
 }
 
 void check_outstanding() {

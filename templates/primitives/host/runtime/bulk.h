@@ -25,12 +25,14 @@ struct Transfer {
 // A copy out of shared memory, of a thread's bulk group.
 struct BulkStore {
   std::vector<Chunk> chunks;
-  bool adds;  // fp32 to what lies there, in place of a copy
-  bool done;
+  std::vector<unsigned char> data;  // once it has been read
+  bool adds;                        // fp32 to what lies there, in place of a copy
+  bool read, done;
   Site site;
 };
 
 void finish_any_transfer();  // into the running block
+void finish_stores();        // those that the running thread, about to exit, only knows to have read
 void check_outstanding();    // the running thread is about to exit
 
 }  // namespace emulator

@@ -51,6 +51,7 @@ std::vector<uint32_t> cluster_order() {
 
 void run_thread() {
   grid.entry(grid.arguments);
+  finish_stores();
   check_outstanding();
   exit_thread();
 }
