@@ -51,21 +51,20 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 _FEW = 64  # rows that four warps take 16 each of
-_REGISTERS = 180  # by estimate: flash_attention's default spills with the masks and pages here if it takes more,
-_MOST = 196  # and in tiles of 32 keys if it takes more than this
 _LEAST = 4  # tiles of keys a share
-_TAIL = 16  # what a softcap takes beside the last 8 columns of an odd number of them
+_TILES = 4  # of rows, up to which a sequence has few
+# Registers by estimate: flash_attention's default spills with the masks and pages here if it takes more
+_WIDE = 180  # in tiles of over 32 keys,
+_CAPPED = 156  # in these with a softcap,
+_MOST = 196  # and in others,
+_TAIL = 16  # of which a softcap takes some beside the last 8 columns of an odd number of them.
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few.
-
-    Keys are shared by the fewest blocks that fill the SMs; but by some where each of many sequences has but one tile of
-    rows: those longer than others would keep a block for themselves.
-    """
+    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
     D, tile = problem.head_dim, dense.default(_dense(problem), arch)
     registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
-    if registers > _REGISTERS and tile.BN > 32:
+    if registers > (_CAPPED if problem.use_softcap else _WIDE) and tile.BN > 32:
         tile = replace(tile, BN=32)
     elif registers > _MOST:
         tile = replace(tile, warps=8)
@@ -75,12 +74,16 @@ def default(problem: Problem, arch: Arch) -> Config:
     fields = asdict(next(each for each in fits if smem_bytes(D, each) <= each.smem_budget))
     del fields["heavy_first"]
     config = Config(**fields, narrow=tile.BN // 2, splits=1)
-    equal = unpacked(problem)
-    shares = min(equal.reach, equal.seq_k) // (_LEAST * config.BN)
-    splits = filling(blocks(equal, config), gpu(arch.name).device.sm_count, shares)
-    ragged = equal.batch > 1 and equal.seq_q * (equal.heads // equal.kv_heads) <= config.BM
-    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, shares))
-    return replace(config, splits=max(splits, least))
+    return replace(config, splits=_splits(unpacked(problem), arch, config))
+
+
+def _splits(problem: Problem, arch: Arch, config: Config) -> int:
+    """The fewest that fill the SMs; but some for sequences with few tiles of rows: a long one would keep a few SMs busy
+    while others idle."""
+    most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
+    ragged = problem.batch > 1 and problem.seq_q * (problem.heads // problem.kv_heads) <= _TILES * config.BM
+    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
+    return max(filling(blocks(problem, config), gpu(arch.name).device.sm_count, most), least)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

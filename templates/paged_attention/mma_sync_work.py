@@ -32,6 +32,7 @@ class Rows:
 
     @property
     def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
         return self.head_dim
 
 

@@ -23,6 +23,11 @@ class Rows:
     seq_q: int
     head_dim: int
 
+    @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     heads = packed(problem, config)
