@@ -1,6 +1,9 @@
-"""Which compilers the emulator takes."""
+"""Which compilers the emulator takes, and how often it calls one."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +58,21 @@ def test_a_program_that_says_no_version_is_no_compiler(tmp_path: Path, monkeypat
     monkeypatch.setenv("TUNER_CXX", str(script(tmp_path / "true", "", "")))
     with pytest.raises(MachineError, match=r"true is no compiler: .*TUNER_CXX"):
         compiler()
+
+
+BUILD = """
+from tuner.emulator_build import shared_object
+from tuner.source import Source
+shared_object(Source(("nothing",), 'extern "C" __global__ void nothing() {}', (), "host"), checked=False)
+"""
+
+
+def test_two_processes_that_want_the_same_build_it_once(tmp_path: Path) -> None:
+    calls, counting = tmp_path / "calls", tmp_path / "g++"
+    counting.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {compiler().path} "$@"\n')
+    counting.chmod(0o755)
+    environment = {**os.environ, "TUNER_CACHE_DIR": str(tmp_path / "cache"), "TUNER_CXX": str(counting)}
+    both = [subprocess.Popen([sys.executable, "-c", BUILD], env=environment) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0]
+    built = [line for line in calls.read_text().splitlines() if " -o " in line]
+    assert len(built) == 2  # the primitives, and the kernel

@@ -1,7 +1,9 @@
 """mla_decode: its definition, what it reads, how blocks share sequences, and its kernels on the emulator."""
 
+import shutil
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,11 +42,11 @@ EMPTY = Snapshot({}, ())
 CASES: dict[str, tuple[int, int, Any]] = {
     "d576_two_groups_of_warps": (576, 512, Config(64, 64, 8, 4, 2, 4)),
     "d336_8_keys_a_warp": (336, 256, Config(32, 16, 4, 2, 3, 1)),
-    "d64_one_warp_a_row": (64, 48, Config(32, 32, 2, 1, 2, 3)),
-    "d80_rows_off_128_bytes": (80, 64, Config(16, 32, 4, 4, 4, 2)),
-    "wgmma_d576": (576, 512, WgmmaConfig(64, 2, 16, 2)),
-    "wgmma_d192_one_split": (192, 128, WgmmaConfig(32, 3, 16, 1)),
-    "wgmma_d128_half_is_late": (128, 128, WgmmaConfig(64, 3, 32, 3)),
+    "d64_one_warp_a_row": (64, 48, Config(32, 32, 2, 1, 2, 2)),
+    "d80_rows_off_128_bytes": (80, 64, Config(32, 32, 8, 4, 4, 1)),
+    "wgmma_d576": (576, 512, WgmmaConfig(64, 2, 16, 1)),
+    "wgmma_d192_tiles_of_32": (192, 128, WgmmaConfig(32, 3, 16, 2)),
+    "wgmma_d128_half_is_late": (128, 128, WgmmaConfig(64, 3, 32, 1)),
 }
 SMALL = CASES["d64_one_warp_a_row"]
 BOTH = pytest.mark.parametrize(("implementation", "config"), [(SPLIT_KEYS, SMALL[2]), (NAIVE, NAIVE.config(32, 16))])
@@ -256,3 +258,36 @@ def test_exponentials_of_wgmma_run_over_a_product() -> None:
 )
 def test_wgmma_says_what_it_does_not_serve(sizes: dict[str, Any], arch: str, said: str) -> None:
     assert said in (WGMMA.refusal(Problem(**sizes), ARCHES[arch]) or "")
+
+
+# File, what becomes what, and the finding or the wrong output that gives it away.
+BUGS = {
+    "p_is_not_handed_over": (
+        "wgmma_products.cuh",
+        "      fence_proxy_async();\n      __syncthreads();",
+        "      __syncthreads();",
+        "proxy_fence",
+    ),
+    "late_rows_are_filled_while_they_are_read": (
+        "wgmma_products.cuh",
+        "      end_basic_block(",
+        "      ring.issue_late();\n      end_basic_block(",
+        "in_flight",
+    ),
+    "o_is_not_scaled": ("wgmma_products.cuh", "      rescale(r_o, factor);\n", "", "o"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_kernel_is_seen(bug: str, tmp_path: Path) -> None:
+    file, old, new, seen = BUGS[bug]
+    broken = replace(OPERATOR, folder=tmp_path / "mla_decode")
+    shutil.copytree(OPERATOR.folder, broken.folder)
+    text = (broken.folder / file).read_text()
+    assert old in text
+    (broken.folder / file).write_text(text.replace(old, new))
+    problem, config = of_case("wgmma_d128_half_is_late", batch=1, heads=2, max_pages=5)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "large_logits")
+    outputs, happened = emulator.run(broken, WGMMA, problem, config, arrays, CHECKED[0])
+    wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
+    assert seen in wrong | {finding.kind for finding in happened.findings}

@@ -1,12 +1,15 @@
 """g++ for the emulator: runtime library, precompiled primitives, shared objects of kernels; each is built once."""
 
+import fcntl
 import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -48,6 +51,7 @@ _CHECKED = (
     "-ftrivial-auto-var-init=pattern",
 )
 _UMBRELLA = "primitives.h"
+_FLOCK = struct.Struct("hhqqi")  # of fcntl(2): kind, from where, first byte, bytes, process
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOT_EMULATED = {
     re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
@@ -163,7 +167,8 @@ def _primitives(flags: tuple[str, ...]) -> _Primitives:
     def build(folder: Path) -> None:
         _precompile(folder, texts, flags)
 
-    return _Primitives(Cache.of("emulator").folder(key, build) or _private(key, build), texts)
+    with _alone(key):
+        return _Primitives(Cache.of("emulator").folder(key, build) or _private(key, build), texts)
 
 
 def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
@@ -204,14 +209,33 @@ def _cached(key: str, build: Callable[[Path], Path]) -> Path:
     """The file that `build` makes, as an entry of the cache; a private copy where the cache cannot be written."""
     store = Cache.of("emulator")
     if store.get(key) is None:
-        with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-            data = build(Path(folder)).read_bytes()
-        store.put(key, Entry(data))
-        if store.get(key) is None:
-            private = _private_folder() / f"{key}.so"
-            private.write_bytes(data)
-            return private
+        with _alone(key):
+            return store.path(key) if store.get(key) else _built(store, key, build)
     return store.path(key)
+
+
+def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        data = build(Path(folder)).read_bytes()
+    store.put(key, Entry(data))
+    if store.get(key):
+        return store.path(key)
+    private = _private_folder() / f"{key}.so"
+    private.write_bytes(data)
+    return private
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """Another process that wants the same waits, and then finds it. A key is one byte of a file, which need not be
+    there; locks end with their process."""
+    root = Cache.of("emulator").root
+    with ExitStack() as held:
+        with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
+            root.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context((root / "building").open("wb"))
+            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, int(key[:12], 16), 1, 0))
+        yield
 
 
 def _private(key: str, build: Callable[[Path], object]) -> Path:

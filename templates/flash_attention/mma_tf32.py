@@ -23,10 +23,10 @@ ALONE_UP_TO = 128  # the largest head_dim_v whose rows one warp owns where eleme
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is not DType.FP32:
         return f"dtype {problem.dtype.value}: operands in tf32 are made of fp32; mma_sync takes 16 bits"
-    DV = problem.head_dim_v
+    DV, name = problem.head_dim_v, "head_dim" if problem.head_dim_v == problem.head_dim else "head_dim_v"
     if terms(problem) == 2 and DV > ALONE_UP_TO and DV % 32:
         return (
-            f"head_dim_v {DV} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
+            f"{name} {DV} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
             "multiples of 32 only; precision='tf32' fits, and naive serves fp32"
         )
     return exceeds_grid(problem)

@@ -3,7 +3,8 @@
 #include "flash_attention/softcap.cuh"
 #include "types.cuh"
 
-// kColumns elements of a row of O, and the row's scores, over D elements of q and k, as a whole. T is any type that to_float takes.
+// kColumns elements of a row of O, and the row's scores over all D elements of q and k. T is any type that to_float
+// takes.
 template <class T, int D, int kColumns>
 struct Row {
   float o[kColumns] = {};

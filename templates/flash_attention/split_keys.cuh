@@ -98,7 +98,7 @@ struct WarpTiles {
   using Layout = typename Split::WarpTile::Layout;
   using LayoutV = typename Split::WarpTile::LayoutV;
   using T = typename Split::T;
-  static constexpr int kBytes = Split::BN * Layout::kRowBytes;      // of a tile of K
+  static constexpr int kBytes = Split::BN * Layout::kRowBytes;         // of a tile of K
   static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the share in V is that in K
 
   WarpWalk<typename Attended::Walk, Split::kShares> walk;

@@ -1,6 +1,6 @@
 // The tile of a block: BM rows of Q against BN keys, D wide, whose values are DV wide. Warps own 16 or 32 rows each;
-// kParts warps may share rows, then each takes a part of the keys for Q Kᵀ and a part of DV for P V, and P passes through
-// shared memory.
+// kParts warps may share rows, then each takes a part of the keys for Q Kᵀ and a part of DV for P V, and P passes
+// through shared memory.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "flash_attention/ring_slots.cuh"

@@ -88,7 +88,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     """Few heads and few pages, since a row is wide: see the comments."""
     shapes = (
         (1, 1, 1, 1, 1),  # one query, one row
-        (4, 16, 1, 64, 2),  # a step of decoding: a full sequence, one position, any number, none
+        (3, 16, 1, 64, 5),  # a step of decoding: a full sequence of several tiles, one position, none
         (2, 5, 3, 8, 9),  # several queries, of which two of the second sequence are at no position
         (1, 70, 1, 1, 40),  # a page a row; two tiles of rows
     )
