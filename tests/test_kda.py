@@ -255,7 +255,9 @@ def test_tokens_do_not_see_the_future(implementation: Any) -> None:
     np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize("case", ["chunks_of_16", "chunks_of_32_keys_ahead", "raw_fp16_more_keys_ahead"])
+@pytest.mark.parametrize(
+    "case", ["chunks_of_16", "chunks_of_32_keys_ahead", "raw_fp16_more_keys_ahead", "k256_v16_softplus"]
+)
 def test_prep_scan_counts_its_mma_bytes_and_barriers(case: str) -> None:
     problem, config = PREP_SCAN_CASES[case]
     problem = replace(problem, batch=1, seq_len=45, heads=1, value_heads=2)
@@ -269,7 +271,7 @@ def test_prep_scan_counts_its_mma_bytes_and_barriers(case: str) -> None:
     assert scan.chain == -(-problem.seq_len // config.C)
 
 
-@pytest.mark.parametrize("case", list(FUSED_CASES)[:3])
+@pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_counts_its_mma_bytes_and_barriers(case: str) -> None:
     problem, config = FUSED_CASES[case]
     problem = replace(problem, batch=1, seq_len=90, heads=1, value_heads=2)

@@ -152,7 +152,7 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str)
         assert counters.bank_conflicts == 0
 
 
-@pytest.mark.parametrize("case", [name for name in FUSED_CASES if "gated" not in name])
+@pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_declares_its_mma_bytes_and_barriers(case: str) -> None:
     problem, config = FUSED_CASES[case]
     problem = replace(problem, seq_len=90, heads=1, value_heads=2)

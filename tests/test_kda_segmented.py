@@ -168,6 +168,19 @@ def test_what_prepares_its_own_chunks_counts_mma_bytes_and_barriers(
     assert_declared(OPERATOR, implementation, problem, config, H200, "weak_gate")
 
 
+@pytest.mark.parametrize(
+    ("implementation", "cases"),
+    [(SEGMENTED_FUSED, FUSED_CASES), (SEGMENTED_ONCE, ONCE_CASES)],
+    ids=["segmented_fused", "segmented_once"],
+)
+def test_what_prepares_its_own_chunks_counts_reads_of_the_gates_parameters(
+    implementation: Any, cases: dict[str, tuple[Problem, Any]]
+) -> None:
+    problem, config = cases["chunks_of_32"]
+    gated = {"use_gate_in_kernel": True, "use_dt_bias": True, "batch": 1, "seq_len": 45, "heads": 1, "value_heads": 2}
+    assert_declared(OPERATOR, implementation, replace(problem, **gated), config, H200, "weak_gate")
+
+
 def test_a_chain_is_as_long_as_a_segment() -> None:
     problem = Problem(heads=4, seq_len=65536)
     config = replace(SEGMENTED.default(problem, H200.arch), segments=32)

@@ -8,7 +8,16 @@ from .operands import BF16
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import WARP, prep_threads
-from .prep_scan_work import instructions, prep_mma, prep_step, prepared_row_bytes, scan_mma, step_mma, step_other
+from .prep_scan_work import (
+    instructions,
+    prep_mma,
+    prep_step,
+    prepared_row_bytes,
+    read_gate_bytes,
+    scan_mma,
+    step_mma,
+    step_other,
+)
 from .problem import Problem
 
 
@@ -22,6 +31,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     prep, scan = instructions(problem, config)
     copied = cluster_bytes(problem, config)
     row = blocks // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
+    gate = read_gate_bytes(problem, config, prepared, heads * blocks * config.producers)
     launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
@@ -30,7 +40,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         mufu=prepared * 2 * C * K / WARP,
         alu=prepared * prep.alu + chunks * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + chunks * scan.wavefronts + 2 * copied / 128,
-        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + state_bytes(problem)),
+        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=5 * prepared * int(prep_threads(K, config) > WARP),
         longest_cta=1,

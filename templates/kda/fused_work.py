@@ -10,7 +10,16 @@ from .operands import Operands, operands_of
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import WARP
-from .prep_scan_work import instructions, prep_mma, prep_step, prepared_row_bytes, scan_mma, step_mma, step_other
+from .prep_scan_work import (
+    instructions,
+    prep_mma,
+    prep_step,
+    prepared_row_bytes,
+    read_gate_bytes,
+    scan_mma,
+    step_mma,
+    step_other,
+)
 from .problem import Problem
 
 
@@ -24,6 +33,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     row = blocks * prepared_row_bytes(problem) + 2 * element * V
+    gate = read_gate_bytes(problem, config, chunks * blocks, heads * blocks * config.producers)
     launch = Work(
         ctas=blocks * heads,
         warps=int(block_threads(K, config, config.BV, config.rows)) // WARP,
@@ -32,7 +42,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         mufu=chunks * blocks * 2 * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
         smem_wavefronts=chunks * (blocks * prep.wavefronts + scan.wavefronts),
-        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + state_bytes(problem)),
+        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (chunk_barriers(K, config) * NT + max(0, NT - config.stages)),
         longest_cta=1,

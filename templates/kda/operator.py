@@ -10,7 +10,7 @@ from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance, U
 
 from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
-from .optional import state_bytes
+from .optional import gate_bytes, state_bytes
 from .problem import Problem
 from .recurrence import reference, rounded
 
@@ -50,7 +50,8 @@ def cost(problem: Problem) -> Cost:
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
     row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
-    nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K) + state_bytes(problem)
+    nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K)
+    nbytes += gate_bytes(problem) + state_bytes(problem)
     items = tokens * problem.value_heads
     return Cost(flops=6 * K * V * items, bytes=nbytes, items=items, item="token and head")
 

@@ -35,6 +35,11 @@ def pointers(problem: Problem) -> dict[str, str]:
     return {**found, "state_pool_strides": ", ".join(pool_strides)}
 
 
+def gate_bytes(problem: Problem) -> int:
+    """Bytes of A_log and dt_bias."""
+    return 4 * problem.value_heads * (problem.use_gate_in_kernel + problem.use_dt_bias * problem.key_dim)
+
+
 def state_bytes(problem: Problem) -> int:
     """Bytes of all states read and written."""
     states = problem.initial_states + problem.final_states + 2 * problem.sequences * problem.inplace_final_state

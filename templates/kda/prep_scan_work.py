@@ -9,7 +9,7 @@ from tuner.operator import Work
 from .operands import BF16 as BF16_OPERANDS
 from .operands import Operands, operands_of
 from .operator import cost
-from .optional import state_bytes
+from .optional import gate_bytes, state_bytes
 from .prep_scan_config import (
     WARP,
     Config,
@@ -85,10 +85,10 @@ def chunk_count(problem: Problem, C: int) -> int:
 
 
 def key_bytes(problem: Problem) -> int:
-    """q, k, g and beta, once."""
+    """q, k, g, beta, and what the gate takes, once."""
     keys = 2 * problem.heads * problem.dtype.itemsize * problem.key_dim
     gates = problem.value_heads * (problem.gate_dtype.itemsize * problem.key_dim + problem.beta_dtype.itemsize)
-    return problem.batch * problem.seq_len * (keys + gates)
+    return problem.batch * problem.seq_len * (keys + gates) + gate_bytes(problem)
 
 
 def images(problem: Problem, C: int) -> int:
@@ -102,6 +102,13 @@ def prepared_row_bytes(problem: Problem, outputs: bool = True) -> int:
     again = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
     keys = (1 + outputs) * problem.dtype.itemsize * (1 + again)
     return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
+
+
+def read_gate_bytes(problem: Problem, config: Any, chunks: int, groups: int) -> int:
+    """That preparing `chunks` reads of A_log, once a thread of the `groups` of threads that do so, and of dt_bias, four
+    channels a thread and chunk."""
+    reads = groups * problem.use_gate_in_kernel + 4 * chunks * problem.use_dt_bias
+    return 4 * int(prep_threads(problem.key_dim, config)) * reads
 
 
 def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS, outputs: bool = True) -> int:
@@ -175,10 +182,10 @@ def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
 
 
 def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
-    """q, k and g in, images out."""
+    """q, k, g and its gate in, images out."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
     image = int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
-    return tokens * prepared_row_bytes(problem) + chunks * image
+    return tokens * prepared_row_bytes(problem) + chunks * image + read_gate_bytes(problem, config, chunks, chunks)
 
 
 def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:

@@ -10,7 +10,15 @@ from .fused_work import prepared_in_turn
 from .operands import operands_of
 from .optional import state_bytes
 from .prep_scan_config import WARP
-from .prep_scan_work import instructions, prep_mma, prepared_row_bytes, scan_mma, step_mma, step_other
+from .prep_scan_work import (
+    instructions,
+    prep_mma,
+    prepared_row_bytes,
+    read_gate_bytes,
+    scan_mma,
+    step_mma,
+    step_other,
+)
 from .problem import Problem
 from .segmented_config import FP32
 from .segmented_fused_config import Config, map_threads, scan_threads
@@ -35,9 +43,11 @@ class Visits:
         carry = scan_mma if self.outputs else map_mma
         return self.prep_mma(problem, C) + self.columns // 16 * carry(problem.key_dim, C, operands_of(problem))
 
-    def l2_bytes(self, problem: Problem) -> int:
-        """q, k, g and beta a block; v, and o."""
-        return self.tokens * (self.blocks * prepared_row_bytes(problem, self.outputs) + self.value_bytes(problem))
+    def l2_bytes(self, problem: Problem, config: Config) -> int:
+        """q, k, g, dt_bias and beta a block; v, and o."""
+        bias = read_gate_bytes(problem, config, self.blocks * sum(self.chunks), groups=0)
+        rows = self.blocks * prepared_row_bytes(problem, self.outputs) + self.value_bytes(problem)
+        return self.tokens * rows + bias
 
     def dram_bytes(self, problem: Problem) -> float:
         """Each tensor once."""
@@ -92,6 +102,8 @@ def _launch_work(
     # Each kind's instructions in proportion to its products, since those of a map are fewer by what makes o.
     prepared = heads * sum(sum(v.chunks) * v.prep_mma(problem, C) for v in visits) / prep_mma(K, C, operands)
     carried = (mma - prepared * prep_mma(K, C, operands)) / (V // 16 * scan_mma(K, C, operands))
+    segments = sum(len(each.chunks) for each in visits)
+    rates = FP32 * threads * heads * blocks * segments * problem.use_gate_in_kernel  # A_log, once a thread
     longest = max(max(each.chunks, default=0) for each in visits)
     return Work(
         ctas=blocks * heads * (config.segments - 1),
@@ -101,7 +113,7 @@ def _launch_work(
         mufu=prepared * 2 * C * K / WARP,
         alu=prepared * prep.alu + carried * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
-        l2_bytes=float(heads * sum(each.l2_bytes(problem) for each in visits) + states),
+        l2_bytes=float(heads * sum(each.l2_bytes(problem, config) for each in visits) + rates + states),
         dram_bytes=float(heads * sum(each.dram_bytes(problem) for each in visits) + states),
         barriers=heads * sum(each.barriers(K, config) for each in visits),
         longest_cta=1,

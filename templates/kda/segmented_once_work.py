@@ -11,7 +11,15 @@ from .operands import operands_of
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import BF16, WARP
-from .prep_scan_work import instructions, prep_mma, prepared_row_bytes, scan_mma, step_mma, step_other
+from .prep_scan_work import (
+    instructions,
+    prep_mma,
+    prepared_row_bytes,
+    read_gate_bytes,
+    scan_mma,
+    step_mma,
+    step_other,
+)
 from .problem import Problem
 from .segmented_config import FP32
 from .segmented_once_config import Config, correct_threads, pass_threads
@@ -71,6 +79,7 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
     final = FP32 * K * V * problem.final_states * problem.value_heads
     states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # there correct writes the last ones
     stored = heads * segments.stored_bytes(K, V)
+    gate = read_gate_bytes(problem, config, prepared, heads * len(segments.chunks) * config.producers)
     return Work(
         ctas=heads * config.segments,
         warps=int(pass_threads(problem, config)) // WARP,
@@ -79,7 +88,7 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
         mufu=prepared * 2 * C * K / WARP,
         alu=prepared * prep.alu + carried * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
-        l2_bytes=float(heads * segments.tokens * row + stored + states),
+        l2_bytes=float(heads * segments.tokens * row + gate + stored + states),
         dram_bytes=float(cost(problem).bytes - state_bytes(problem) + stored + states),
         barriers=heads * sum(n * chunk_barriers(K, config) + max(0, n - config.stages) for n in segments.chunks),
         longest_cta=1,
