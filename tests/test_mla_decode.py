@@ -38,15 +38,16 @@ H200 = gpu("H200")
 EMPTY = Snapshot({}, ())
 
 # Every tunable at least twice: 8 keys a warp, with and without an odd step of columns, and 16 and more; one warp a row,
-# two and four; rows of a pass that are all there or half. On wgmma, late rows that are half of a tile, and a quarter.
+# two and four; rows of a pass that are all there or half. On wgmma, late rows that are half of a tile or a quarter, and
+# Q in registers as far as none, a third and half of its columns.
 CASES: dict[str, tuple[int, int, Any]] = {
     "d576_two_groups_of_warps": (576, 512, Config(64, 64, 8, 4, 2, 4)),
     "d336_8_keys_a_warp": (336, 256, Config(32, 16, 4, 2, 3, 1)),
     "d64_one_warp_a_row": (64, 48, Config(32, 32, 2, 1, 2, 2)),
     "d80_rows_off_128_bytes": (80, 64, Config(32, 32, 8, 4, 4, 1)),
-    "wgmma_d576": (576, 512, WgmmaConfig(64, 2, 16, 1)),
-    "wgmma_d192_tiles_of_32": (192, 128, WgmmaConfig(32, 3, 16, 2)),
-    "wgmma_d128_half_is_late": (128, 128, WgmmaConfig(64, 3, 32, 1)),
+    "wgmma_d576": (576, 512, WgmmaConfig(64, 2, 192, 16, 1)),
+    "wgmma_d192_tiles_of_32": (192, 128, WgmmaConfig(32, 3, 0, 16, 2)),
+    "wgmma_d128_half_is_late": (128, 128, WgmmaConfig(64, 3, 64, 32, 1)),
 }
 SMALL = CASES["d64_one_warp_a_row"]
 BOTH = pytest.mark.parametrize(("implementation", "config"), [(SPLIT_KEYS, SMALL[2]), (NAIVE, NAIVE.config(32, 16))])
@@ -200,6 +201,14 @@ def test_every_width_that_is_not_refused_has_a_default(arch: Any) -> None:
                 if SPLIT_KEYS.refusal(problem, arch) is None:
                     config = SPLIT_KEYS.default(problem, arch)
                     assert SPLIT_KEYS.space(problem, arch).refusal(config) is None
+
+
+def test_every_config_of_a_space_gives_warps_whole_rows_and_whole_tiles_of_keys() -> None:
+    for config in SPLIT_KEYS.space(Problem(head_dim=64, head_dim_v=64), H200.arch):
+        groups, left = divmod(config.warps, config.parts)
+        assert left == 0
+        assert config.BM in (16 * groups, 32 * groups)
+        assert config.BN % (8 * config.parts) == 0
 
 
 def test_values_that_warps_cannot_share_are_refused_with_the_reason() -> None:

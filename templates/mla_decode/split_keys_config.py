@@ -47,6 +47,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
     D, DV = problem.head_dim, problem.head_dim_v
     return (
+        Constraint("warps share rows in whole groups", lambda c: c.warps % c.parts == 0),
         Constraint("a warp owns 16 or 32 rows", lambda c: _rows_fit(c.BM * c.parts / c.warps)),
         Constraint("warps that share rows score 8 keys each, or 16 at a time", lambda c: _scored(c.BN / c.parts)),
         Constraint("warps that share rows own whole pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0),
@@ -73,8 +74,9 @@ def smem_bytes(D: int, c: Any) -> Any:
 
 
 def register_estimate(DV: int, c: Any) -> Any:
-    """Registers a thread: O, scores, and 60 for what no config does without."""
-    return c.BM * (DV + c.BN) / (WARP * c.warps) + 60
+    """Registers a thread: O, scores before and after they are rounded, the addresses of the rows that it copies, and 60
+    for what no config does without."""
+    return c.BM * (DV + 2 * c.BN) / (WARP * c.warps) + 9 * np.ceil(c.BN / (4 * c.warps)) + 60
 
 
 def row_tiles(problem: Problem, config: Config) -> int:

@@ -20,6 +20,8 @@ from .split_keys_work import work as work_on_mma
 ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
 ROWS = 64  # a block
 PRODUCT = 16 * 8 * 16  # of an m16n8k16, in which Work counts
+HELD = (0, 64, 128, 192, 256)
+MOST_HELD = 192  # by default: with 256, 10 registers are left of 255
 PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
 
 
@@ -27,6 +29,7 @@ PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
 class Config:
     BN: int  # latent rows a tile
     stages: int  # slots for tiles: one is read while the others are filled
+    held: int  # columns of Q that stay in registers
     late: int  # the last rows of a tile, whose product with P runs under the next tile's exponentials
     splits: int  # shares a sequence, on average
 
@@ -53,8 +56,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     D = problem.head_dim
     return Space(
         Config,
-        choices={"BN": (32, 64), "stages": (2, 3, 4), "late": (16, 32), "splits": SPLITS},
+        choices={"BN": (32, 64), "stages": (2, 3, 4), "held": HELD, "late": (16, 32), "splits": SPLITS},
         constraints=(
+            Constraint("Q has the columns that stay in registers", lambda c: c.held <= D),
             Constraint("some rows of a tile are not late", lambda c: c.late < c.BN),
             Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
         ),
@@ -71,9 +75,10 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    deepest = tiles.deepest(Config(64, 2, 16, 1).tile, problem.head_dim, arch)
+    deepest = tiles.deepest(Config(BN=64, stages=2, held=0, late=16, splits=1).tile, problem.head_dim, arch)
     chosen = tiles.with_splits(problem, arch, deepest)
-    return Config(chosen.BN, chosen.stages, 16, chosen.splits)
+    held = max(n for n in HELD if n <= min(problem.head_dim, MOST_HELD))
+    return Config(chosen.BN, chosen.stages, held, 16, chosen.splits)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -85,15 +90,16 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     visited = problem.batch * int(np.sum(of_sequence))
     walks = problem.batch * int(np.sum(-(-of_sequence // visits.most)))  # shares of row tiles that have a tile
     idle = walks * ROWS * config.late * DV / PRODUCT  # before a block's first tile, zeros are multiplied
-    operands = ELEMENT * (D * (2 * ROWS + BN) + BN * (2 * ROWS + DV))  # bytes of both warpgroups a tile
-    copied = ELEMENT * BN * (D + 2 * ROWS)  # the tile, and P
+    from_shared = 2 * ROWS * (D - config.held) + BN * (D + 2 * ROWS + DV)  # operands of both warpgroups a tile
+    into_shared = BN * (D + 2 * ROWS)  # the tile, and P
+    holding = visits.parts * problem.batch * len(of_sequence) if config.held else 0
     return (
         replace(
             attend,
             mma=0.0,
             wgmma=attend.mma + idle,
-            smem_wavefronts=visited * (operands + copied) / 128,
-            barriers=attend.barriers + visited * (1 - PAIRS),  # P is exchanged by the block, not by pairs of warps
+            smem_wavefronts=visited * ELEMENT * (from_shared + into_shared) / 128,
+            barriers=attend.barriers + visited * (1 - PAIRS) + holding,  # P is exchanged by all, not by pairs of warps
         ),
         *merge,
     )

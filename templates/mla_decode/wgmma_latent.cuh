@@ -20,7 +20,7 @@ struct PanelRows {
   }
 };
 
-// What follows from a kernel's choices: T, D, DV, BN, kStages, kLate. A warp holds its rows, and its part of P and O, as
+// What follows from a kernel's choices: T, D, DV, BN, kStages, kHeld, kLate. A warp holds its rows, and its part of P and O, as
 // Latent's warps do.
 template <class Choice>
 struct WgmmaLatent : Choice {
@@ -35,6 +35,7 @@ struct WgmmaLatent : Choice {
   static_assert(Choice::BN == 64 || Choice::BN == 32, "P is one panel, swizzled over its row");
   static_assert(Choice::DV % 128 == 0, "a warpgroup makes whole panels of O's columns");
   static_assert(kN * 8 <= 256, "a wgmma has up to 256 columns");
+  static_assert(Choice::kHeld % 16 == 0 && Choice::kHeld <= Choice::D, "whole steps of 16 columns");
   static_assert(Choice::kLate % 16 == 0 && Choice::kLate > 0 && Choice::kLate < Choice::BN, "whole steps of 16 rows");
 
   static constexpr int kTileBytes = Layout::kTileBytes;

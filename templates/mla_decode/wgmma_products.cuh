@@ -14,7 +14,8 @@ struct WgmmaProducts {
   using Panel = Panels<Tile::D, 64, false>;
   using Scores = float (&)[1][Tile::kKeys / 8][4];
   using Output = float (&)[1][Tile::kN][4];
-  using Weights = uint32_t[Tile::kLate / 16][1][4];  // P of the last rows of a tile, as operands A
+  using Held = uint32_t[Tile::kHeld / 16 + 1][4];    // the first columns of Q, as operands A
+  using Weights = uint32_t[Tile::kLate / 16][1][4];  // P of the last rows of a tile
 
   uint32_t s_block, p;  // p: this lane's address of P by rows_first
   int warpgroup;
@@ -24,14 +25,24 @@ struct WgmmaProducts {
         p(s_block + Tile::kP + at.warp_row * Tile::LayoutP::kRowBytes + rows_first<typename Tile::LayoutP>(at.lane)),
         warpgroup(at.part) {}
 
-  __device__ __forceinline__ void issue_scores(Scores r_s, uint32_t s_rows) const {
+  // Q is there.
+  __device__ __forceinline__ void hold(Held& r_q, Place const& at) const {
+#pragma unroll
+    for (int k = 0; k < Tile::kHeld; k += 16)
+      ldmatrix<4>(r_q[k / 16], s_block + Tile::LayoutQ::offset(at.warp_row + at.lane % 16, k / 8 + at.lane / 16));
+  }
+  __device__ __forceinline__ void issue_scores(Scores r_s, Held const& r_q, uint32_t s_rows) const {
     auto& r = reinterpret_cast<float(&)[Tile::kKeys / 2]>(r_s);
     uint32_t const s_mine = s_rows + warpgroup * Tile::kKeys * Tile::Layout::kRowBytes;
     begin(r);
 #pragma unroll
-    for (int k = 0; k < Tile::D; k += 16)
-      wgmma_m64k16<T>(r, Panel::template k_major<Tile::BM>(s_block, k), Panel::template k_major<Tile::BN>(s_mine, k),
-                      k > 0);
+    for (int k = 0; k < Tile::D; k += 16) {
+      uint64_t const keys = Panel::template k_major<Tile::BN>(s_mine, k);
+      if (k < Tile::kHeld)
+        wgmma_m64k16<T>(r, r_q[k / 16], keys, k > 0);
+      else
+        wgmma_m64k16<T>(r, Panel::template k_major<Tile::BM>(s_block, k), keys, k > 0);
+    }
     wgmma_commit();
   }
   // All rows but the last, with P of all warps in shared memory.
@@ -100,13 +111,19 @@ struct AttendOnWgmma {
                                              Place const& at) {
     WgmmaProducts<Tile> const products(shared_address(smem), at);
     typename WgmmaProducts<Tile>::Weights r_late = {};
+    typename WgmmaProducts<Tile>::Held r_q;
     uint32_t s_late = ring.slot(0);  // any rows that are there: times 0, before the first tile
+    if (Tile::kHeld > 0) {
+      cp_async_wait<2 * (Tile::kStages - 1)>();
+      __syncthreads();
+      products.hold(r_q, at);
+    }
 #pragma unroll 1
     for (int tile = 0; tile < ring.tiles; ++tile) {
       float r_s[1][Tile::kKeys / 8][4], peak[1][2], factor[2];
       uint32_t r_p[Tile::kKeys / 16][1][4];
       uint32_t const s_rows = ring.acquire(tile);
-      products.issue_scores(r_s, s_rows);
+      products.issue_scores(r_s, r_q, s_rows);
       products.issue_late(r_o, r_late, s_late);
       products.template wait<1>(r_s);
       visible.peaks(peak, r_s, smem, ring.key(tile), at);
