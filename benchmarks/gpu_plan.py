@@ -27,7 +27,12 @@ PROBLEMS: dict[str, tuple[Fields, ...]] = {
     "kda_backward": ({},),
     "linear_attention": ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 64}),
     "mla_decode": ({}, {"heads": 16}, {"batch": 16, "heads": 64, "max_pages": 512}),
-    "paged_attention": ({}, {"batch": 1, "max_pages": 2048}, {"batch": 64, "head_dim": 64, "heads": 16}),
+    "paged_attention": (
+        {},
+        {"batch": 4, "seq_q": 512},  # chunks of prompts
+        {"batch": 1, "max_pages": 2048},
+        {"batch": 64, "head_dim": 64, "heads": 16},
+    ),
     "streaming_attention": (
         {"seq_q": 32768},
         {"batch": 32, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 32768, "rolling": True},

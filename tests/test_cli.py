@@ -29,13 +29,16 @@ def run(*arguments: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database in which one small search was stored."""
+def search_of(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """(the folder of its database and report, what it printed) of one small search."""
     folder = tmp_path_factory.mktemp("cli")
-    db = folder / "tuner.db"
-    done = run("search", *SMALL, "--db", db, "--report", folder / "report.html")
-    assert done.exit_code == 0, done.output
-    return db
+    return folder, run("search", *SMALL, "--db", folder / "tuner.db", "--report", folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def searched(search_of: tuple[Path, Any]) -> Path:
+    """A database in which one small search was stored."""
+    return search_of[0] / "tuner.db"
 
 
 @pytest.fixture
@@ -47,9 +50,11 @@ def folder_of_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
     operators.implementations.cache_clear()
 
 
-def test_search_prints_the_winner_and_the_reports_path_and_says_that_it_is_predicted(tmp_path: Path) -> None:
-    report = tmp_path / "report.html"
-    done = run("search", *SMALL, "--db", tmp_path / "tuner.db", "--report", report)
+def test_search_prints_the_winner_and_the_reports_path_and_says_that_it_is_predicted(
+    search_of: tuple[Path, Any],
+) -> None:
+    folder, done = search_of
+    report = folder / "report.html"
     assert done.exit_code == 0, done.output
     assert "winner (predicted, not validated on sm_80)" in done.stdout
     assert f"report: {report}" in done.stdout
@@ -420,8 +425,9 @@ def test_help_lists_search_first() -> None:
 
 
 def test_a_problem_is_spelled_by_the_fields_that_make_it(searched: Path) -> None:
-    assert "to tune it: tuner search flash_attention --gpu sm_80 --head-dim 40\n" in run("explain", *HEAD).stdout
-    shared = run("explain", *HEAD, "--heads", 32, "--kv-heads", 16).stdout
+    none = ["--db", searched.with_name("none.db")]
+    assert "to tune it: tuner search flash_attention --gpu sm_80 --head-dim 40\n" in run("explain", *HEAD, *none).stdout
+    shared = run("explain", *HEAD, "--heads", 32, "--kv-heads", 16, *none).stdout
     assert "to tune it: tuner search flash_attention --gpu sm_80 --head-dim 40 --heads 32 --kv-heads 16\n" in shared
     assert " head_dim=40  " in run("show", "--db", searched).stdout
 

@@ -62,7 +62,15 @@ def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: st
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("head_dim", 7), ("head_dim", 264), ("dtype", DType.INT32), ("batch", 0), ("seq_k", -1), ("kv_heads", 3)],
+    [
+        ("head_dim", 7),
+        ("head_dim", 264),
+        ("head_dim_v", 12),
+        ("dtype", DType.INT32),
+        ("batch", 0),
+        ("seq_k", -1),
+        ("kv_heads", 3),
+    ],
 )
 def test_a_wrong_size_is_refused_by_name_and_value(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"{field} {getattr(value, 'value', value)}"):

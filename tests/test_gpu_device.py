@@ -1,7 +1,7 @@
 """What `GpuDevice` asks of CuPy's runtime, on a machine that has no GPU; tests/gpu makes the same calls on one."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -104,7 +104,7 @@ class CapturingStream(Stream):
 
 
 @pytest.fixture
-def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
     import cupy
 
     found, known = Runtime(driver), cupy.cuda.runtime
@@ -123,10 +123,12 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
     monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
     driver.know(emulator.build(render(OPERATOR, NAIVE, PROBLEM, CONFIG, "host"), checked=False))
-    return found
+    yield found
+    for buffer in found.buffers.values():  # each launch on the emulator would go through them
+        buffer.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def code() -> Code:
     cubin = compile(render(OPERATOR, NAIVE, PROBLEM, CONFIG), Options("sm_90a"))
     return Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(CONFIG), cubin.image)
