@@ -116,7 +116,7 @@ def _later(names: Sequence[str]) -> Iterator[Planned]:
             yield from (planned("defaults", "flash_attention", fields, 3) for fields in _attention(seq))
         for fields in _attention(8192):
             yield from _searched("flash_attention", fields, 25, 25)
-    for turn in range(3):
+    for turn in range(max(map(len, PROBLEMS.values()))):
         for name in names:
             for fields in PROBLEMS.get(name, ({},))[turn : turn + 1]:
                 yield from _all_of(name, fields, 14, _COMPARING.get(name, 15))
