@@ -89,8 +89,8 @@ struct Bf16Operands {
   static constexpr int kBlock = 32;  // uint4
   static __device__ __forceinline__ int place(int lane) { return lane; }
   template <Side kSide>
-  static __device__ __forceinline__ void load(Block& r, uint4 const* at) {
-    uint4 const x = *at;
+  static __device__ __forceinline__ void load(Block& r, uint4 const* at, bool there = true) {
+    uint4 const x = there ? *at : make_uint4(0, 0, 0, 0);
     bool const left = kSide == Side::kLeft;
     r[0] = x.x, r[1] = left ? x.y : x.z, r[2] = left ? x.z : x.y, r[3] = x.w;
   }

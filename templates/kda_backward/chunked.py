@@ -23,6 +23,7 @@ from .chunked_config import (
     scan_smem_bytes,
     scan_threads,
     slab_warps,
+    values_ahead,
 )
 from .chunked_work import chunks, work
 from .optional import GATE_THREADS, gate_launch, gate_sums, pointers, taken
@@ -103,6 +104,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         "reverse_smem_bytes": int(scan_smem_bytes(problem, image.reverse, config)),
         "slab_warps": int(slab_warps(image, config)),
         "gate_threads": GATE_THREADS,
+        "values_ahead": bool(values_ahead(image, config)),
     }
     element = DType.FP32 if image.twice else DType.BF16
     spaces = (

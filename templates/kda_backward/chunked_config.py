@@ -13,6 +13,7 @@ from .problem import Problem
 WARP = 32
 CHUNK = 16  # tokens
 FP32 = 4  # bytes
+_UNCROWDED = 256  # threads on an SM, each of which can have 255 registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,13 @@ def gradient_registers(image: Image, c: Any) -> Any:
     """An estimate of a thread's: sums a channel and token, operands on their way, and what no config does without."""
     made = (c.span - 1) * (c.channels / 2 + 20)
     return 1.75 * c.channels + image.weight * (c.gradient_steps * (12 + c.channels / 2) + made) + 70
+
+
+def values_ahead(image: Image, c: Any) -> Any:
+    """Whether a warp of gradients loads its next 16 values while it multiplies: with operands in bf16, where it has all
+    the registers that a thread can have, and is not alone with a chunk (which spilled on sm_100a)."""
+    roomy = gradient_threads(image, c) * c.gradient_ctas <= _UNCROWDED
+    return roomy & (not image.twice) & (c.gradient_steps == 1) & (c.channels <= 32) & (c.channels < image.K)
 
 
 def gradient_limit(image: Image, c: Any, arch: Arch) -> Any:

@@ -22,9 +22,11 @@ struct Sums {
   Square keys;                                   // y eᵀ
 };
 
-// kInFlight: steps of 16 values whose loads are on their way at once.
-template <class T, int K, int V, class Operands, int kPairs, int kInFlight>
+// kInFlight: steps of 16 values whose loads are on their way at once; kAhead: one, and the next step's besides.
+template <class T, int K, int V, class Operands, int kPairs, int kInFlight, bool kAhead>
 struct ValueSums {
+  static_assert(!kAhead || kInFlight == 1, "two steps at once leave no registers for a third");
+
   using Image = ::Image<K, Operands>;
   using Block = typename Operands::Block;
   using Sums = ::Sums<Operands, kPairs>;
@@ -34,6 +36,19 @@ struct ValueSums {
   Scanned from;
   View<T const> d_o;
   unsigned char const* image;
+
+  // What is read of 16 values but the gradients of the state, which are wanted last.
+  struct Values {
+    Block d_o, errors, y, states[kPairs];
+  };
+  __device__ __forceinline__ void load(Values& r, int step, bool there = true) const {
+    Operands::load_values(r.d_o, d_o.first + 16 * step, d_o.stride, there ? tokens : 0, lane);
+    Operands::template load<Side::kRight>(r.errors, from.r + kBlock * step, there);
+    Operands::template load<Side::kLeft>(r.y, from.y + kBlock * step, there);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair)
+      Operands::template load<Side::kRight>(r.states[pair], from.states + kBlock * (pair * kSteps + step), there);
+  }
 
   // Of chunk `index` of its sequence, of which kSpan share what the scans left.
   template <int kSpan>
@@ -62,31 +77,52 @@ struct ValueSums {
     Operands::template load<Side::kLeft>(r_errors, g_errors);
     int steps = kSteps;
     if (kInFlight == 1) forget(steps);  // few steps would be unrolled all the same, and spill
-#pragma unroll kInFlight
-    for (int step = 0; step < steps; ++step) {
-      Block r_do, r_e, r_r, r_y;
-      Operands::load_values(r_do, d_o.first + 16 * step, d_o.stride, tokens, lane);
-      Operands::template load<Side::kRight>(r_r, from.r + kBlock * step);
-      Operands::template load<Side::kLeft>(r_y, from.y + kBlock * step);
-      Square e = {};
-      Operands::multiply(e[0], e[1], r_errors, r_r);
-      Operands::pack(r_e, e[0], e[1]);
-      Operands::multiply(r.queries[0], r.queries[1], r_do, r_e);
-      Operands::multiply(r.keys[0], r.keys[1], r_y, r_e);
-      typename Beside<T, K, Operands, kPairs, kMade>::Values r_beside;
-      beside.load(r_beside, step);
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        Block r_s, r_d;
-        Operands::template load<Side::kRight>(r_s, from.states + kBlock * (pair * kSteps + step));
-        Operands::template load<Side::kRight>(r_d, from.gradients + kBlock * (pair * kSteps + step));
-        if (kMade == Made::kState) beside.make(r_s, pair, r_beside);
-        if (kMade == Made::kGradient) beside.make(r_d, pair, r_beside);
-        Operands::multiply(r.q[2 * pair], r.q[2 * pair + 1], r_do, r_s);
-        Operands::multiply(r.k[2 * pair], r.k[2 * pair + 1], r_y, r_s);
-        Operands::multiply(r.rest[2 * pair], r.rest[2 * pair + 1], r_e, r_d);
-        Operands::add_diagonal(r.decay[pair], r_s, r_d);
+    if constexpr (kAhead) {
+      Values r_even, r_odd;
+      load(r_even, 0);
+#pragma unroll 1
+      for (int step = 0; step < steps; step += 2) {
+        bool const second = kSteps % 2 == 0 || step + 1 < steps;
+        add(r, beside, r_errors, r_even, step, [&] { load(r_odd, step + 1, second); });
+        if (!second) break;
+        add(r, beside, r_errors, r_odd, step + 1, [&] { load(r_even, step + 2, step + 2 < steps); });
       }
+    } else {
+#pragma unroll kInFlight
+      for (int step = 0; step < steps; ++step) {
+        Values r_values;
+        load(r_values, step);
+        add(r, beside, r_errors, r_values, step, [] {});
+      }
+    }
+  }
+  // Of 16 values. `load_next` stands behind the first product, which has waited for `x`: loads that are under way by
+  // then would be waited for with it, because ptxas counts all of them in one scoreboard.
+  template <Made kMade, class Next>
+  __device__ __forceinline__ void add(Sums& r, Beside<T, K, Operands, kPairs, kMade> const& beside,
+                                      Block const& r_errors, Values& x, int step, Next const& load_next) const {
+    Square e = {};
+    Operands::multiply(e[0], e[1], r_errors, x.errors);
+    Block r_e, r_gradients[kPairs];
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair)
+      Operands::template load<Side::kRight>(r_gradients[pair], from.gradients + kBlock * (pair * kSteps + step));
+    typename Beside<T, K, Operands, kPairs, kMade>::Values r_beside;
+    beside.load(r_beside, step);
+    if (kAhead) __syncwarp();
+    load_next();
+    Operands::pack(r_e, e[0], e[1]);
+    Operands::multiply(r.queries[0], r.queries[1], x.d_o, r_e);
+    Operands::multiply(r.keys[0], r.keys[1], x.y, r_e);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      Block &r_s = x.states[pair], &r_d = r_gradients[pair];
+      if (kMade == Made::kState) beside.make(r_s, pair, r_beside);
+      if (kMade == Made::kGradient) beside.make(r_d, pair, r_beside);
+      Operands::multiply(r.q[2 * pair], r.q[2 * pair + 1], x.d_o, r_s);
+      Operands::multiply(r.k[2 * pair], r.k[2 * pair + 1], x.y, r_s);
+      Operands::multiply(r.rest[2 * pair], r.rest[2 * pair + 1], r_e, r_d);
+      Operands::add_diagonal(r.decay[pair], r_s, r_d);
     }
   }
 };

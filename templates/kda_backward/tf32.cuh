@@ -126,11 +126,11 @@ struct Tf32Operands {
   static constexpr int kBlock = 64;  // uint4
   static __device__ __forceinline__ int place(int lane) { return lane ^ lane / 8; }
   template <Side kSide>
-  static __device__ __forceinline__ void load(Block& r, uint4 const* at) {
+  static __device__ __forceinline__ void load(Block& r, uint4 const* at, bool there = true) {
     constexpr int kSecond = kSide == Side::kLeft ? 2 : 1, kThird = 3 - kSecond;
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-      uint4 const x = at[32 * s];
+      uint4 const x = there ? at[32 * s] : make_uint4(0, 0, 0, 0);
       r[4 * s] = x.x, r[4 * s + kSecond] = x.y, r[4 * s + kThird] = x.z, r[4 * s + 3] = x.w;
     }
   }
