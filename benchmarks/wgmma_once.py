@@ -57,11 +57,12 @@ def main() -> None:
     parser.add_argument("--lint", action="store_true", help="compile configs instead")
     parser.add_argument("--costs", action="store_true", help="predict costs instead")
     parser.add_argument("--each", type=int, default=3, help="random configs a head_dim, besides the default")
+    parser.add_argument("--packed", action="store_true", help="configs for packed sequences")
     parser.add_argument("--sms", type=int, default=132)
     parser.add_argument("--turn", type=float, default=0.5, help="steps from one block's sums to the next one's")
     given = parser.parse_args()
     if given.lint:
-        compile_all(given.each)
+        compile_all(given.each, packed=given.packed)
     elif given.costs:
         predict_all()
     else:
@@ -105,12 +106,12 @@ def begun(problem: Problem, blocks: int, order: Order) -> Iterator[tuple[int, in
         first += width
 
 
-def compile_all(each: int) -> None:
+def compile_all(each: int, *, packed: bool) -> None:
     print("head_dim  default  clean/tried  flaws")
     clean = tried = 0
     with Compiler() as compiler:
         for D in HEAD_DIMS:
-            problem = Problem(head_dim=D, head_dim_v=D, causal=True, batch=1)
+            problem = Problem(head_dim=D, head_dim_v=D, causal=True, use_cu_seqlens=packed, batch=1)
             found = flaws(compiler, problem, drawn(problem, each))
             clean, tried = clean + sum(not some for some in found), tried + len(found)
             spelled = "; ".join(sorted({one for some in found for one in some}))

@@ -7,8 +7,8 @@ from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
-from .mma_sync_work import row_lanes
-from .optional import pointer, taken
+from .mma_sync_work import row_lanes, tiles
+from .optional import pointer, spelled, taken
 from .problem import Problem
 from .wgmma_config import ROWS, WIDTHS
 from .wgmma_once_config import (
@@ -25,6 +25,8 @@ from .wgmma_once_work import query_tiles, work
 
 ROW_THREADS = 256
 _ENTRY = "flash_attention_backward_"
+_BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
+_QUERIES = ("batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
 _SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
 
 
@@ -39,8 +41,6 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
-    if problem.use_cu_seqlens:
-        return "cu_seqlens: tiles of queries and the order of sums are those of one sequence; wgmma serves it"
     if problem.use_softcap:
         return "softcap: at the widest heads its slopes find no registers; wgmma serves it"
     return None
@@ -48,7 +48,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     D = problem.head_dim
-    room = arch.smem_per_block
+    room, packed = arch.smem_per_block, problem.use_cu_seqlens
     return Space(
         Config,
         choices={"stages": (2, 3, 4), "parts": (1, 2), "held": (0, 1, 2), "columns": WIDTHS},
@@ -58,20 +58,31 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "sums, scores, products and held operands fit the registers",
                 lambda c: register_estimate(D, c.held) <= REGISTERS,
             ),
-            Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c) <= room),
+            Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c, packed=packed) <= room),
         ),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     D, B, H, HK = problem.head_dim, problem.batch, problem.heads, problem.kv_heads
-    tiles, lanes, smem = query_tiles(problem), row_lanes(D), int(smem_bytes(D, config))
-    rows = B * H * tiles * TILE_ROWS
-    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", "batch", "heads", "seq_q")
-    maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")
-    once_takes = (*maps, "row_values", "dq_sums", "turns", "ticket", "softmax_scale", *_SIZES)
-    dq_takes = ("dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k")
-    blocks = -(-problem.seq_k // BLOCK_KEYS) * HK * B
+    packed = problem.use_cu_seqlens
+    lanes, smem = row_lanes(D), int(smem_bytes(D, config, packed=packed))
+    tile_dims = B, H, query_tiles(problem)
+    rows = B * H * query_tiles(problem) * TILE_ROWS
+    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
+    maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed)
+    once_takes = (
+        *maps,
+        "row_values",
+        "dq_sums",
+        "turns",
+        "ticket",
+        "softmax_scale",
+        *_SIZES,
+        *taken(problem, *_BOUNDS),
+    )
+    dq_takes = taken(problem, "dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
+    blocks = tiles(problem, problem.seq_k, BLOCK_KEYS) * HK * B
     return Plan(
         launches=(
             Launch(f"{_ENTRY}rows", (-(-rows * lanes // ROW_THREADS), 1, 1), ROW_THREADS, 0, rows_take),
@@ -84,15 +95,26 @@ def plan(problem: Problem, config: Config) -> Plan:
             "tile_rows": TILE_ROWS,
             "smem_bytes": smem,
             **pointer(problem),
+            **spelled(problem),
+            **_gradient_rows(problem),
         },
         workspaces=(
-            Workspace("row_values", DType.FP32, (B, H, tiles, 2, TILE_ROWS)),
-            Workspace("dq_sums", DType.FP32, (B, H, tiles, part_bytes(D) // 4), exchanged=True),
-            Workspace("turns", DType.INT32, (B, H, tiles), exchanged=True),
+            Workspace("row_values", DType.FP32, (*tile_dims, 2, TILE_ROWS)),
+            Workspace("dq_sums", DType.FP32, (*tile_dims, part_bytes(D) // 4), exchanged=True),
+            Workspace("turns", DType.INT32, tile_dims, exchanged=True),
             Workspace("ticket", DType.INT32, (1,), exchanged=True),
         ),
         maps=_maps(config.columns),
     )
+
+
+def _gradient_rows(problem: Problem) -> dict[str, str]:
+    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    found = {}
+    for name in ("dk", "dv"):
+        place = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
+        found[f"{name}_rows_argument"] = f"{place}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
+    return found
 
 
 def _maps(columns: int) -> tuple[TensorMap, ...]:

@@ -35,11 +35,11 @@ def part_bytes(D: int) -> int:
     return _SUM * TILE_ROWS * D
 
 
-def smem_bytes(D: int, c: Any) -> Any:
+def smem_bytes(D: int, c: Any, *, packed: bool) -> Any:
     """K, V, the rings of Q, dO and their values; dS of two tiles; parts; barriers and the block's rank."""
     row = ELEMENT * padded(D, c.columns)
     own, ring = 2 * BLOCK_KEYS * row, c.stages * TILE_ROWS * (2 * row + VALUES_BYTES)
-    copied = own + ring + _BARRIER * (WARPGROUPS + 4 * c.stages)
+    copied = own + ring + _BARRIER * (WARPGROUPS + 4 * c.stages + packed)
     slopes = 2 * ELEMENT * BLOCK_KEYS * TILE_ROWS
     whole = -(-copied // _TILE_UNIT) * _TILE_UNIT
     return whole + slopes + c.parts * part_bytes(D) + _BARRIER * (5 + 2 * c.parts)

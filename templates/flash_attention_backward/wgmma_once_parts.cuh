@@ -7,7 +7,9 @@
 #include "ldmatrix.cuh"
 
 // Of a lane's row of four 8x8 matrices, 16 by 16 elements of its warp's rows in a warpgroup, as operands A have them.
-__device__ __forceinline__ int matrix_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x / 8 % 2 * 8 + threadIdx.x % 8; }
+__device__ __forceinline__ int matrix_row() {
+  return threadIdx.x % 128 / 32 * 16 + threadIdx.x / 8 % 2 * 8 + threadIdx.x % 8;
+}
 __device__ __forceinline__ int matrix_col() { return threadIdx.x % 32 / 16 * 8; }
 
 // The warpgroup's rows of dS of tile `number`, for whom multiplies them.

@@ -1,11 +1,14 @@
 """What wgmma_once does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from typing import cast
+
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
-from .mma_sync_work import row_lanes
+from ..flash_attention.problem import unpacked
+from .mma_sync_work import in_grid, row_lanes, tiles
 from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, padded
 from .wgmma_once_config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
@@ -19,7 +22,15 @@ _TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of the copy engine are exact; the other instructions are those that the mathematics needs."""
-    return rows_work(problem), keys_work(problem, config), sums_work(problem)
+    return rows_work(problem), _once_work(problem, config), sums_work(problem)
+
+
+def _once_work(problem: Problem, config: Config) -> Work:
+    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
+    if not problem.use_cu_seqlens:
+        return keys_work(problem, config)
+    blocks = problem.kv_heads * tiles(problem, problem.seq_k, BLOCK_KEYS)
+    return in_grid(keys_work(cast(Problem, unpacked(problem)), config), blocks)
 
 
 def rows_work(problem: Problem) -> Work:
@@ -95,7 +106,7 @@ def sums_work(problem: Problem) -> Work:
 
 def query_tiles(problem: Problem) -> int:
     """Tiles of queries of a head."""
-    return -(-problem.seq_q // TILE_ROWS)
+    return tiles(problem, problem.seq_q, TILE_ROWS)
 
 
 def key_steps(problem: Problem) -> Array:
