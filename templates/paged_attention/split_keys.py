@@ -23,7 +23,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     split, threads = config.splits > 1, WARP * config.warps
     smem, shares = int(shared.smem_bytes(problem.head_dim, config)), config.splits * problem.sequences
     row_tiles = -(-problem.longest * (problem.heads // problem.kv_heads) // config.BM)
-    attend = Launch(ENTRIES[0], (shares * row_tiles, problem.kv_heads, 1), threads, smem)
+    attend = Launch(ENTRIES[0], (shares * row_tiles * problem.kv_heads, 1, 1), threads, smem)
     merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
     spaces = parts(problem, (shares, problem.heads, problem.longest) if split else ())
     return with_optional(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, spaces))
