@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
 
-test: $(STAMP) ## run the tests, one process a core: threads of NumPy's would only wait for each other
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+test: $(STAMP) ## run the tests, one process a core; those that they start find bytecode, and no threads of NumPy's
+	OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

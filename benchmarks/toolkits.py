@@ -4,7 +4,7 @@
 
 Another NVRTC of the same major version is used where it is loaded first, as with LD_LIBRARY_PATH=folder
 LD_PRELOAD=folder/libnvrtc.so.13. Each arch gets two of the sizes, not the same ones; --all gives it every size, and
---options also every problem that differs in one other static field.
+--options also every problem that differs in one other static field. A size may be 192/128, of keys and of values.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tuner.toolkit import Options
 from tuner.usage import occupancy
 
 SIZES = (64, 72, 128, 192, 256)
-_DIMS = ("head_dim", "key_dim", "value_dim")  # problem fields that are a size of the code
+_KEYS, _VALUES = ("head_dim", "key_dim"), ("head_dim_v", "value_dim")  # problem fields that are a size of the code
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = nvrtc.arches()
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="head_dim, or key and value dim")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of heads, or of keys/of values")
     parser.add_argument("--arch", nargs="+", default=list(known), choices=list(known))
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
     parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
@@ -87,7 +87,7 @@ _Wanted = tuple[Operator[Any], Implementation[Any, Any], str, Any, str]
 
 def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
     """(operator, implementation, arch, problem, what it is called) of each default."""
-    sizes = [int(size) for size in given.sizes.split(",")]
+    sizes = given.sizes.split(",")
     for operator in map(operators.load, given.operator):
         for implementation in operators.implementations(operator.name):
             for at, arch in enumerate(given.arch):
@@ -99,9 +99,14 @@ def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
                         yield operator, implementation, arch, problem, f"{size} {spelled(changed)}".rstrip()
 
 
-def _problem(example: Any, size: int, changed: Fields) -> Any:
+def _problem(example: Any, size: str, changed: Fields) -> Any:
     """The example with that size and option; None where there is no such problem."""
-    dims = {each.name: size for each in fields(example) if each.name in _DIMS}
+    of_keys, _, of_values = size.partition("/")
+    names = {each.name for each in fields(example)}
+    if of_values and not names.intersection(_VALUES):
+        return None
+    dims = dict.fromkeys(_KEYS, int(of_keys)) | dict.fromkeys(_VALUES, int(of_values or of_keys))
+    dims = {name: dims[name] for name in names.intersection(dims)}
     try:
         return replace(example, **dims, **changed)
     except UsageError:
@@ -111,7 +116,7 @@ def _problem(example: Any, size: int, changed: Fields) -> Any:
 def _changes(example: Any) -> Iterator[Fields]:
     """Each static field that is no size, with each other value that it may have."""
     for each in fields(example):
-        if each.metadata["kind"] == "static" and each.name not in _DIMS:
+        if each.metadata["kind"] == "static" and each.name not in (*_KEYS, *_VALUES):
             choices = (False, True) if isinstance(each.default, bool) else each.metadata["choices"]
             yield from ({each.name: value} for value in choices if value != getattr(example, each.name))
 
