@@ -324,6 +324,13 @@ def test_a_record_of_another_kernel_is_passed_over_with_the_reason(tmp_path: Pat
     assert "width=64, not 32" in found.passed_over[0]
 
 
+def test_a_record_of_a_choice_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
+    gone = record("H200", 0, source="0ld", rows=5)  # the plan of so many threads divides by zero
+    found = Dispatcher(snapshot(tmp_path, gone), (gpu("H200"),)).explain("row_norm", rows(5), WEIGHT)
+    assert (found.record, found.implementation) == (None, "two_pass")
+    assert "its source has changed" in found.passed_over[0]
+
+
 def test_a_record_whose_source_has_changed_is_not_served(tmp_path: Path) -> None:
     at = Dispatcher(snapshot(tmp_path, record("H200", 64, source="0ld", rows=5)), (gpu("H200"),))
     found = at.explain("row_norm", rows(5), WEIGHT)

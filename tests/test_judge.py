@@ -1,14 +1,21 @@
 """What a judge asks of a device, answered by the emulator: what is right must not be called wrong where a GPU is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from claims import example, first_arch
 
 from tuner import emulator, operators
+from tuner.arena import Arena
+from tuner.device import Call, Code
 from tuner.emulator import Mode
-from tuner.judge import cases
+from tuner.judge import Judge, cases
 from tuner.operator import Implementation, Operator, to_fields
+from tuner.simulated import SimulatedDevice, Simulation
 from tuner.verify import compare
 
 ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]
@@ -30,3 +37,63 @@ def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
         for name, (exact, rounded, tolerance) in case.right.items():
             error = compare(name, outputs[name], exact, rounded, tolerance)
             assert error.ok, f"{case.name}: {error.reason}"
+
+
+class Idle(SimulatedDevice):
+    """Its kernels write nothing."""
+
+    def run(self, program: Any, call: Call, limit_s: float) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def row_norm() -> Iterator[Operator[Any]]:
+    folder = str(Path(__file__).parent / "operators")
+    operators.add_folder(Path(folder))
+    yield operators.load("row_norm")
+    operators.__path__.remove(folder)
+
+
+@contextmanager
+def judging(device: SimulatedDevice, operator: Operator[Any], **sizes: int) -> Iterator[tuple[Judge, Arena]]:
+    """A judge of row_norm/naive, and the timed problem in the memory of the device."""
+    problem = operator.problem(**sizes)
+    code = Code(operator.name, "naive", to_fields(problem), {"threads": 32}, b"")
+    drawn = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
+    with Arena(device, operator, problem, drawn) as arena:
+        yield Judge(device, code, limit_s=1.0), arena
+
+
+def test_every_edge_meets_every_kind_of_inputs_or_one_kind_in_turn() -> None:
+    operator = operators.load("paged_attention")
+    problem, kinds = operator.problem(head_dim=16, max_pages=4), operator.input_kinds
+    edges = len(operator.tails(problem))
+    drawn = [case.name.split()[-1] for case in cases(operator, to_fields(problem), every=False)]
+    assert drawn == [kinds[i % len(kinds)] for i in range(edges)]
+    assert [case.name.split()[-1] for case in cases(operator, to_fields(problem), every=True)] == [*kinds] * edges
+
+
+def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm: Operator[Any]) -> None:
+    with judging(Simulation().open(), row_norm, rows=40) as (judge, arena):
+        judge.run(cases(row_norm, to_fields(arena.problem), every=False)[0], twice=False)
+        found = judge.compare_timed(arena, judge.compare_timed(arena, {}))
+        assert judge.right
+        judge.compare_timed(arena, {name: array + 1 for name, array in found.items()})
+    assert not judge.right
+
+
+def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Operator[Any]) -> None:
+    with judging(Idle(Simulation()), row_norm, rows=40) as (judge, arena):
+        judge.compare_timed(arena, {})
+    assert not judge.right
+    assert "nobody wrote" in judge.verdict("here").reason
+
+
+def test_a_large_output_is_compared_in_a_quarter_of_a_million_elements_of_every_column(row_norm: Operator[Any]) -> None:
+    with judging(Simulation().open(), row_norm, rows=1 << 15, width=32) as (judge, arena):
+        thinned = judge.compare_timed(arena, {})["y"]
+        whole = arena.outputs()["y"]
+    step = round(whole.size / thinned.size)
+    assert 1 << 17 < thinned.size <= 1 << 18
+    assert np.array_equal(thinned, whole.reshape(-1)[::step])
+    assert len({i % 32 for i in range(0, whole.size, step)}) == 32

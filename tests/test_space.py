@@ -57,6 +57,12 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices() -> None:
     assert SPACE.refusal(Config(48, "row", 32, False)) == "BT=48 is not among 16, 32, 64"
 
 
+def test_constraints_are_not_asked_about_a_value_that_is_no_choice() -> None:
+    table = np.ones(65)
+    space = Space(Config, CHOICES, (Constraint("a table knows it", lambda c: table[c.BT] > 0),))
+    assert space.refusals(Config(96, "row", 32, False)) == ("BT=96 is not among 16, 32, 64",)
+
+
 def test_every_violated_constraint_is_named_in_order() -> None:
     config = Config(16, "column", 64, True)
     assert SPACE.refusals(config) == ("one warp owns 16 rows", "only rows are prefetched")

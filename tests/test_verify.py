@@ -5,7 +5,7 @@ import pytest
 
 from tuner import operators
 from tuner.operator import Tolerance
-from tuner.verify import compare, distance, errors
+from tuner.verify import Expected, compare, distance, errors
 
 EXACT = np.linspace(-2.0, 2.0, 64)
 
@@ -19,6 +19,7 @@ def test_a_value_that_is_not_finite_never_passes(wrong: float) -> None:
     actual = EXACT.copy()
     actual[3] = wrong
     assert not compare("o", actual, EXACT, EXACT, Tolerance(1.0)).ok
+    assert distance(actual, EXACT) == (np.inf, np.inf)
 
 
 def test_infinities_must_be_where_the_reference_has_them() -> None:
@@ -52,6 +53,7 @@ def test_an_all_zero_reference_is_compared_absolutely() -> None:
     zero = np.zeros(4)
     assert compare("o", zero, zero, zero, Tolerance(1e-3)).ok
     assert not compare("o", zero + 1, zero, zero, Tolerance(1e-3)).ok
+    assert distance(zero + 1, zero) == (2.0, 1.0)
 
 
 def test_what_sums_leave_of_terms_that_cancel_is_no_error_where_all_is_zero() -> None:
@@ -66,3 +68,18 @@ def test_an_output_that_the_problem_does_not_have_is_not_listed() -> None:
     problem = operator.tails(operator.problem())[0]
     arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
     assert [error.name for error in errors(operator, problem, arrays, operator.reference(problem, arrays))] == ["o"]
+
+
+def test_the_reference_has_no_error_and_its_rounded_results_have_some() -> None:
+    operator = operators.load("kda")
+    problem = operator.tails(operator.problem())[0]
+    arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
+    (right,) = errors(operator, problem, arrays, operator.reference(problem, arrays))
+    (rounded,) = errors(operator, problem, arrays, operator.rounded(problem, arrays))
+    assert right.rmse_ratio == 0.0 < rounded.rmse_ratio
+
+
+def test_elements_of_an_output_that_should_have_none_are_wrong() -> None:
+    none = {"o": np.zeros(0)}
+    (error,) = Expected(none, none, {"o": Tolerance(1.0)}).errors({"o": EXACT})
+    assert not error.ok

@@ -6,9 +6,9 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from tuner import operators
-from tuner.arch import ARCHES, GPU, gpu
+from tuner.arch import ARCHES, GPU, Arch, gpu
 from tuner.canonical import decode
-from tuner.errors import TunerError, UsageError
+from tuner.errors import TemplateError, TunerError, UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Candidate, Match, Snapshot
@@ -88,7 +88,17 @@ def fresh(record: TuningRecord) -> bool:
         config = from_fields(implementation.config, record.config)
     except (UsageError, KeyError, TypeError, ValueError):  # of an operator, fields or choices that are no more
         return False
-    return render(operator, implementation, problem, config).digest == record.identity.source
+    try:
+        source = render(operator, implementation, problem, config)
+    except TemplateError:
+        if _offered(implementation, problem, config, gpu(record.identity.gpu).arch):
+            raise
+        return False  # a choice that is no more: today's functions need not know what to make of it
+    return source.digest == record.identity.source
+
+
+def _offered(implementation: Implementation[Any, Any], problem: Any, config: Any, arch: Arch) -> bool:
+    return implementation.refusal(problem, arch) is None and implementation.space(problem, arch).refusal(config) is None
 
 
 def explain(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> Explanation:

@@ -116,15 +116,17 @@ class Space(Generic[C]):
         return next(iter(self.refusals(config)), None)
 
     def refusals(self, config: C) -> tuple[str, ...]:
-        """Every reason why `config` is not in the space: values that are no choice, then violated constraints."""
+        """Every reason why `config` is not in the space: values that are no choice, or else violated constraints."""
         strangers = [
             f"{name}={getattr(config, name)} is not among {', '.join(map(str, values))}"
             for name, values in self.choices.items()
             if getattr(config, name) not in values
         ]
+        if strangers:  # constraints are about choices: they look them up in tables, and divide by them
+            return tuple(strangers)
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
         columns = Columns(lambda name: np.array([getattr(config, self._known(name))]))
-        return (*strangers, *(c.reason for c in self.constraints if not holds(c, columns, (1,))))
+        return tuple(c.reason for c in self.constraints if not holds(c, columns, (1,)))
 
     def _known(self, name: str) -> str:
         if name not in self.names:
