@@ -18,7 +18,7 @@ from tuner.measure import Bench
 from tuner.nvrtc import Compiler
 from tuner.operator import canonical
 from tuner.policy import MeasurementPolicy
-from tuner.portfolio import Terms, choose
+from tuner.portfolio import Family, Place, Terms, choose
 from tuner.result import Evidence
 from tuner.session import Measured, Observe
 from tuner.simulated import Simulation
@@ -57,6 +57,15 @@ def test_a_problem_that_nothing_works_for_is_served_by_none_and_the_others_still
 def test_nothing_to_choose_from_is_an_empty_portfolio() -> None:
     found = choose(np.zeros((3, 0)), Terms())
     assert (found.members, found.serves) == ((), (-1, -1, -1))
+
+
+def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
+    def worst(*regrets: float | None) -> float | None:
+        places = tuple(Place({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
+        return Family({}, Evidence.PREDICTED, Terms(), (), places).worst
+
+    assert worst(0.04, 0.1) == 0.1
+    assert worst(0.04, None) is None
 
 
 @pytest.mark.parametrize("seed", range(5))

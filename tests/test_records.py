@@ -14,6 +14,7 @@ import pytest
 from store_factory import PROBLEM, read_only, record
 
 from tuner import tuned
+from tuner.errors import StoreError
 from tuner.places import SHIPPED
 from tuner.records import Candidate, Match, Snapshot
 from tuner.result import Evidence, Fields, TuningRecord
@@ -325,6 +326,13 @@ def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -
     tuned.write(tmp_path / "H200.jsonl", [record(64)])
     assert [each.config["BT"] for each in tuned.read(tmp_path / "H200.jsonl")] == [64]
     assert list(tmp_path.iterdir()) == [tmp_path / "H200.jsonl"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").mkdir()
+    with pytest.raises(StoreError, match="cannot write"):
+        tuned.write(tmp_path / "records.jsonl", [record()])
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
 def test_every_record_that_ships_can_be_read() -> None:

@@ -57,7 +57,7 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices() -> None:
     assert SPACE.refusal(Config(48, "row", 32, False)) == "BT=48 is not among 16, 32, 64"
 
 
-def test_constraints_are_not_asked_about_a_value_that_is_no_choice() -> None:
+def test_a_constraint_that_cannot_be_computed_on_a_value_that_is_no_choice_says_nothing() -> None:
     table = np.ones(65)
     space = Space(Config, CHOICES, (Constraint("a table knows it", lambda c: table[c.BT] > 0),))
     assert space.refusals(Config(96, "row", 32, False)) == ("BT=96 is not among 16, 32, 64",)

@@ -42,7 +42,7 @@ def holds(constraint: Constraint, columns: Columns, shape: tuple[int, ...]) -> A
     """The constraint's booleans, in `shape`; raises TemplateError when it cannot be computed on arrays."""
     try:
         result = np.asarray(constraint.holds(columns))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise TemplateError(
             f"constraint {constraint.reason!r} cannot be computed on arrays ({error}): "
             "write & | ~ for and, or, not; np.where for if; np.minimum for min"

@@ -116,17 +116,19 @@ class Space(Generic[C]):
         return next(iter(self.refusals(config)), None)
 
     def refusals(self, config: C) -> tuple[str, ...]:
-        """Every reason why `config` is not in the space: values that are no choice, or else violated constraints."""
+        """Every reason why `config` is not in the space: values that are no choice, then violated constraints.
+
+        A constraint that cannot be computed on a value that is no choice says nothing.
+        """
         strangers = [
             f"{name}={getattr(config, name)} is not among {', '.join(map(str, values))}"
             for name, values in self.choices.items()
             if getattr(config, name) not in values
         ]
-        if strangers:  # constraints are about choices: they look them up in tables, and divide by them
-            return tuple(strangers)
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
         columns = Columns(lambda name: np.array([getattr(config, self._known(name))]))
-        return tuple(c.reason for c in self.constraints if not holds(c, columns, (1,)))
+        kept = (_kept(each, columns, strange=bool(strangers)) for each in self.constraints)
+        return (*strangers, *(c.reason for c, ok in zip(self.constraints, kept, strict=True) if not ok))
 
     def _known(self, name: str) -> str:
         if name not in self.names:
@@ -201,3 +203,13 @@ class Space(Generic[C]):
                 "put the parameters that constrain each other first, or take choices away"
             )
         return sample
+
+
+def _kept(constraint: Constraint, columns: Columns, *, strange: bool) -> bool:
+    """Whether one config keeps a constraint, or it cannot be asked about `strange` values: tables may not hold them."""
+    try:
+        return bool(holds(constraint, columns, (1,)).all())
+    except TemplateError:
+        if strange:
+            return True
+        raise
