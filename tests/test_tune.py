@@ -89,6 +89,18 @@ def test_headers_are_read_again_before_verdicts_are_given(store: Store, tmp_path
     assert header("own.cuh", tmp_path, "cuda") == "// edited\n"
 
 
+def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) -> None:
+    class Unasked(Recorded):
+        def prior(self, candidate: Candidate) -> float:
+            raise AssertionError("nothing will be asked for")
+
+    searched = tune.search(request(), store, Recorded())
+    recalled = tune.recall(request(), store, Unasked())
+    assert [each.row for each in recalled.tried] == [each.row for each in searched.tried]
+    assert recalled.record is not None and searched.record is not None
+    assert recalled.record.config == searched.record.config
+
+
 def test_a_larger_budget_goes_on_where_the_smaller_one_ended(store: Store) -> None:
     first, second = Recorded(), Recorded()
     tune.search(request(budget=10), store, first)

@@ -38,6 +38,21 @@ class Visits:
         return cls(blocks, tiles, tiles * config.BN // 16, int(np.sum(read)))
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A problem as work_of_visits reads it, with rows in the place of queries: packed heads count as one."""
+
+    batch: int
+    heads: int
+    seq_q: int
+    head_dim: int
+
+    @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
+
 def _attended(problem: Problem, starts: Array, rows: int) -> Array:
     """Keys that any of `rows` rows from each start attends: those of the last one."""
     last = np.minimum(starts + rows, problem.seq_q) - 1

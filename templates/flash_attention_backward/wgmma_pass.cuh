@@ -43,7 +43,7 @@ struct Pass : Choice {
   static constexpr int kDim16 = (kWidth<Choice, kPlace> + 15) / 16 * 16;
   template <int kPlace>
   using ColumnsOf = Panels<kWidth<Choice, kPlace>, panel_columns(kWidth<Choice, kPlace>, kColumns), true>;
-  using Columns = ColumnsOf<kFirst>;
+  using Columns = ColumnsOf<kFirst>;  // what a pass of one width calls those of either
   static constexpr int D16 = (D + 15) / 16 * 16;
   static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of 64 rows each
   static constexpr int kRows = 64 * kOwners;

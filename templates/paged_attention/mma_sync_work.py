@@ -1,6 +1,6 @@
 """What mma_sync does where every table is full: the emulator's counters agree with the exact ones."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from tuner.operator import Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
-from ..flash_attention.mma_sync_work import WARP, Visits, with_softcap, work_of_visits
+from ..flash_attention.mma_sync_work import WARP, Rows, Visits, with_softcap, work_of_visits
 from ..flash_attention.split_keys_config import merge_blocks
 from ..flash_attention.split_keys_work import Walked, work_of_walks
 from ..streaming_attention.visits import Keys, Walks
@@ -19,21 +19,6 @@ from .problem import Problem, unpacked
 from .split_keys_work import Shared, lengths_read, merge_work
 
 _INT = 4  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A problem as work_of_visits reads it, with rows in the place of queries."""
-
-    batch: int
-    heads: int
-    seq_q: int
-    head_dim: int
-
-    @property
-    def head_dim_v(self) -> int:
-        """Values are as wide as keys."""
-        return self.head_dim
 
 
 def work(problem: Problem, config: Config) -> tuple[Work, ...]:

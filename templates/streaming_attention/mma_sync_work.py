@@ -1,32 +1,15 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Work
 
-from ..flash_attention.mma_sync_work import Visits, work_of_visits
+from ..flash_attention.mma_sync_work import Rows, Visits, work_of_visits
 from .mma_sync_config import Config, packed
 from .operator import cost
 from .problem import Problem
 from .visits import Keys, Walks
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A problem as work_of_visits reads it, with rows in the place of queries: packed heads count as one."""
-
-    batch: int
-    heads: int
-    seq_q: int
-    head_dim: int
-
-    @property
-    def head_dim_v(self) -> int:
-        """Values are as wide as keys."""
-        return self.head_dim
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

@@ -55,6 +55,16 @@ def test_a_small_overrun_of_a_plain_launch_shows_in_the_canary() -> None:
     assert (finding.kind, finding.buffer, finding.offset) == ("out_of_bounds", "y", 248)
 
 
+def test_of_many_buffers_the_one_that_was_overrun_is_named() -> None:
+    others = [Buffer(f"other{i}", 64) for i in range(40)]
+    for each in others[::3]:
+        each.close()
+    (finding,) = findings_of_copy(64, shift=3)
+    for each in others:
+        each.close()
+    assert (finding.kind, finding.buffer, finding.offset) == ("out_of_bounds", "y", 256)
+
+
 @pytest.mark.parametrize("mode", [Mode(), CHECKED], ids=str)
 def test_a_write_to_an_input_is_found(mode: Mode) -> None:
     text = 'extern "C" __global__ void poke(int const* x) { const_cast<int*>(x)[threadIdx.x] = 0; }'
