@@ -88,6 +88,18 @@ def screened(truth: np.ndarray, seed: int) -> tuple[int, float]:
     return total, float(truth[int(np.argmin(values))] / truth.min() - 1)
 
 
+def test_a_kernel_whose_every_sample_is_disturbed_is_given_up() -> None:
+    drawn: list[Sample] = []
+
+    def throttled() -> Sample:
+        drawn.append(Sample(50.0, State(throttle=0x40)))
+        return drawn[-1]
+
+    policy = MeasurementPolicy()
+    assert screen(throttled, State, policy, float("inf")) == ()
+    assert len(drawn) == 2 * policy.most_samples
+
+
 def test_screening_saves_most_launches_of_a_steep_space() -> None:
     for seed in range(5):
         truth = 100 * np.exp(np.random.default_rng(seed).exponential(0.8, 100))

@@ -92,7 +92,7 @@ def test_headers_are_read_again_before_verdicts_are_given(store: Store, tmp_path
 def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) -> None:
     class Unasked(Recorded):
         def prior(self, candidate: Candidate) -> float:
-            raise AssertionError("nothing will be asked for")
+            raise AssertionError(f"nothing will be asked for, and {candidate.config} was predicted")
 
     searched = tune.search(request(), store, Recorded())
     recalled = tune.recall(request(), store, Unasked())

@@ -4,6 +4,7 @@
 #include "mla_decode/attend.cuh"
 #include "mla_decode/output.cuh"
 #include "paged_attention/lengths.cuh"
+#include "paged_attention/merge.cuh"
 #include "paged_attention/shares.cuh"
 
 // What a kernel is given; strides in elements.
@@ -71,19 +72,12 @@ __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile
 // 4 elements of a row of O from its parts, where its sequence has several.
 template <class Tile>
 __device__ __forceinline__ void merge(Decode<typename Tile::T> const& given) {
-  constexpr int kVectors = Tile::DV / 4;
   int64_t const apart = int64_t(given.heads) * given.seq_q;
   Results<typename Tile::T, Tile::DV> const results{given.o, given.lse, given.part_o, given.part_rows,
                                                     given.batch * apart};
-  int64_t const index = int64_t(blockIdx.x) * Tile::kThreads + threadIdx.x;
-  int const item = index / kVectors, column = index % kVectors * 4;
-  if (item >= results.items) return;
-  int const query = item % given.seq_q, head = item / given.seq_q % given.heads, b = item / given.seq_q / given.heads;
-  int2 const of_sequence = reinterpret_cast<int2 const*>(given.shares)[b];
-  if (of_sequence.y == 1) return;  // stored as a whole
-  int64_t const first = item + (of_sequence.x - b) * apart;
-  Part part;
-#pragma unroll 8
-  for (int i = 0; i < of_sequence.y; ++i) results.add_part(part, first + i * apart, column);
-  results.store(part, b, query, head, item, column);
+  auto const where = [&](int, int first, int, int query, int head) {
+    return PartRows{first * apart + head * given.seq_q + query, apart};
+  };
+  merge_shares<Tile::kThreads>(results, given.shares, nullptr, given.batch, given.heads, given.seq_q, given.seq_q,
+                               where);
 }
