@@ -402,3 +402,12 @@ def test_a_ledger_line_that_a_kill_cut_off_is_not_believed(tmp_path: Path) -> No
     path = tmp_path / "ledger"
     path.write_text("began a\nbegan a")
     assert not Ledger(path).banned("a")
+
+
+def test_a_ledger_line_that_a_kill_cut_off_takes_no_later_one_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    path.write_text("began a\nbegan a")
+    Ledger(path).began("b")
+    Ledger(path).began("b")
+    found = Ledger(path)
+    assert (found.banned("a"), found.banned("b")) == (False, True)

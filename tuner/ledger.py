@@ -12,7 +12,9 @@ class Ledger:
 
     def __init__(self, path: Path | None = None, most_deaths: int = 2) -> None:
         self._path, self._most_deaths = path, most_deaths
-        self._deaths = _unfinished(path) if path and path.exists() else Counter[str]()
+        text = path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
+        self._deaths = _unfinished(text)
+        self._cut = "" if text.endswith("\n") or not text else "…\n"  # ends the line of another, which stays unwritten
 
     def banned(self, key: str) -> bool:
         """Whether a config was lost on the device as often as it may be."""
@@ -33,17 +35,18 @@ class Ledger:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
+                file.write(self._cut + line)
                 file.flush()
                 os.fsync(file.fileno())
+            self._cut = ""
         except OSError as error:
             raise MachineError(f"cannot write {self._path}: {error.strerror or error}") from error
 
 
-def _unfinished(path: Path) -> Counter[str]:
+def _unfinished(text: str) -> Counter[str]:
     """How often each config began and did not end. A line that a kill cut off counts as not written."""
     found: Counter[str] = Counter()
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         word, _, key = line.strip().partition(" ")
         if line.endswith("\n") and word in ("began", "ended"):
             found[key] += 1 if word == "began" else -1

@@ -20,7 +20,7 @@ from tuner.operator import from_fields, scalars
 from tuner.peers import AbsentError, Peer
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Lost
-from tuner.samples import State, Times, estimate, in_units, interval, usual
+from tuner.samples import State, Times, disturbed, estimate, in_units, interval, usual
 from tuner.trial import Task, Timed
 from tuner.verify import compare as compare_output
 from tuner.worker import Place, Stand
@@ -142,16 +142,17 @@ class _Field:
     def _race(self, rounds: int) -> Times:
         """[rounds, contenders] in microseconds: everybody once a round, in random order.
 
-        Rounds in which the device was slowed as it usually is not are left out, unless that leaves none.
+        Rounds that a throttle or another process disturbed are left out, unless that leaves none.
         """
         rng, samplers = np.random.default_rng(self._meeting.seed), list(self._samplers.values())
-        times, slowed = np.empty((rounds, len(samplers))), np.zeros(rounds, np.int64)
+        times = np.empty((rounds, len(samplers)))
+        states: list[list[State]] = [[] for _ in range(rounds)]
         for n in range(rounds):
             for i in rng.permutation(len(samplers)):
                 times[n, i] = samplers[i]()
-                slowed[n] |= self._device.state().slowed
-        usually = usual([State(throttle=int(each)) for each in slowed]).slowed
-        calm = (slowed & ~usually) == 0
+                states[n].append(self._device.state())
+        session = usual([state for each in states for state in each])
+        calm = np.array([not any(disturbed(state, session) for state in each) for each in states])
         return times[calm] if calm.any() else times
 
     def _placed(self, times: Times) -> list[Row]:
