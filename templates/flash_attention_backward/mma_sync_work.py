@@ -65,18 +65,33 @@ def _key_rows(problem: Any) -> int:
 def rows_work(problem: Any) -> Work:
     """dO and O once."""
     rows, DV = _query_rows(problem), problem.head_dim_v
-    warps = rows * row_lanes(DV) / WARP
     moved = float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * rows)
+    return work_of_rows(-(-rows * row_lanes(DV) // WARP), moved, moved)
+
+
+def rows_in_tiles(problem: Problem, rows: int) -> Work:
+    """dO and O once, where those that are read of a head fill whole tiles: `rows`."""
+    DV, queries, every = problem.head_dim_v, _query_rows(problem), problem.batch * problem.heads * rows
+    kept = VALUES_BYTES * every + problem.lse_bytes * queries
+    return work_of_rows(
+        -(-every * row_lanes(DV) // WARP),
+        l2_bytes=float(2 * ELEMENT * DV * every + kept),
+        dram_bytes=float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * queries),
+    )
+
+
+def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
+    """A launch in which each lane has 8 elements of a row, and does little with them."""
     return Work(
-        ctas=max(int(warps) // 8, 1),
+        ctas=-(-warps // 8),
         warps=8,
         mma=0,
-        fma=16 * warps,
+        fma=16.0 * warps,
         mufu=0,
-        alu=60 * warps,
+        alu=60.0 * warps,
         smem_wavefronts=0,
-        l2_bytes=moved,
-        dram_bytes=moved,
+        l2_bytes=l2_bytes,
+        dram_bytes=dram_bytes,
         barriers=0,
         longest_cta=1,
         chain=1,

@@ -8,7 +8,7 @@ from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from ..flash_attention.problem import unpacked
-from .mma_sync_work import in_grid, row_lanes, tiles
+from .mma_sync_work import in_grid, rows_in_tiles, tiles, work_of_rows
 from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, padded
 from .wgmma_once_config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
@@ -22,7 +22,8 @@ _TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of the copy engine are exact; the other instructions are those that the mathematics needs."""
-    return rows_work(problem), _once_work(problem, config), sums_work(problem)
+    rows = rows_in_tiles(problem, query_tiles(problem) * TILE_ROWS)
+    return rows, _once_work(problem, config), sums_work(problem)
 
 
 def _once_work(problem: Problem, config: Config) -> Work:
@@ -31,27 +32,6 @@ def _once_work(problem: Problem, config: Config) -> Work:
         return keys_work(problem, config)
     blocks = problem.kv_heads * tiles(problem, problem.seq_k, BLOCK_KEYS)
     return in_grid(keys_work(cast(Problem, unpacked(problem)), config), blocks)
-
-
-def rows_work(problem: Problem) -> Work:
-    """dO and O once; rows past the last fill a tile."""
-    D, queries = problem.head_dim, problem.batch * problem.heads * problem.seq_q
-    rows = problem.batch * problem.heads * query_tiles(problem) * TILE_ROWS
-    warps = -(-rows * row_lanes(D) // _WARP)
-    return Work(
-        ctas=-(-warps // 8),
-        warps=8,
-        mma=0,
-        fma=16.0 * warps,
-        mufu=0,
-        alu=60.0 * warps,
-        smem_wavefronts=0,
-        l2_bytes=float(rows * (2 * ELEMENT * D + VALUES_BYTES) + problem.lse_bytes * queries),
-        dram_bytes=float(2 * _query_bytes(problem) + (VALUES_BYTES + problem.lse_bytes) * queries),
-        barriers=0,
-        longest_cta=1,
-        chain=1,
-    )
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
@@ -86,22 +66,8 @@ def keys_work(problem: Problem, config: Config) -> Work:
 def sums_work(problem: Problem) -> Work:
     """The sums of dQ, scaled and rounded."""
     threads = problem.batch * problem.heads * query_tiles(problem) * TILE_ROWS // 2 * problem.head_dim // 8
-    warps = -(-threads // _WARP)
     moved = float(_sum_bytes(problem) + _query_bytes(problem))
-    return Work(
-        ctas=-(-warps // 8),
-        warps=8,
-        mma=0,
-        fma=16.0 * warps,
-        mufu=0,
-        alu=60.0 * warps,
-        smem_wavefronts=0,
-        l2_bytes=moved,
-        dram_bytes=moved,
-        barriers=0,
-        longest_cta=1,
-        chain=1,
-    )
+    return work_of_rows(-(-threads // _WARP), moved, moved)
 
 
 def query_tiles(problem: Problem) -> int:

@@ -8,7 +8,7 @@ from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from ..flash_attention.problem import unpacked, visible_keys
-from .mma_sync_work import in_grid, row_lanes, tiles, with_softcap
+from .mma_sync_work import in_grid, rows_in_tiles, tiles, with_softcap
 from .problem import Problem
 from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
@@ -35,25 +35,7 @@ def _passes(problem: Problem, config: Config) -> tuple[Work, Work]:
 
 def rows_work(problem: Problem, config: Config) -> Work:
     """dO and O once; rows past the last fill a tile."""
-    DV = problem.head_dim_v
-    queries = problem.batch * problem.heads * problem.seq_q
-    rows = problem.batch * problem.heads * query_tiles(problem, config) * config.BM_kv
-    warps = -(-rows * row_lanes(DV) // _WARP)
-    moved = float(rows * (2 * ELEMENT * DV + VALUES_BYTES) + problem.lse_bytes * queries)
-    return Work(
-        ctas=-(-warps // 8),
-        warps=8,
-        mma=0,
-        fma=16.0 * warps,
-        mufu=0,
-        alu=60.0 * warps,
-        smem_wavefronts=0,
-        l2_bytes=moved,
-        dram_bytes=float(2 * ELEMENT * DV * queries + (VALUES_BYTES + problem.lse_bytes) * queries),
-        barriers=0,
-        longest_cta=1,
-        chain=1,
-    )
+    return rows_in_tiles(problem, query_tiles(problem, config) * config.BM_kv)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
