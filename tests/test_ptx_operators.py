@@ -30,6 +30,7 @@ FAMILIES = {
     "kda/fused": ("sm_80", 2),
     "kda/recurrent": ("sm_80", 1),
     "linear_attention/lookback": ("sm_80", 2),
+    "mla_decode/wgmma": ("sm_90a", 1),
     "streaming_attention/split_keys": ("sm_80", 2),
 }
 
