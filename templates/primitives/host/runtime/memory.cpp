@@ -154,7 +154,6 @@ extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, 
   size_t const window = std::max(round_up(round_up(bytes, 16), kPage), kPage);
   unsigned char* const map = reserve(window + 2 * kGuard);
   if (!map || mprotect(map + kGuard, window, PROT_READ | PROT_WRITE)) return nullptr;
-  std::memset(map + kGuard, kCanary, window);
   auto const first = reinterpret_cast<uintptr_t>(map) + kGuard;
   Buffer* buffer = new Buffer();
   std::snprintf(buffer->name, sizeof buffer->name, "%s", name);
@@ -164,7 +163,9 @@ extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, 
   buffer->map_end = first + window + kGuard;
   buffer->writable = writable;
   buffer->initialized = initialized;
+  std::memset(reinterpret_cast<void*>(first), kCanary, buffer->begin - first);
   std::memset(reinterpret_cast<void*>(buffer->begin), kPoison, bytes);
+  std::memset(reinterpret_cast<void*>(buffer->end), kCanary, first + window - buffer->end);
   buffers.push_back(buffer);
   by_address.insert(behind(buffer->map_begin), buffer);
   update_global_range();
