@@ -1,6 +1,7 @@
 """What earlier searches tell a new one: other GPUs, other sizes and earlier code, as starts and as beliefs."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from tuner.arch import gpu
 from tuner.belief import Belief, together
 from tuner.canonical import encode
 from tuner.evaluate import Candidate
-from tuner.history import Past
+from tuner.history import Past, pasts
 from tuner.operator import canonical, to_fields
 from tuner.race import Method, lane
+from tuner.result import Verdict
 from tuner.store import Store
 
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
@@ -121,6 +123,27 @@ def test_results_of_another_policy_are_no_history(store: Store) -> None:
     tune.search(tune.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
     outcome, _ = searched(store)
     assert list(beliefs(outcome)) == ["prediction"]
+
+
+def told(store: Store) -> list[Past]:
+    return pasts(store, OPERATOR, PROBLEM, SM_80, Recorded(cost).policy, (), own=True)["mma_sync"]
+
+
+def test_another_gpu_of_the_same_arch_is_nearer_than_another_arch(store: Store) -> None:
+    longer = OPERATOR.problem(head_dim=64, seq_q=PROBLEM.seq_q * 5 // 4, seq_k=PROBLEM.seq_k)
+    searched(store, target=SM_86, budget=2)
+    searched(store, target=gpu("A100"), problem=longer, budget=2)
+    assert [each.source.split(" seq_q")[0] for each in told(store)] == ["history of A100"]
+
+
+def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
+    searched(store, target=SM_86, budget=3)
+    wrong, flawed, right = store.attempts(OPERATOR.name)
+    assert flawed.attempt.resources is not None
+    store.append_verdict(wrong.id, Verdict((), ("o: other bits",)))
+    store.append([replace(flawed.attempt, resources=replace(flawed.attempt.resources, spill_bytes=8))])
+    (past,) = told(store)
+    assert [*past.results.values()] == [None, None, right.attempt.value]
 
 
 def test_history_needs_fewer_tries_to_the_best(store: Store) -> None:

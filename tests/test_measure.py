@@ -23,9 +23,10 @@ from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
 from tuner.operator import canonical, to_fields
 from tuner.policy import MeasurementPolicy
-from tuner.result import Evidence, Stage
+from tuner.result import Evidence, Stage, Verdict
 from tuner.samples import State, estimate
 from tuner.screening import screen
+from tuner.session import Measured
 from tuner.settle import settle
 from tuner.simulated import Plant, SimulatedDevice, Simulation
 from tuner.store import Store
@@ -43,6 +44,7 @@ NAIVE = operators.implementation("paged_attention", "naive")
 DECODING = PAGED.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
 POLICY = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
 CALM = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
+WRONG = Verdict((), ("o: other bits",))
 
 
 def code(config: Any) -> Code:
@@ -188,6 +190,8 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record is not None and record.measurement is not None
         assert record.evidence is Evidence.MEASURED
         assert record.measurement.flip_probability == standing.flip_probability
+        others = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+        assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
         assert evaluator.canary.times_us
@@ -234,6 +238,64 @@ def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(mach
     default = NAIVE.default(DECODING, GPU.arch)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(default)
+
+
+def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    others = [each for each in naive_configs() if each != default]
+    told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
+    with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = tune.search(request(3), store, evaluator)
+        _, standing = settle(found, store, evaluator)
+        fastest, second, _ = sorted(found.tried, key=lambda each: each.attempt.value or 0.0)
+        tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
+        outcome, _ = settle(replace(found, tried=tried), other, evaluator)
+    assert standing is not None and outcome.record is not None
+    assert len(standing.places) == 2
+    assert outcome.record.config == second.attempt.config
+
+
+def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, configs = NAIVE.default(DECODING, GPU.arch), naive_configs()
+    told = replace(CALM, times_us=timed_as(configs, [1000.0 if each == default else 50.0 for each in configs]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = tune.search(request(5), store, evaluator)
+        plain, *others = sorted(found.tried, key=lambda each: each.differs)
+        tried = [plain, *(seemed(each, 40.0 + 0.1 * i) for i, each in enumerate(reversed(others)))]
+        monkeypatch.setattr("tuner.settle.FINALISTS", 2)
+        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+    simple = [each.attempt.config for each in others if each.differs == others[0].differs]
+    assert len(simple) <= len(others) - 2  # two at least seem faster
+    assert outcome.record is not None
+    assert outcome.record.config in simple
+
+
+def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    better, worse, *_ = (each for each in naive_configs() if each != default)
+    told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        session = Measured(GPU, store, *machines, Bench(worker, POLICY))
+        found = session.search(request(1), lambda _: None, lambda: False)
+        same = session.extend(found, [Candidate(NAIVE, worse)], lambda _: None)
+        raced = session.extend(same, [Candidate(NAIVE, better)], lambda _: None)
+    assert same.record == found.record
+    assert raced.record is not None and raced.record.measurement is not None
+    assert raced.record.config == to_fields(better)
+    assert raced.record.measurement.flip_probability is not None
+
+
+def seemed(each: tune.Tried, time_us: float) -> tune.Tried:
+    """A measured config, had its samples said so, within 1 µs."""
+    assert each.attempt.measurement is not None
+    told = replace(each.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
+    return replace(each, attempt=replace(each.attempt, measurement=told))
 
 
 def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
@@ -390,6 +452,7 @@ def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: P
         ledger.began("bad")  # and the process is gone
     assert Ledger(path).banned("bad")
     assert not Ledger(path).banned("good")
+    assert not ledger.banned("good")
 
 
 def test_a_ledger_makes_its_folder(tmp_path: Path) -> None:

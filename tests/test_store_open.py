@@ -63,6 +63,7 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     (tmp_path / "tuner.db").touch()
     with Store.open(tmp_path / "tuner.db") as store:
         assert store.attempts("scan") == []
+    assert not list(tmp_path.glob("*.bak*"))  # there was nothing to keep a copy of
 
 
 def test_the_default_place_is_the_first_of_tuner_db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,19 @@ def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> 
     assert len(outcome.tried) < 64
 
 
+def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_race(store: Store) -> None:
+    race = tune.search(request(budget=3), store, Recorded()).race
+    (lane,) = race.lanes.values()
+    told, *_ = (lane.space[index] for index in lane.results)
+    new = next(each for each in lane.space if lane.space.index(each) not in lane.results)
+    naive = operators.implementation(OPERATOR.name, "naive")
+    foreign = Candidate(naive, naive.default(PROBLEM, gpu("sm_80").arch))
+    configs = (told, replace(new, BM=17), new)
+    assert race.untried([foreign, *(Candidate(lane.implementation, each) for each in configs)]) == [
+        Candidate(lane.implementation, new)
+    ]
+
+
 def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:
     outcome = tune.search(request(budget=400), store, Recorded(cost=lambda c: 100 + 1e-7 * c.BM))
     assert len(outcome.tried) < 400

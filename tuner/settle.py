@@ -12,7 +12,8 @@ from tuner.measure import Measurer
 from tuner.operator import to_fields
 from tuner.result import Evidence, Measurement, TuningRecord, order
 from tuner.store import Store
-from tuner.tune import FINALISTS, Outcome, Tried, ranked
+from tuner.tune import FINALISTS, Outcome, Tried
+from tuner.tune.contest import passed
 
 _LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
@@ -37,7 +38,7 @@ def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) ->
 
 def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
     """Who races: right, of this search, and near the best; the default and the last record's config in any case."""
-    right = [each for each in ranked(outcome.tried) if each.verdict and each.verdict.ok]
+    right = passed(outcome.tried)
     if not right:
         return []
     best = right[0].attempt.value or 0.0
