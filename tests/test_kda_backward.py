@@ -43,6 +43,7 @@ BASE = Config(
     gradient_chunks=2,
     gradient_ctas=1,
     gradient_steps=1,
+    values_ahead=False,
 )
 WIDE_RAW = replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"])
 # A covering set: each value of every tunable and static flag, and what the kernels treat apart: rows normalised by one
@@ -82,7 +83,7 @@ CASES = {
     ),
     "two_slabs_a_warp_normalised_v16": (
         WIDE_RAW,
-        replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, gradient_chunks=1),
+        replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, gradient_chunks=1, values_ahead=True),
     ),
 }
 PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS = list(CASES.values())[:4]

@@ -44,6 +44,7 @@ BASE = Config(
     gradient_chunks=2,
     gradient_ctas=1,
     gradient_steps=1,
+    values_ahead=False,
 )
 # A covering set: both ways to multiply with narrow and wide slabs, one and two slabs a warp, every dtype and state.
 RAW_FP32 = (replace(FP32, safe_gate=True, **RAW), BASE)

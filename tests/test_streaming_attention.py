@@ -430,3 +430,7 @@ def test_defaults_never_spill(i: int) -> None:
     problem = Problem(head_dim=D, dtype=dtype, rolling=implementation is SPLIT_KEYS and i < 2, kv_heads=kv_heads)
     assert implementation.space(problem, ARCHES[arch]).refusal(implementation.default(problem, ARCHES[arch])) is None
     assert_no_spills(OPERATOR, implementation, problem, arch)
+
+
+def test_the_plain_kernel_spills_nothing_of_256_columns_in_fp32() -> None:
+    assert_no_spills(OPERATOR, NAIVE, Problem(head_dim=256, dtype=DType.FP32), "sm_120a")

@@ -1,5 +1,7 @@
 """kda_backward in four launches on mma.sync (sm_80 and up): two scans between what chunks do in parallel."""
 
+from dataclasses import replace
+
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
@@ -11,6 +13,7 @@ from .chunked_config import (
     CHUNK,
     WARP,
     Config,
+    fits_values_ahead,
     gradient_limit,
     gradient_registers,
     gradient_smem_bytes,
@@ -23,7 +26,6 @@ from .chunked_config import (
     scan_smem_bytes,
     scan_threads,
     slab_warps,
-    values_ahead,
 )
 from .chunked_work import chunks, work
 from .optional import GATE_THREADS, gate_launch, gate_sums, pointers, taken
@@ -33,7 +35,7 @@ _SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans l
 
 
 WIDEST_SPLIT = 160  # channels of a state that leave a thread registers to split operands: beyond, scans spill
-SMALLEST = Config(16, 16, 2, 1, 16, 1, 1, 1, 1, 1)  # in shared memory
+SMALLEST = Config(16, 16, 2, 1, 16, 1, 1, 1, 1, 1, values_ahead=False)  # in shared memory
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -63,6 +65,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "gradient_chunks": (1, 2, 4, 8),
             "gradient_ctas": (1, 2, 3, 4),
             "gradient_steps": (1, 2),
+            "values_ahead": (False, True),
         },
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
@@ -89,6 +92,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "the sums of gradients fit the registers",
                 lambda c: gradient_registers(image, c) <= gradient_limit(image, c, arch),
             ),
+            Constraint(
+                "values are loaded ahead by warps in bf16 with 255 registers, which share a chunk",
+                lambda c: fits_values_ahead(image, c) | ~c.values_ahead,
+            ),
         ),
     )
 
@@ -104,7 +111,6 @@ def plan(problem: Problem, config: Config) -> Plan:
         "reverse_smem_bytes": int(scan_smem_bytes(problem, image.reverse, config)),
         "slab_warps": int(slab_warps(image, config)),
         "gate_threads": GATE_THREADS,
-        "values_ahead": bool(values_ahead(image, config)),
     }
     element = DType.FP32 if image.twice else DType.BF16
     spaces = (
@@ -178,10 +184,16 @@ def default(problem: Problem, arch: Arch) -> Config:
                 pairs = 4 * channels >= K and (channels == 32 or split)
                 chunks = max(2 if pairs else 1, 4 * channels // K)
                 ctas = 2 if K > 16 and K // channels * chunks <= 4 else 1
-                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, ctas, 1)
+                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, ctas, 1, values_ahead=False)
                 if found.refusal(config) is None:
-                    return config
+                    return _with_values_ahead(problem, config, arch)
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
+
+
+def _with_values_ahead(problem: Problem, config: Config, arch: Arch) -> Config:
+    """Where it fits, but for sm_100a: 255 registers are just enough there, and some problems spill 8 to 48 bytes."""
+    fits = bool(fits_values_ahead(image_of(problem), config))
+    return replace(config, values_ahead=fits and arch.name != "sm_100a")
 
 
 IMPLEMENTATION = Implementation(

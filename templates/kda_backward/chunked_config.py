@@ -28,6 +28,7 @@ class Config:
     gradient_chunks: int  # a block of gradients
     gradient_ctas: int  # blocks of gradients that the registers of an SM must hold
     gradient_steps: int  # of 16 values, whose loads a warp of gradients has in flight
+    values_ahead: bool  # a warp of gradients loads its next 16 values while it multiplies
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,9 @@ def gradient_registers(image: Image, c: Any) -> Any:
     return 1.75 * c.channels + image.weight * (c.gradient_steps * (12 + c.channels / 2) + made) + 70
 
 
-def values_ahead(image: Image, c: Any) -> Any:
-    """Whether a warp of gradients loads its next 16 values while it multiplies: with operands in bf16, where it has all
-    the registers that a thread can have, and is not alone with a chunk (which spilled on sm_100a)."""
+def fits_values_ahead(image: Image, c: Any) -> Any:
+    """With operands in bf16, where a warp of gradients has all the registers that a thread can have, and is not alone
+    with a chunk."""
     roomy = gradient_threads(image, c) * c.gradient_ctas <= _UNCROWDED
     return roomy & (not image.twice) & (c.gradient_steps == 1) & (c.channels <= 32) & (c.channels < image.K)
 

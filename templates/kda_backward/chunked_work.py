@@ -3,7 +3,7 @@
 from tuner.arch import GPU
 from tuner.operator import Work
 
-from .chunked_config import CHUNK, FP32, WARP, Config, image_of, scan_threads, slab_warps, values_ahead
+from .chunked_config import CHUNK, FP32, WARP, Config, image_of, scan_threads, slab_warps
 from .optional import gate_sums_bytes, gate_work
 from .problem import Problem
 
@@ -148,7 +148,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
         barriers=problem.batch * problem.heads * chunks(problem) * norms,
         longest_cta=1,
         chain=problem.group * steps,
-        stages=config.gradient_steps + int(values_ahead(image, config)),
+        stages=config.gradient_steps + config.values_ahead,
     )
 
 
