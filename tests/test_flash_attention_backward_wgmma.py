@@ -1,6 +1,5 @@
 """flash_attention_backward/wgmma: its space, its kernels on the emulator, and the bugs that the emulator must see."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from injected import injected
 from test_wgmma_descriptors import k_major, mn_major, written
 from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
 
@@ -236,20 +236,12 @@ BUGS = (
 )
 
 
-def broken(bug: Bug, folder: Path) -> Any:
-    """The operator with a bug, in a folder of its own."""
-    found = replace(OPERATOR, folder=folder / OPERATOR.name)
-    shutil.copytree(OPERATOR.folder, found.folder)
-    text = (found.folder / bug.file).read_text()
-    assert bug.old in text
-    (found.folder / bug.file).write_text(text.replace(bug.old, bug.new))
-    return found
-
-
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_a_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = Problem(head_dim=104, causal=True, batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=170)
-    arrays, outputs, happened = run(problem, bug.config, CHECKED[0], operator=broken(bug, tmp_path))
+    arrays, outputs, happened = run(
+        problem, bug.config, CHECKED[0], operator=injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new)
+    )
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 

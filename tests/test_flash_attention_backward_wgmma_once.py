@@ -1,6 +1,5 @@
 """flash_attention_backward/wgmma_once: one pass whose blocks add to dQ in turn, with the same bits in any order."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from injected import injected
 
 from tuner import emulator, nvrtc, operators, ptx
 from tuner.arch import ARCHES, gpu
@@ -155,20 +155,12 @@ BUGS = (
 )
 
 
-def changed(bug: Bug, folder: Path) -> Any:
-    """The operator with a text changed, in a folder of its own."""
-    found = replace(OPERATOR, folder=folder / OPERATOR.name)
-    shutil.copytree(OPERATOR.folder, found.folder)
-    text = (found.folder / bug.file).read_text()
-    assert bug.old in text
-    (found.folder / bug.file).write_text(text.replace(bug.old, bug.new))
-    return found
-
-
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = sized(40, causal=False, heads=1)
-    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem), changed(bug, tmp_path))
+    wrong, _, happened = run(
+        problem, CASES[40], CHECKED[0], far_apart(problem), injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new)
+    )
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 
 
@@ -176,7 +168,9 @@ def test_heads_that_do_not_begin_together_come_out_right(tmp_path: Path) -> None
     """Five heads in sections of two, where so few queries are said to fit L2."""
     problem = replace(sized(40, causal=True, heads=5, seq_q=70, seq_k=150), kv_heads=5)
     small = Bug("little_L2", KERNELS, "(24 << 20) / (8 * kHeadDim)", "150", "")
-    wrong, _, happened = run(problem, CASES[40], CHECKED[0], inputs(problem), changed(small, tmp_path))
+    wrong, _, happened = run(
+        problem, CASES[40], CHECKED[0], inputs(problem), injected(OPERATOR, tmp_path, small.file, small.old, small.new)
+    )
     assert (wrong, happened.findings) == (set(), ())
 
 
@@ -213,7 +207,7 @@ def test_a_packed_sequence_that_keeps_keys_of_the_next_is_seen(tmp_path: Path) -
     kept = Bug(
         "", "wgmma_once_pass.cuh", "    if (other != tile) clear<kRows>(s_block + other, max(left, 0));\n", "", "dq"
     )
-    assert kept.seen in changed_beside_nan(changed(kept, tmp_path))[0]
+    assert kept.seen in changed_beside_nan(injected(OPERATOR, tmp_path, kept.file, kept.old, kept.new))[0]
 
 
 @pytest.mark.parametrize("bounds", [(-200, 300, 300, 300), (0, 140, 40, 2**31 - 1), (140, 40, 10, 5)])

@@ -1,6 +1,5 @@
 """flash_attention/wgmma: its space, its kernel on the emulator, and the bugs that the emulator must see in it."""
 
-import shutil
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from injected import injected
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
@@ -342,16 +342,6 @@ BUGS = (
 )
 
 
-def broken(bug: Bug, folder: Path) -> Any:
-    """The operator with the bug, in a copy of its folder."""
-    operator = replace(OPERATOR, folder=folder / "flash_attention")
-    shutil.copytree(OPERATOR.folder, operator.folder)
-    text = (operator.folder / bug.file).read_text()
-    assert bug.old in text
-    (operator.folder / bug.file).write_text(text.replace(bug.old, bug.new))
-    return operator
-
-
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     wrong_number = bug.seen in ("o", "lse")
@@ -360,7 +350,10 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     heads = 4 if bug.config is PAIRS_WALKING else 1
     problem = Problem(head_dim=72, causal=causal, batch=1, heads=heads, seq_q=seq_q, seq_k=200)
     arrays, outputs, happened = run(
-        problem, bug.config, Mode() if wrong_number else CHECKED[0], operator=broken(bug, tmp_path)
+        problem,
+        bug.config,
+        Mode() if wrong_number else CHECKED[0],
+        operator=injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new),
     )
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})

@@ -1,6 +1,5 @@
 """mla_decode: its definition, what it reads, how blocks share sequences, and its kernels on the emulator."""
 
-import shutil
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from claims import assert_no_spills
 from counted import counted, declared
+from injected import injected
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -290,11 +290,7 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_kernel_is_seen(bug: str, tmp_path: Path) -> None:
     file, old, new, seen = BUGS[bug]
-    broken = replace(OPERATOR, folder=tmp_path / "mla_decode")
-    shutil.copytree(OPERATOR.folder, broken.folder)
-    text = (broken.folder / file).read_text()
-    assert old in text
-    (broken.folder / file).write_text(text.replace(old, new))
+    broken = injected(OPERATOR, tmp_path, file, old, new)
     problem, config = of_case("wgmma_d128_half_is_late", batch=1, heads=2, max_pages=5)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "large_logits")
     outputs, happened = emulator.run(broken, WGMMA, problem, config, arrays, CHECKED[0])

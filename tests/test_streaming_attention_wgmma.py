@@ -1,12 +1,12 @@
 """streaming_attention/wgmma: what it serves, its kernel on the emulator, and bugs that must be seen in it."""
 
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from injected import injected
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -185,11 +185,7 @@ BUGS = (
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_walk_is_seen(bug: Bug, tmp_path: Path) -> None:
-    operator = replace(OPERATOR, folder=tmp_path / "streaming_attention")
-    shutil.copytree(OPERATOR.folder, operator.folder)
-    header = operator.folder / "wgmma_keys.cuh"
-    assert header.read_text().count(bug.old) == 1
-    header.write_text(header.read_text().replace(bug.old, bug.new))
+    operator = injected(OPERATOR, tmp_path, "wgmma_keys.cuh", bug.old, bug.new)
     problem = Problem(16, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
     config = replace(BASE, BN=48, value_columns=16, warpgroups=1, ping_pong=False, cluster=bug.cluster)
     arrays, outputs, happened = run(problem, config, Mode(), operator=operator)

@@ -1,0 +1,18 @@
+"""An operator with an error put into its kernels, which tests of these have to see."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner.operator import Operator
+
+
+def injected(operator: Operator[Any], folder: Path, file: str, old: str, new: str) -> Operator[Any]:
+    """The operator with `old` changed to `new` in a file of its own, as a copy of its folder in `folder`."""
+    found = replace(operator, folder=folder / operator.name)
+    shutil.copytree(operator.folder, found.folder)
+    text = (found.folder / file).read_text()
+    assert old in text
+    (found.folder / file).write_text(text.replace(old, new))
+    return found
