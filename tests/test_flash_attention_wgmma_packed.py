@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_flash_attention_wgmma import BASE, BLOCK, HOPPER, KEYS, OPERATOR, OUTPUT, OVER_BOTH, WGMMA, Bug, broken, run
+from injected import injected
+from test_flash_attention_wgmma import BASE, BLOCK, HOPPER, KEYS, OPERATOR, OUTPUT, OVER_BOTH, WGMMA, Bug, run
 
 from tuner import emulator
 from tuner.arch import gpu
@@ -105,7 +106,7 @@ BUGS = (
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_what_packed_sequences_need_is_seen(bug: Bug, tmp_path: Path) -> None:
-    operator, config = broken(bug, tmp_path), CASES["over_values"]
+    operator, config = injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new), CASES["over_values"]
     right, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(0), Mode())
     outputs, happened = emulator.run(operator, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
     assert bug.seen in changed(right, outputs) | {finding.kind for finding in happened.findings}
