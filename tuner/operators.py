@@ -38,15 +38,19 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Operator[Any]:
     """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
-    if name not in names():
+    if Path(name).name != name or not _places(name):
         raise UsageError(f"unknown operator {name!r} (known: {', '.join(names())})")
     return _load(name)
 
 
+def _places(name: str) -> list[str]:
+    """The folders that hold an operator of this name."""
+    return [root for root in dict.fromkeys(__path__) if Path(root, name, "operator.py").is_file()]
+
+
 @cache
 def _load(name: str) -> Operator[Any]:
-    places = [root for root in dict.fromkeys(__path__) if (Path(root) / name / "operator.py").is_file()]
-    if len(places) > 1:
+    if len(places := _places(name)) > 1:
         raise UsageError(f"operator {name!r} is in {' and in '.join(places)}: give one of the folders another name")
     module = _module(name, "operator")
     operator = getattr(module, "OPERATOR", None)
