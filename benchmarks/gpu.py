@@ -72,7 +72,7 @@ def search(run: Run, each: Planned, seconds: float) -> None:
     if run.step(each.name, lambda: steps.search(run, each.operator, each.problem, seconds)):
         run.show("report", lambda: steps.report(run))
         run.show("times", lambda: tables.write(run))
-        of = bench.spelled(to_fields(each.problem))
+        of = bench.spelled(each.operator.name, to_fields(each.problem))
         for kind in each.operator.input_kinds:
             run.results.steps.pop(f"peers {each.operator.name} {of}, {kind}", None)  # of another record
 

@@ -68,7 +68,8 @@ class Planned:
 
     @property
     def name(self) -> str:
-        of = f"{self.group or self.kind} {self.operator.name} {bench.spelled(to_fields(self.problem))}"
+        name, problem = self.operator.name, to_fields(self.problem)
+        of = f"{self.group or self.kind} {name} {bench.spelled(name, problem)}"
         return f"{of}, {self.inputs}" if self.inputs else of
 
 

@@ -45,6 +45,8 @@ class Archive:
 
     def __init__(self, folder: Path, path: Path | None) -> None:
         self._folder, self._path, self._packed = folder, path, time.monotonic()
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
 
     def renew(self) -> None:
         """Now and then: packing takes time from the steps."""
@@ -55,8 +57,11 @@ class Archive:
         if self._path is None:
             return
         partial = self._path.with_name(self._path.name + ".partial")
+        own = {self._path.resolve(), partial.resolve()}  # they may lie in the folder
         with tarfile.open(partial, "w:gz", compresslevel=3) as packed:
-            packed.add(self._folder, arcname=self._folder.name)
+            for each in sorted(self._folder.rglob("*")):
+                if each.resolve() not in own:
+                    packed.add(each, self._folder.name / each.relative_to(self._folder), recursive=False)
         partial.replace(self._path)
         self._packed = time.monotonic()
 
@@ -111,7 +116,7 @@ class Run:
             data = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
         self.results.put(name, data | {"seconds": round(time.monotonic() - started, 2)})
         self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}")
-        self._archive.renew()
+        self.show("archive", self._archive.renew)
         return True
 
     def done(self, name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from gpu_run import Run
 
 from tuner import bench, operators, peers, summary, tune
+from tuner.choice import telling
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.evaluate import Candidate
@@ -26,7 +27,7 @@ from tuner.pool import Limits, Lost, Pool
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.report import write
-from tuner.result import Attempt
+from tuner.result import Attempt, spelled
 from tuner.settle import settle
 from tuner.trial import Task
 
@@ -182,10 +183,8 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
     told = [f"{name} {time_us:.1f} us" for name, time_us in sorted(times.items(), key=lambda pair: pair[1])]
     told += [f"{name}: {why}" for name, why in without.items()]
     least = operator.cost(problem)
-    plain, fields = to_fields(operator.problem()), to_fields(problem)
-    about = bench.spelled({name: value for name, value in fields.items() if value != plain[name]})
     return {
-        "about": f"{operator.name} {about}",
+        "about": f"{operator.name} {spelled(telling(problem))}".rstrip(),
         "times_us": times,
         "without": without,
         "flops": least.flops,

@@ -7,6 +7,7 @@ NumPy scalar in its own size.
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -179,6 +180,8 @@ def _encode_tiled(
 ) -> int:
     """The driver's encoder, in the emulator's terms."""
     interleave, swizzle, _, fill = options
+    if not getattr(_THREAD, "bound", False):
+        return 201  # CUDA_ERROR_INVALID_CONTEXT
     assert place.value % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(step) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
@@ -189,9 +192,18 @@ def _encode_tiled(
 
 
 @contextmanager
-def _device(ordinal: int) -> Iterator[None]:
+def _device(ordinal: int) -> Iterator[SimpleNamespace]:
+    """As cupy.cuda.Device: on entering, it leaves alone a device that is current, and a thread without a context."""
     assert ordinal == 0
-    yield
+    yield SimpleNamespace(use=_bind)
+
+
+_THREAD = threading.local()
+
+
+def _bind() -> None:
+    """Give the thread the context of the device."""
+    _THREAD.bound = True
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,14 @@ def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention
     assert found.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
 
 
+def test_a_problem_is_spelled_without_what_follows_from_the_rest() -> None:
+    found = bench.spelled("flash_attention", to_fields(OPERATOR.problem(head_dim=64, batch=1, heads=8, seq_q=4096)))
+    assert found == "head_dim=64 dtype=bf16 precision=dtype batch=1 heads=8 seq_q=4096"
+    other = OPERATOR.problem(head_dim=64, head_dim_v=32, batch=1, heads=8, kv_heads=2, seq_q=1, seq_k=4096)
+    told = bench.spelled("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
+    assert told == "head_dim_v=32 kv_heads=2 seq_k=4096"
+
+
 def test_streaming_attention_is_predicted_to_save_what_dense_attention_reads_in_vain() -> None:
     ratios = []
     for length in (2048, 16384, 131072):
@@ -139,6 +148,12 @@ def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path
     assert (tmp_path / "report.html").exists()
     assert "normal" in (tmp_path / "peers" / "peers-flash_attention.html").read_text()
     assert len((tmp_path / "tuned" / "sm_90a.jsonl").read_text().splitlines()) == 1
-    second = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    archive = tmp_path / "packed" / "all.tar.gz"  # in the folder that is packed
+    again = [*command, str(tmp_path), "--archive", str(archive)]
+    second = subprocess.run(again, capture_output=True, text=True, check=False)
     assert second.stderr == ""
     assert json.loads((tmp_path / "results.json").read_text()) == steps
+    with tarfile.open(archive) as packed:
+        names = {Path(name).relative_to(tmp_path.name).as_posix() for name in packed.getnames()}
+    assert {"results.json", "tuned/sm_90a.jsonl"} <= names
+    assert not any("all.tar.gz" in name for name in names)

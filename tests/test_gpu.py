@@ -8,15 +8,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cupy_double import Driver, asarray, driver, ndarray
+from cupy_double import MODEL, Driver, asarray, driver, ndarray
 
-from tuner import emulator, gpu, operators
+from tuner import arch, emulator, gpu, operators
 from tuner.arch import ARCHES
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.errors import InputError, MachineError
 from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
+from tuner.result import Evidence
+from tuner.session import evidence_for
 from tuner.verify import errors
 
 __all__ = ["driver"]  # a fixture
@@ -109,6 +111,19 @@ def test_a_device_that_the_arrays_are_not_on_is_an_input_error(
 
 def test_the_device_is_described_in_one_line(driver: Driver) -> None:
     assert gpu.describe() == "NVIDIA H200 as H200 (sm_90a), driver for CUDA 13.2"
+    assert driver.launches == []
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(("asked", "known"), [("H200", Evidence.MEASURED), ("A100", Evidence.PREDICTED)])
+def test_a_search_is_measured_for_the_gpu_that_is_here_and_predicted_for_others(asked: str, known: Evidence) -> None:
+    assert evidence_for(arch.gpu(asked)) is known
+
+
+def test_a_search_on_a_device_that_is_too_old_is_predicted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODEL, "name", b"Tesla T4")
+    monkeypatch.setitem(MODEL, "major", 7)
+    assert evidence_for(arch.gpu("H200")) is Evidence.PREDICTED
     assert driver.launches == []
 
 

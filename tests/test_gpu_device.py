@@ -3,17 +3,19 @@
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cupy_double import Driver, Graph, Stream, driver
 
-from tuner import emulator, gpu_device, operators
+from tuner import emulator, gpu_device, gpu_tensor_map, operators
 from tuner.arch import gpu
 from tuner.arena import Arena
 from tuner.device import Code, Fault
 from tuner.emulator import Buffer
+from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
@@ -56,7 +58,7 @@ class Runtime:
         return buffer.address
 
     def free(self, address: int) -> None:
-        assert self.status in (0, 701), "it fails after a sticky error, and waits for a kernel that never ends"
+        assert self.status in (0, 701, 912), "it fails after a sticky error, and waits for a kernel that never ends"
         self.buffers.pop(address).close()
 
     def memset(self, address: int, value: int, nbytes: int) -> None:
@@ -199,8 +201,9 @@ def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
         (600, Fault.TIMEOUT, True),
         (999, Fault.CRASH, True),
         (701, Fault.REFUSED, False),
+        (912, Fault.REFUSED, False),
     ],
-    ids=["illegal address", "launch failure", "never ready", "unknown", "too many resources"],
+    ids=["illegal address", "launch failure", "never ready", "unknown", "too many resources", "too large a cluster"],
 )
 def test_a_status_of_the_driver_is_a_class_of_fault(
     runtime: Runtime, code: Code, status: int, fault: Fault, fatal: bool
@@ -210,6 +213,30 @@ def test_a_status_of_the_driver_is_a_class_of_fault(
     fell = stand.do(Task(code, POLICY)).fell
     assert fell is not None
     assert (fell.fault, fell.fatal) == (fault, fatal)
+
+
+def test_a_device_that_another_process_holds_alone_is_an_error_that_says_so(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(_ordinal: int) -> None:
+        raise RuntimeFailedError(46)
+
+    monkeypatch.setattr(runtime, "setDevice", unavailable)
+    with pytest.raises(MachineError, match=r"the H200 cannot be opened \(status 46\): .* holds it alone"):
+        Physical().open()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_config_whose_tensor_map_the_driver_refuses_costs_only_itself(
+    code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
+    stand, wgmma = Stand(Physical().open()), operators.implementation("flash_attention", "wgmma")
+    config = to_fields(wgmma.default(PROBLEM, gpu("H200").arch))
+    fell = stand.do(Task(replace(code, implementation="wgmma", config=config), POLICY)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
+    assert stand.do(Task(code, POLICY)).samples
 
 
 def test_after_a_hang_nothing_is_unloaded_since_that_would_wait_for_the_kernel(runtime: Runtime, code: Code) -> None:

@@ -443,6 +443,27 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
         assert store.record(PAGED.name, canonical(DECODING), GPU.name) == outcome.record
 
 
+class Interrupted(Worker):
+    """Somebody presses Ctrl-C while a config is on the device of a calm worker."""
+
+    def __init__(self, calm: Worker) -> None:
+        self.restarts, self.look = 0, calm.look
+
+    def time(self, _: Task) -> Timed:
+        raise KeyboardInterrupt
+
+
+def test_a_config_that_was_interrupted_twice_is_tried_again(
+    machines: tuple[Compiler, Checker], calm_worker: Worker, tmp_path: Path
+) -> None:
+    default = [Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))]
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            list(measurer(machines, Interrupted(calm_worker), Ledger(tmp_path / "ledger")).attempts(default))
+    ((_, attempt),) = measurer(machines, calm_worker, Ledger(tmp_path / "ledger")).attempts(default)
+    assert attempt.measurement is not None
+
+
 def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     for _ in range(2):

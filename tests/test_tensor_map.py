@@ -1,6 +1,7 @@
 """Tensor maps on their way into kernels: on the emulator, on a simulated device, and through the driver's encoder."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,20 +83,27 @@ def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
         assert_right(arrays, **arena.outputs())
 
 
-def test_a_call_on_a_gpu_encodes_maps_through_the_driver(driver: Driver) -> None:
+def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_used_it(driver: Driver) -> None:
     driver.know(emulator.build(render(OPERATOR, WGMMA, PROBLEM, CONFIG, "host"), checked=False))
     cubin = nvrtc.compile(render(OPERATOR, WGMMA, PROBLEM, CONFIG), Options("sm_90a"))
     assert isinstance(cubin, Cubin)
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
     call = gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
-    o, lse = call({name: device[name] for name in "qkv"}, {})
+    with ThreadPoolExecutor(1) as thread:
+        o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)
 
 
 def test_the_drivers_refusal_is_an_input_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
     with pytest.raises(InputError, match=r"x: the driver refuses a tensor map \(error 1\) of shape \[2, 70, 2, 32\]"):
+        gpu_tensor_map.encode(of((4488, 64, 32, 1)))
+
+
+def test_an_error_that_is_not_the_tensors_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 700))
+    with pytest.raises(MachineError, match=r"no tensor map of x: the driver answers with error 700, as after a fault"):
         gpu_tensor_map.encode(of((4488, 64, 32, 1)))
 
 

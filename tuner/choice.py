@@ -1,7 +1,7 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -127,10 +127,20 @@ def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
 
 def telling(problem: Any) -> dict[str, Scalar]:
     """The fields that make this problem when the others have their defaults, or what they follow from."""
+    return _fewest(problem, {each.name for each in fields(problem)})
+
+
+def independent(problem: Any) -> dict[str, Scalar]:
+    """A problem without the fields that follow from others, such as a number of KV heads that is that of the heads."""
+    return _fewest(problem, {each.name for each in fields(problem) if getattr(problem, each.name) != each.default})
+
+
+def _fewest(problem: Any, spare: Collection[str]) -> dict[str, Scalar]:
+    """The problem without those of the `spare` fields that need not be told."""
     told = {each.name: getattr(problem, each.name) for each in fields(problem)}
     for each in fields(problem):
         rest = {name: value for name, value in told.items() if name != each.name}
-        if each.default is not MISSING and _makes(problem, rest):
+        if each.name in spare and each.default is not MISSING and _makes(problem, rest):
             told = rest
     return {name: value for name, value in to_fields(problem).items() if name in told}
 

@@ -94,7 +94,8 @@ class Kernel:
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
         empty, address, place = self._framework.empty, self._framework.address, self._ordinal
         tensors, problem = self._tensors, self._problem
-        with self._device(place):
+        with self._device(place) as device:
+            device.use()  # binds its context to a thread that never used it: CuPy does so only where the device changes
             outputs = {o.name: empty(tensors[o.name].caller_shape, o.dtype_of(problem), place) for o in self._outputs}
             spaces = {space.name: empty(space.shape, space.dtype, place) for space in self._workspaces}
             pointers = {name: address(array) for name, array in {**arrays, **outputs, **spaces}.items()}

@@ -25,8 +25,9 @@ _OUT_OF_MEMORY = 2
 _TIMED_OUT = 702  # cudaErrorLaunchTimeout: a display's watchdog
 # Statuses are cudaError's, which the driver shares. Illegal: assert, stack, instruction, alignment, address, launch.
 _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
-# A call was refused, and the context lives: bad value, no memory, bad configuration, bad or foreign image, resources.
-_REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720})
+# A call was refused, and the context lives: bad value, no memory, bad configuration, bad or foreign image, resources,
+# what the device does not support, a cluster that no part of it has room for.
+_REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720, 801, 912})
 _UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -59,7 +60,7 @@ class GpuDevice:
         # The fatal fault, which ends the process soon. Until then its traceback keeps all alive that was loaded: to
         # unload a module is to wait for the device, and a kernel that hangs never ends.
         self._lost: DeviceFaultError | None = None
-        self._runtime.setDevice(ordinal)
+        self._open(ordinal)
         self._monitor = Monitor(self._runtime.deviceGetPCIBusId(ordinal))
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
         self._flush = self.allocate(self._flush_bytes)
@@ -180,6 +181,14 @@ class GpuDevice:
         self.free(source)
         self.free(target)
         return 2e-9 * _COPY_BYTES / float(np.median(times))
+
+    def _open(self, ordinal: int) -> None:
+        """Make it the current device, with its context."""
+        try:
+            self._runtime.setDevice(ordinal)
+        except self._runtime.CUDARuntimeError as error:
+            why = "it has failed, or another process has all of its memory, or holds it alone"
+            raise MachineError(f"the {self._found.name} cannot be opened ({error}): {why}") from error
 
     def _graph(self, queue: Callable[[Any], object]) -> Callable[[], object]:
         """What replays, on the default stream, all that `queue` puts on a stream of its own: that one is no kernel's.

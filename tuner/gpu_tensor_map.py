@@ -10,6 +10,7 @@ from tuner.errors import InputError, MachineError
 from tuner.tensor_map import MappedTensor
 
 _BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
+_OK, _INVALID_VALUE = 0, 1  # CUresult
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _DTYPES = {DType.FP16: 6, DType.FP32: 7, DType.BF16: 9, DType.INT32: 3, DType.INT64: 5}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -18,7 +19,10 @@ _NOT_INTERLEAVED, _PROMOTE_TO_128_BYTES, _ZERO_FILL = 0, 2, 0
 
 @lru_cache(maxsize=4096)  # an application calls with the same tensors again and again
 def encode(tensor: MappedTensor) -> np.void:
-    """The 128 bytes of a kernel's argument. Raises InputError where the driver refuses, MachineError where none is."""
+    """The 128 bytes of a kernel's argument, in a thread with a CUDA context.
+
+    Raises InputError for a tensor that the driver refuses, MachineError where it answers none or is not there.
+    """
     rank, inner_first = len(tensor.shape), slice(None, None, -1)
     room = (ctypes.c_uint8 * (_BYTES + _ALIGNMENT))()
     place = -(-ctypes.addressof(room) // _ALIGNMENT) * _ALIGNMENT
@@ -36,6 +40,8 @@ def encode(tensor: MappedTensor) -> np.void:
         _PROMOTE_TO_128_BYTES,
         _ZERO_FILL,
     )
+    if status not in (_OK, _INVALID_VALUE):
+        raise MachineError(f"no tensor map of {tensor.name}: the driver answers with error {status}, as after a fault")
     if status:
         raise InputError(
             f"{tensor.name}: the driver refuses a tensor map (error {status}) of shape {list(tensor.shape)}, strides "

@@ -201,7 +201,11 @@ class Measurer(Predictor):
 
     def _once(self, key: str, task: Task) -> Timed:
         self.bench.ledger.began(key)
-        timed = self.bench.worker.time(task)
+        try:
+            timed = self.bench.worker.time(task)
+        except KeyboardInterrupt:  # which is no fault of the config
+            self.bench.ledger.ended(key)
+            raise
         if timed.fell is None or not timed.fell.fatal:
             self.bench.ledger.ended(key)
         return timed

@@ -40,6 +40,7 @@ class Lane:
     beliefs: tuple[Belief, ...] = ()
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
     best: float = math.inf
+    sound: float = math.inf  # the best of what has no flaws
     open: bool = True
     closed_because: str = ""
 
@@ -55,11 +56,13 @@ class Lane:
     def close(self, why: str) -> None:
         self.open, self.closed_because = False, why
 
-    def tell(self, config: Any, value: float | None) -> None:
+    def tell(self, config: Any, value: float | None, *, flawed: bool) -> None:
         index = self.space.index(config)
         self.sampler.tell(index, value)
         self.results[index] = value
-        self.best = min(self.best, math.inf if value is None else value)
+        if value is not None:
+            self.best = min(self.best, value)
+            self.sound = self.sound if flawed else min(self.sound, value)
 
     def doubt(self) -> None:
         """Keep the beliefs that the first results bear out; when that changes, a new sampler learns what was told.
@@ -105,13 +108,17 @@ class Race:
                     lane.close("its space is exhausted")
         return found
 
-    def tell(self, candidate: Candidate, value: float | None) -> None:
-        """What a candidate came to; None: it failed."""
-        self.lanes[candidate.implementation.name].tell(candidate.config, value)
+    def tell(self, candidate: Candidate, value: float | None, *, flawed: bool = False) -> None:
+        """What a candidate came to; None: it failed. What is flawed ranks behind all that is not."""
+        self.lanes[candidate.implementation.name].tell(candidate.config, value, flawed=flawed)
 
     def judge(self) -> None:
-        """After a batch: drop beliefs that were wrong; close lanes that have had enough tries and are far behind."""
-        best = min(lane.best for lane in self.lanes.values())
+        """After a batch: drop beliefs that were wrong; close lanes that have had enough tries and are far behind.
+
+        While anything without flaws is known, only that puts others behind.
+        """
+        sound = min(lane.sound for lane in self.lanes.values())
+        best = sound if sound < math.inf else min(lane.best for lane in self.lanes.values())
         for lane in self._running():
             lane.doubt()
             if lane.told >= _ENOUGH and lane.best > _HOPELESS * best:

@@ -15,7 +15,7 @@ from tuner import operators
 from tuner.arena import Arena
 from tuner.canonical import encode
 from tuner.device import Call, Code, Device, DeviceFaultError, Fault
-from tuner.errors import MachineError
+from tuner.errors import InputError, MachineError
 from tuner.judge import Judge, cases
 from tuner.operator import Array, from_fields
 from tuner.policy import MeasurementPolicy
@@ -155,7 +155,7 @@ class Stand:
             samples = screen(timer.sample, self.session, task.policy, task.best_us)
         except DeviceFaultError as error:
             return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
-        except MachineError as error:  # no memory for its workspaces
+        except (MachineError, InputError) as error:  # no memory for its workspaces, or no tensor map
             return Timed(verdict, fell=Fell(Fault.REFUSED, str(error)))
         finally:
             self._release()
@@ -181,7 +181,7 @@ class Stand:
                     rounds.append(tuple(found[i].time_us for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
-        except MachineError as error:
+        except (MachineError, InputError) as error:
             return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()

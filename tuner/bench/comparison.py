@@ -1,11 +1,13 @@
 """How contenders did on one problem and device: what a comparison says, as a table and as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from tuner import result
+from tuner import operators, result
+from tuner.choice import independent
 from tuner.device import SIMULATED
+from tuner.operator import from_fields
 from tuner.result import Evidence, Fields
 from tuner.samples import Estimate
 
@@ -59,7 +61,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        return f"{spelled(self.problem)}, inputs {self.inputs}"
+        return f"{spelled(self.operator, self.problem)}, inputs {self.inputs}"
 
     def data(self) -> dict[str, Any]:
         """JSON-able."""
@@ -77,9 +79,10 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
     return Estimate(**data) if data else None
 
 
-def spelled(problem: Fields) -> str:
-    """A problem without what is off or empty."""
-    return result.spelled({name: value for name, value in problem.items() if value})
+def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
+    """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
+    told = independent(from_fields(operators.load(operator).problem, problem))
+    return result.spelled({n: value for n, value in told.items() if value and (names is None or n in names)})
 
 
 def _spelled(found: Estimate | None, unit: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ class Forecast:
 
     @property
     def title(self) -> str:
-        return spelled(self.problem)
+        return spelled(self.operator, self.problem)
 
     def data(self) -> dict[str, Any]:
         """JSON-able."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from tuner import result
 from tuner.bench.ahead import ahead
-from tuner.bench.comparison import Comparison, spelled
+from tuner.bench.comparison import Comparison
 from tuner.bench.forecast import Forecast
-from tuner.bench.tables import Found, common, tables, varying
+from tuner.bench.tables import Found, shared, tables, varying
 from tuner.report.page import document
 from tuner.report.series import Series, bars, lines
 
@@ -67,7 +67,7 @@ def _gpu(found: Comparison | Forecast) -> str:
 
 
 def _about(found: Found) -> str:
-    first, problem = found[0], spelled(common([each.problem for each in found]))
+    first, problem = found[0], shared(found)
     if isinstance(first, Forecast):
         return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}

@@ -23,7 +23,14 @@ def tables(found: Found) -> tuple[Table, ...]:
     if not size:
         return tuple(Table(each.title, each.COLUMNS, tuple(each.table())) for each in found)
     rows = tuple((str(each.problem[size]), *row) for each in found for row in each.table())
-    return (Table(spelled(common([each.problem for each in found])), (size, *found[0].COLUMNS), rows),)
+    return (Table(shared(found), (size, *found[0].COLUMNS), rows),)
+
+
+def shared(found: Found) -> str:
+    """What all problems have in common."""
+    first, *others = [each.problem for each in found]
+    names = {name for name, value in first.items() if all(each[name] == value for each in others)}
+    return spelled(found[0].operator, first, names)
 
 
 def varying(problems: Sequence[Fields]) -> str:
@@ -34,9 +41,3 @@ def varying(problems: Sequence[Fields]) -> str:
         if numbers and len(set(values)) == len(values) > 1:
             return name
     return ""
-
-
-def common(problems: Sequence[Fields]) -> Fields:
-    """What all problems have in common."""
-    first = problems[0]
-    return {name: first[name] for name in first if all(each[name] == first[name] for each in problems)}

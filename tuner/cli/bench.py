@@ -15,6 +15,7 @@ from tuner.errors import MachineError
 from tuner.gpu_device import Physical
 from tuner.operator import Operator, to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.records import Snapshot
 from tuner.report import default_path, write
 
 _ASSUMED = "H200"  # where no GPU is here or named
@@ -41,12 +42,12 @@ def bench_command(
     Several problems, as with --seq-len 128..131072, are drawn as lines over what varies.
     """
     target, here = _target(gpu_name)
-    kind = bench.inputs_kind(operator, inputs)
+    kind, records = bench.inputs_kind(operator, inputs), snapshot(db)
     if here:
         policy = MeasurementPolicy(launch="graph" if graph else "eager")
-        found: list[Any] = [_compared(operator, problem, target, policy, kind, db) for problem in problems]
+        found: list[Any] = [_compared(operator, problem, target, policy, kind, records) for problem in problems]
     else:
-        found = [bench.forecast(operator, problem, target, snapshot(db)) for problem in problems]
+        found = [bench.forecast(operator, problem, target, records) for problem in problems]
     path = out or default_path(f"bench-{operator.name}", target.name, problems)
     write(bench.page(found), path)
     if as_json:
@@ -66,13 +67,12 @@ def _target(name: str | None) -> tuple[GPU, bool]:
 
 
 def _compared(
-    operator: Operator[Any], problem: Any, target: GPU, policy: MeasurementPolicy, kind: str, db: str | None
+    operator: Operator[Any], problem: Any, target: GPU, policy: MeasurementPolicy, kind: str, records: Snapshot
 ) -> Comparison:
-    records = snapshot(db)
     related = bench.context(operator, problem)
     context = (bench.contender(*related, target, records),) if related else ()
     ours = bench.contender(operator, problem, target, records)
-    say(f"racing {operator.name} {bench.spelled(to_fields(problem))}")
+    say(f"racing {operator.name} {bench.spelled(operator.name, to_fields(problem))}")
     return bench.compare(ours, Physical(), policy, context=context, kind=kind)
 
 
