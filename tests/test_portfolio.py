@@ -19,7 +19,7 @@ from tuner.nvrtc import Compiler
 from tuner.operator import canonical
 from tuner.policy import MeasurementPolicy
 from tuner.portfolio import Family, Place, Terms, choose
-from tuner.result import Evidence
+from tuner.result import Attempt, Evidence
 from tuner.session import Measured, Observe
 from tuner.simulated import Simulation
 from tuner.store import Store
@@ -199,6 +199,27 @@ def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store)
     assert second.record is not None and first.record is not None
     assert second.record.config == first.record.config
     assert store.record(OPERATOR.name, canonical(sized(1024)), SM_80.name) == second.record
+
+
+class Spilling(Recorded):
+    """The larger a tile the cheaper, and the default's spills registers."""
+
+    def attempt(self, candidate: Candidate) -> Attempt:
+        made = super().attempt(candidate)
+        assert made.resources is not None
+        return replace(made, resources=replace(made.resources, spill_bytes=16 if candidate.config.BM == 128 else 0))
+
+
+def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_cheaper(store: Store) -> None:
+    evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(512))
+    request = Request(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
+    outcome = tune.search(request, store, evaluator)
+    assert outcome.record is not None and outcome.record.config["BM"] == 128
+    (default,) = (each.candidate for each in outcome.tried)
+    smaller = replace(default, config=replace(default.config, BM=64))
+    found = tune.extend(outcome, store, evaluator, [smaller])
+    assert found.record is not None and found.record.config["BM"] == 64
+    assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == found.record
 
 
 def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store) -> None:

@@ -120,6 +120,12 @@ def test_starts_are_asked_first_in_order() -> None:
     assert Sampler(SPACE, seed=0, starts=(40, 7, 40, 12)).ask(3) == [40, 7, 12]
 
 
+def test_a_whole_space_is_tried_from_its_starts_and_what_the_prior_ranks_best() -> None:
+    falling = -np.arange(len(SPACE), dtype=float)
+    last = len(SPACE) - 1
+    assert Sampler(SPACE, method="exhaustive", seed=0, starts=(7,), prior=falling).ask(3) == [7, last, last - 1]
+
+
 def test_what_was_told_before_is_not_asked_again() -> None:
     sampler = Sampler(SPACE, method="exhaustive", seed=0)
     for index in (0, 2, 3):

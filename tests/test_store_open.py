@@ -12,7 +12,7 @@ import optuna
 import pytest
 import sqlalchemy
 from sqlalchemy.engine import Engine
-from store_factory import attempt, read_only, record
+from store_factory import attempt, read_only, record, study
 
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.places import database, named, user_database
@@ -129,6 +129,35 @@ def test_garbage_that_a_quick_look_overlooks_is_named_by_its_row(tmp_path: Path)
             store.attempts("scan")
         (sentence,) = store.check()
         assert sentence.startswith("attempt 2 cannot be read")
+
+
+@pytest.mark.parametrize("change", ["versions = '{\"tuner'", "versions = '7'", "problem = 'T=4096'"])
+def test_a_search_session_that_cannot_be_read_is_named_by_its_row(tmp_path: Path, change: str) -> None:
+    with Store.open(tmp_path / "tuner.db") as store:
+        store.begin_study(**study())
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection, connection:
+        connection.execute(f"UPDATE studies SET {change}")
+    with Store.open(tmp_path / "tuner.db") as store:
+        with pytest.raises(StoreError, match="study 1 cannot be read"):
+            store.studies()
+        (sentence,) = store.check()
+        assert sentence.startswith("study 1 cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("prediction", "json_set(prediction, '$.terms', 7)"),
+        ("resources", 'json_set(resources, \'$.lint\', json(\'{"failures":"spills","unchecked":[]}\'))'),
+        ("failure", '\'{"log":"","reason":null,"stage":"compile"}\''),
+    ],
+)
+def test_values_of_other_types_are_no_attempt(tmp_path: Path, column: str, value: str) -> None:
+    path = filled(tmp_path / "tuner.db", rows=3)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE attempts SET {column} = {value} WHERE id = 2")
+    with Store.open(path) as store, pytest.raises(StoreError, match=r"attempt 2 cannot be read \(TypeError"):
+        store.attempts("scan")
 
 
 def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tuner.errors import TemplateError, UsageError
 from tuner.evaluate import Candidate
 from tuner.operator import canonical, from_fields, to_fields
 from tuner.render import header
-from tuner.result import Attempt, Measurement, Resources
+from tuner.result import Attempt, Failed, Measurement, Resources, Stage, Verdict
 from tuner.store import Store
 from tuner.tune.contest import contest
 from tuner.tune.explore import Patience
@@ -123,6 +123,52 @@ def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) ->
     assert outcome.record.verdict.ok
 
 
+def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
+    first = tune.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
+    again = tune.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
+    lane = again.race.lanes["mma_sync"]
+    told = [lane.results[lane.space.index(each.candidate.config)] for each in first.tried if each.wrong]
+    assert told and set(told) == {None}
+
+
+def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "operator.py").write_text("a reference with a mistake\n")
+    asked = replace(request(), operator=replace(OPERATOR, folder=tmp_path))
+    assert tune.search(asked, store, Recorded(right=lambda _: False)).record is None
+    assert tune.search(asked, store, Recorded()).record is None
+    (tmp_path / "operator.py").write_text("a reference without\n")
+    again = Recorded()
+    assert tune.search(asked, store, again).record is not None
+    assert again.tried == []
+
+
+@pytest.mark.parametrize(("stage", "again"), [(Stage.COMPILE, 0), (Stage.VERIFY, 24), (Stage.LIMIT, 24)])
+def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
+    store: Store, tmp_path: Path, stage: Stage, again: int
+) -> None:
+    class Failing(Recorded):
+        def attempt(self, candidate: Candidate) -> Attempt:
+            return replace(super().attempt(candidate), failure=Failed(stage, "recorded failure"))
+
+    (tmp_path / "naive.py").write_text("a grid that is too small\n")
+    asked = replace(request(), operator=replace(OPERATOR, folder=tmp_path))
+    tune.search(asked, store, Failing())
+    unchanged, changed = Recorded(), Recorded()
+    tune.search(asked, store, unchanged)
+    assert unchanged.tried == []
+    (tmp_path / "naive.py").write_text("a grid that covers all\n")
+    tune.search(asked, store, changed)
+    assert len(changed.tried) == again
+
+
+def test_of_attempts_at_one_config_the_newest_counts(store: Store) -> None:
+    tune.search(request(), store, Recorded(cost=lambda _: None))
+    again = tune.search(request(resume=False), store, Recorded())
+    recalled = tune.recall(request(), store, Recorded())
+    assert {each.row for each in again.tried} < {each.row for each in recalled.tried}
+    assert recalled.record is not None
+
+
 def test_nothing_is_promoted_when_nothing_is_right(store: Store) -> None:
     outcome = tune.search(request(), store, Recorded(right=lambda _: False))
     assert outcome.record is None
@@ -156,6 +202,23 @@ def test_a_config_that_spills_stands_behind_all_that_do_not(store: Store) -> Non
     outcome = tune.search(request(budget=60), store, Spilling())
     assert outcome.record is not None
     assert outcome.record.resources.spill_bytes == 0
+
+
+def test_a_clean_config_of_another_problem_beats_faster_ones_that_spill(store: Store) -> None:
+    shared = MMA_SYNC.space(PROBLEM, GPU.arch)[-1]
+
+    class Spilling(Recorded):
+        def attempt(self, candidate: Candidate) -> Attempt:
+            attempt = super().attempt(candidate)
+            spills = 0 if candidate.config == shared else 64
+            resources = Resources(255, spills, 1024, 128, 2, "registers", str(candidate.config))
+            return replace(attempt, resources=resources)
+
+    evaluator = Spilling(lambda c: 1000.0 if c == shared else 10.0)
+    outcome = tune.search(request(budget=2), store, evaluator)
+    extended = tune.extend(outcome, store, evaluator, [Candidate(MMA_SYNC, shared)])
+    assert extended.record is not None
+    assert extended.record.resources.spill_bytes == 0
 
 
 def test_stopping_ends_with_what_is_known(store: Store) -> None:
@@ -237,6 +300,11 @@ def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_b
     assert [each.row for each in contest(tried)] == [0, 2, 1, 3, 4]
 
 
+def test_a_wrong_best_decides_no_tie_between_those_behind_it() -> None:
+    wrong = replace(timed(0, 100.0, 0), verdict=Verdict((), ("a race",)))
+    assert [each.row for each in contest([wrong, timed(1, 200.0, 5), timed(2, 200.1, 1)])] == [2, 1]
+
+
 def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> None:
     phases: list[str] = []
     outcome = tune.search(
@@ -291,6 +359,11 @@ def test_patience_ends_only_when_little_is_expected_and_found_three_times_in_a_r
 def test_a_senseless_request_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         request(**options)
+
+
+def test_an_eighth_of_the_time_is_kept_for_the_sweep() -> None:
+    assert request(seconds=80.0).exploring_s == 70.0
+    assert request().exploring_s is None
 
 
 def _start(db: Path, budget: int) -> "subprocess.Popen[str]":

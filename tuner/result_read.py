@@ -27,7 +27,7 @@ _ACCEPTED = {str: str, int: int, float: float | int, float | None: float | int |
 
 def verdict_from(data: Mapping[str, Any]) -> Verdict:
     errors = tuple(_typed(OutputError, error) for error in data["errors"])
-    return Verdict(errors, tuple(data["findings"]), tuple(data["checks"]), data["where"])
+    return _typed(Verdict, {"errors": errors, "where": data["where"]} | _texts(data, "findings", "checks"))
 
 
 def attempt_from(data: Mapping[str, Any]) -> Attempt:
@@ -36,9 +36,9 @@ def attempt_from(data: Mapping[str, Any]) -> Attempt:
     return Attempt(
         identity=_typed(Identity, data["identity"]),
         config=fields_from(data["config"]),
-        failure=Failed(Stage(failure["stage"]), failure["reason"], failure["log"]) if failure else None,
+        failure=_typed(Failed, {**failure, "stage": Stage(failure["stage"])}) if failure else None,
         resources=_resources_from(data["resources"]),
-        prediction=_maybe(Prediction, data["prediction"]),
+        prediction=_prediction_from(data["prediction"]),
         measurement=_maybe(Measurement, data["measurement"]),
         seconds=data["seconds"],
     )
@@ -52,7 +52,7 @@ def record_from(data: Mapping[str, Any]) -> TuningRecord:
         "evidence": Evidence(data["evidence"]),
         "verdict": verdict_from(data["verdict"]),
         "resources": _resources_from(data["resources"]),
-        "prediction": _maybe(Prediction, data["prediction"]),
+        "prediction": _prediction_from(data["prediction"]),
         "measurement": _maybe(Measurement, data["measurement"]),
     }
     return _typed(TuningRecord, made | {name: data[name] for name in ("margin", "tried", "tuner", "created")})
@@ -69,8 +69,19 @@ def _resources_from(data: Any) -> Any:
     if data is None:
         return None
     lint = data.get("lint")
-    found = Lint(tuple(lint["failures"]), tuple(lint["unchecked"])) if lint else None
+    found = Lint(**_texts(lint, "failures", "unchecked")) if lint else None
     return _typed(Resources, {**data, "lint": found})
+
+
+def _prediction_from(data: Any) -> Any:
+    return None if data is None else _typed(Prediction, {**data, "terms": fields_from(data["terms"])})
+
+
+def _texts(data: Mapping[str, Any], *names: str) -> dict[str, tuple[str, ...]]:
+    for name in names:
+        if not isinstance(data[name], list) or not all(isinstance(each, str) for each in data[name]):
+            raise TypeError(f"{name} is {data[name]!r}, no list of texts")
+    return {name: tuple(data[name]) for name in names}
 
 
 def _maybe(cls: Any, data: Mapping[str, Any] | None) -> Any:

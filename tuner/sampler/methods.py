@@ -28,7 +28,7 @@ def build(
         "categorical": lambda: Categorical(space, rng, design),
         "genetic": lambda: Genetic(space, rng, design),
         "random": lambda: Random(space, rng, starts),
-        "exhaustive": lambda: Exhaustive(space),
+        "exhaustive": lambda: Exhaustive(space, starts, prior),
     }
     strategy = strategies[method]()
     return Trials(ValidSampler(space, lambda _study, _trial, history: strategy.propose(history))), strategy

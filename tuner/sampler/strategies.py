@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.sampler.history import History
+from tuner.sampler.history import History, Prior
 from tuner.sampler.starts import Starts, first_free, free
 from tuner.space import Array, Space
 
@@ -26,20 +26,23 @@ class Strategy(Protocol):
 
 
 class Exhaustive:
-    """Every config, in order."""
+    """Every config: the starts, then in the order of the prior or else of the space. A race, or a limit of time, may
+    end it early.
+    """
 
     expected_improvement: float | None = None
 
-    def __init__(self, space: Space[Any]) -> None:
+    def __init__(self, space: Space[Any], given: Sequence[int], prior: Prior | None) -> None:
         if not space.enumerated:
             raise UsageError(f"about {len(space):,} configs cannot all be tried: take another sampler")
-        self._count = len(space)
+        others = np.arange(len(space)) if prior is None else np.argsort(prior.cost, kind="stable")
+        self._order: tuple[int, ...] = tuple(dict.fromkeys((*given, *others.tolist())))
         self._next = 0
 
     def propose(self, history: History) -> int:
         known = set(history.known.tolist())
-        self._next = next(index for index in range(self._next, self._count) if index not in known)
-        return self._next
+        self._next = next(place for place in range(self._next, len(self._order)) if self._order[place] not in known)
+        return self._order[self._next]
 
 
 class Random:

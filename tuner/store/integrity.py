@@ -1,12 +1,21 @@
 """What is wrong with a database that opens: pages that contradict each other, rows that hold no value."""
 
-from sqlalchemy import Connection, select, text
+from collections.abc import Callable
+
+from sqlalchemy import Connection, RowMapping, Table, select, text
 
 from tuner.errors import StoreError
 from tuner.store import rows
-from tuner.store.schema import ATTEMPTS, RECORDS, VERDICTS
+from tuner.store.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, TOOLKITS, VERDICTS
 
-_READERS = ((ATTEMPTS, rows.attempt_of), (VERDICTS, rows.verdict_of), (RECORDS, rows.record_of))
+_READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
+    (STUDIES, rows.study_of),
+    (ATTEMPTS, rows.attempt_of),
+    (VERDICTS, rows.verdict_of),
+    (RECORDS, rows.record_of),
+    (DEVICES, rows.facts_of),
+    (TOOLKITS, rows.facts_of),
+)
 
 
 def damage(connection: Connection, pragma: str) -> list[str]:
@@ -17,7 +26,7 @@ def damage(connection: Connection, pragma: str) -> list[str]:
 
 
 def unreadable(connection: Connection) -> list[str]:
-    """A sentence for every attempt, verdict and record that cannot be read."""
+    """A sentence for every row that cannot be read."""
     found = []
     for table, read in _READERS:
         for row in connection.execute(select(table)).mappings():

@@ -11,7 +11,7 @@ from tuner import tuned
 from tuner.canonical import decode, encode
 from tuner.errors import StoreError
 from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict, to_data
-from tuner.result_read import attempt_from, verdict_from
+from tuner.result_read import attempt_from, fields_from, verdict_from
 from tuner.store.schema import IDENTITY
 
 _PARTS = ("failure", "resources", "prediction", "measurement")
@@ -77,14 +77,16 @@ def attempt_of(row: RowMapping) -> StoredAttempt:
     return StoredAttempt(row["id"], attempt, row["study"], row["created"])
 
 
-def verdict_row(attempt: int, verdict: Verdict) -> dict[str, Any]:
-    return {"attempt": attempt, "ok": verdict.ok, "created": now(), "verdict": encode(asdict(verdict))}
+def verdict_row(attempt: int, verdict: Verdict, code: str) -> dict[str, Any]:
+    text = encode(asdict(verdict) | {"code": code})
+    return {"attempt": attempt, "ok": verdict.ok, "created": now(), "verdict": text}
 
 
-def verdict_of(row: RowMapping) -> Verdict:
-    """Raises StoreError for a row that does not hold a verdict."""
+def verdict_of(row: RowMapping) -> tuple[Verdict, str]:
+    """A verdict, and the code that found it. Raises StoreError for a row that does not hold one."""
     try:
-        return verdict_from(decode(row["verdict"]))
+        data = decode(row["verdict"])
+        return verdict_from(data), data.get("code", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable("verdict", row, error) from error
 
@@ -109,11 +111,20 @@ def record_of(row: RowMapping) -> TuningRecord:
 
 
 def study_of(row: RowMapping) -> Study:
-    return Study(**{**row, "versions": decode(row["versions"])})
+    """Raises StoreError for a row that does not hold a study."""
+    try:
+        fields_from(decode(row["problem"]))
+        return Study(**{**row, "versions": fields_from(decode(row["versions"]))})
+    except (ValueError, TypeError) as error:
+        raise _unreadable("study", row, error) from error
 
 
 def facts_of(row: RowMapping) -> Facts:
-    return Facts(row["name"], decode(row["facts"]), row["created"])
+    """Raises StoreError for a row that does not hold facts."""
+    try:
+        return Facts(row["name"], dict(decode(row["facts"])), row["created"])
+    except (ValueError, TypeError) as error:
+        raise _unreadable("facts", row, error) from error
 
 
 def _refusal(record: TuningRecord) -> str:

@@ -134,17 +134,21 @@ class Store:
         found = self._rows(select(ATTEMPTS).where(*asked).order_by(ATTEMPTS.c.id))
         return [rows.attempt_of(row) for row in found]
 
-    def append_verdict(self, attempt: int, verdict: Verdict) -> int:
-        """Add what checking an attempt showed. Raises StoreError for an unknown attempt."""
-        with self._write() as connection:
-            return _added(connection, VERDICTS, rows.verdict_row(attempt, verdict))
+    def append_verdict(self, attempt: int, verdict: Verdict, code: str = "") -> int:
+        """Add what checking an attempt showed, by the operator's Python of digest `code`.
 
-    def verdicts(self, attempts: Sequence[int]) -> dict[int, Verdict]:
-        """The newest verdict of each of the attempts that have one."""
+        Raises StoreError for an unknown attempt.
+        """
+        with self._write() as connection:
+            return _added(connection, VERDICTS, rows.verdict_row(attempt, verdict, code))
+
+    def verdicts(self, attempts: Sequence[int], code: str | None = None) -> dict[int, Verdict]:
+        """The newest verdict of each of the attempts that have one; with `code`, only what that code found."""
         parts = [attempts[first : first + _AT_ONCE] for first in range(0, len(attempts), _AT_ONCE)]
         asked = [select(VERDICTS).where(VERDICTS.c.attempt.in_(part)).order_by(VERDICTS.c.id) for part in parts]
         newest = {row["attempt"]: row for row in chain.from_iterable(map(self._rows, asked))}
-        return {attempt: rows.verdict_of(row) for attempt, row in newest.items()}
+        found = {attempt: rows.verdict_of(row) for attempt, row in newest.items()}
+        return {attempt: verdict for attempt, (verdict, by) in found.items() if code is None or by == code}
 
     # ---- records ----
 

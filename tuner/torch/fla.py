@@ -6,6 +6,7 @@ Both are the operator `kda`, whose implementation is the tuner's to choose, and 
 """
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -41,32 +42,38 @@ def chunk_kda(
     A_log: Any = None,
     dt_bias: Any = None,
     chunk_size: int = 64,  # noqa: ARG001  # the tuner's to choose
-    transpose_state_layout: bool = False,
+    transpose_state_layout: bool | None = None,
     **others: Any,
 ) -> tuple[Any, Any]:
     """Kimi Delta Attention with the arguments and defaults of FLA's `chunk_kda`. Returns (o, final_state).
 
     q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K]; beta: [B, T, HV]; initial_state: fp32 [N, HV, K, V], or
-    V-first; A_log: [HV]; dt_bias: [HV · K]; `tuner.dispatcher.kda` says what each means. o is as v; final_state is as
-    initial_state, or None unless output_final_state. Gradients flow from both to all of these tensors. As in FLA,
-    tensors of any strides are taken: what kernels cannot address is copied; A_log and dt_bias are used in fp32, and
-    only with use_gate_in_kernel; with a lower_bound A_log may be absent, and is zero.
+    V-first; A_log: HV elements; dt_bias: HV · K; `tuner.dispatcher.kda` says what each means. o is as v; final_state is
+    as initial_state, or None unless output_final_state. Gradients flow from both to all of these tensors. As in FLA,
+    tensors of any strides are taken: what kernels cannot address is copied; A_log and dt_bias are used in fp32, in any
+    shape, and only with use_gate_in_kernel; with a lower_bound A_log may be absent, and is zero. What cu_seqlens leaves
+    over of T is computed by nobody.
 
-    Raises InputError for return_intermediate_states, cp_context and unknown arguments, and for tensors that do not fit.
+    Raises InputError for return_intermediate_states, cp_context and unknown arguments, for a safe_gate of the kernel's
+    own gate without its lower_bound, for two layouts of states, and for tensors that do not fit.
     """
     _refuse(
         "chunk_kda",
         {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context is not None, **others},
     )
+    if safe_gate and use_gate_in_kernel and lower_bound is None:
+        raise InputError("chunk_kda: safe_gate bounds the kernel's own gate: pass a lower_bound in [-5, 0), or drop it")
+    if state_v_first and transpose_state_layout is not None:
+        raise InputError("chunk_kda: transpose_state_layout is the old name of state_v_first: pass one of them")
     options = {
         "scale": scale,
-        "output_final_state": output_final_state,
+        "output_final_state": bool(output_final_state),  # FLA's layers pass None
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
         # Of the kernel's own gate the lower_bound says it.
         "safe_gate": safe_gate and not use_gate_in_kernel,
-        "state_v_first": state_v_first or transpose_state_layout,
+        "state_v_first": state_v_first or bool(transpose_state_layout),
     }
     gate = _gate(g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
     return _kda((q, k, v, g, beta), {"initial_state": initial_state, "cu_seqlens": cu_seqlens}, options | gate)
@@ -92,15 +99,19 @@ def fused_recurrent_kda(
     cu_seqlens: Any = None,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`."""
-    return chunk_kda(
-        q,
-        k,
-        v,
+    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`.
+
+    As there, q, k and v may differ in dtype (o is as v), and initial_state may have any: final_state is fp32.
+    """
+    dtype = reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype))
+    o, final_state = chunk_kda(
+        q.to(dtype),
+        k.to(dtype),
+        v.to(dtype),
         g,
         beta,
         scale=scale,
-        initial_state=initial_state,
+        initial_state=None if initial_state is None else initial_state.float(),
         output_final_state=output_final_state,
         use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
         use_gate_in_kernel=use_gate_in_kernel,
@@ -113,6 +124,7 @@ def fused_recurrent_kda(
         dt_bias=dt_bias,
         **others,
     )
+    return o.to(v.dtype), final_state
 
 
 def _refuse(function: str, unserved: Mapping[str, Any]) -> None:
@@ -127,8 +139,8 @@ def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[s
     """kda's arguments for the gate of raw g."""
     if A_log is None and lower_bound is None:
         raise InputError("chunk_kda: use_gate_in_kernel needs an A_log [HV], or a lower_bound: pass one")
-    rates = g.new_zeros(g.shape[2], dtype=torch.float32) if A_log is None else A_log.float().contiguous()
-    bias = None if dt_bias is None else dt_bias.float().contiguous()
+    rates = g.new_zeros(g.shape[2], dtype=torch.float32) if A_log is None else A_log.float().reshape(-1)
+    bias = None if dt_bias is None else dt_bias.float().reshape(-1)
     return {"use_gate_in_kernel": True, "lower_bound": lower_bound, "A_log": rates, "dt_bias": bias}
 
 

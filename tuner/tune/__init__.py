@@ -11,8 +11,8 @@ from tuner.race import Method, Race, lane
 from tuner.result import Evidence, TuningRecord
 from tuner.store import Store
 from tuner.tune.contest import contest, passed, record_of
-from tuner.tune.explore import SMALL_GAIN, Stop, explore, gained
-from tuner.tune.log import Earlier, Log, Tried, earlier, ranked
+from tuner.tune.explore import SMALL_GAIN, Stop, explore
+from tuner.tune.log import Earlier, Log, Tried, code_of, earlier, ranked
 from tuner.tune.request import EFFORTS, SWEEP, Request
 from tuner.tune.run import Progress, Run
 from tuner.tune.sweep import Swept, sweep
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FINALISTS = 8  # configs that get a verdict
-_CHECKED_AT_MOST = 4 * FINALISTS  # … when the first ones turn out wrong
+_ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ def extend(
         return outcome
     study = _begin(store, outcome.request, evaluator.policy)
     run = _reopened(outcome, store, evaluator, study, observe)
-    before = run.best_value
+    before = run.log.best
     run.try_all(new, "share", len(outcome.tried) + len(new))
-    better = gained(before, run.best_value) > 0
+    better = run.log.best is not before  # in rank: a clean config may be slower than one with flaws
     record = _decide(run) if better else outcome.record
     if record is not None and better:
         record = _promoted(record, store, study)
@@ -178,7 +178,7 @@ def _begin(store: Store, request: Request, policy: str) -> int:
         method=request.method,
         effort=request.effort,
         budget=request.tries,
-        versions={"tuner": __version__, "policy": policy},
+        versions={"tuner": __version__, "policy": policy, "code": code_of(request.operator)},
     )
 
 
@@ -205,9 +205,8 @@ def _why(stop: Stop, swept: Swept) -> str:
 def _decide(run: Run) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
     log = run.log
-    for first in range(0, min(len(ranked(log.tried)), _CHECKED_AT_MOST), FINALISTS):
-        finalists = contest(log.tried)[first : first + FINALISTS]
-        run.judge([each for each in finalists if each.verdict is None])
-        if right := passed(log.tried, first + FINALISTS):
+    for _ in range(_ROUNDS):
+        run.judge([each for each in contest(log.tried)[:FINALISTS] if each.verdict is None])
+        if right := passed(log.tried, FINALISTS):
             return record_of(right, run.evaluator.evidence, len(log.tried))
     return None

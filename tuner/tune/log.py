@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from tuner.evaluate import AnyImplementation, Candidate, Evaluator
-from tuner.operator import canonical, from_fields, to_fields
+from tuner.operator import Operator, canonical, from_fields, to_fields
 from tuner.race import Race
-from tuner.result import Attempt, Fields, Identity, Verdict, order
+from tuner.result import Attempt, Fields, Identity, Stage, Verdict, order
 from tuner.space import Space
 from tuner.store import Store
 from tuner.tune.request import Request
+
+_BY_SOURCE = {Stage.RENDER, Stage.COMPILE}  # failures that rendered text alone decides; others hang on what runs it
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Tried:
     def flawed(self) -> bool:
         """Whether it ranks behind all that has no flaws."""
         return self.attempt.resources is None or bool(self.attempt.resources.flaws)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it was checked, and does not compute what it should."""
+        return self.verdict is not None and not self.verdict.ok
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class Log:
         self._request, self._store, self._study, self._race = request, store, study, race
         self._positions = {each.row: place for place, each in enumerate(tried)}
         self._default = cache(self._default_of)
+        self._code = code_of(request.operator)
         self.tried = list(tried)
         self.failed = sum(each.attempt.failure is not None for each in tried)
         self.best = next(iter(ranked(tried)), None)
@@ -59,7 +68,7 @@ class Log:
         self._remember(row, candidate, attempt)
 
     def judge(self, tried: Tried, verdict: Verdict) -> None:
-        self._store.append_verdict(tried.row, verdict)
+        self._store.append_verdict(tried.row, verdict, self._code)
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
 
     def find(self, candidate: Candidate) -> Tried | None:
@@ -83,7 +92,7 @@ class Log:
         self.tried.append(tried)
         self.failed += attempt.failure is not None
         self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
-        self._race.tell(candidate, attempt.value)
+        self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=tried.flawed)
 
     def _default_of(self, implementation: AnyImplementation) -> Fields:
         return to_fields(implementation.default(self._request.problem, self._request.gpu.arch))
@@ -96,18 +105,37 @@ def earlier(
     implementations: Sequence[AnyImplementation],
     spaces: Sequence[Space[Any]],
 ) -> list[Earlier]:
-    """What is stored for a request, as far as it is still true today; each config once."""
+    """What is stored for a request, as far as it is still true today; of each config the newest attempt.
+
+    A verdict, and a failure that other Python may mend, is true while the operator's code is what it was.
+    """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
-    verdicts = store.verdicts([each.id for each in stored])
+    code = code_of(request.operator)
+    verdicts = store.verdicts([each.id for each in stored], code)
+    today = {each.id for each in store.studies() if each.versions.get("code") == code}
     known = {each.name: (each, space) for each, space in zip(implementations, spaces, strict=True)}
     found: dict[Identity, Earlier] = {}
     for each in stored:
-        name = each.attempt.identity.implementation
-        candidate = _candidate(*known[name], each.attempt) if name in known else None
+        identity, name = each.attempt.identity, each.attempt.identity.implementation
+        lasts = _lasts(each.attempt) or each.study in today
+        candidate = _candidate(*known[name], each.attempt) if name in known and lasts else None
         # Code, compiler or policy may have changed since.
-        if candidate is not None and evaluator.identity(candidate) == each.attempt.identity:
-            found.setdefault(each.attempt.identity, Earlier(each.id, candidate, each.attempt, verdicts.get(each.id)))
+        if candidate is not None and evaluator.identity(candidate) == identity:
+            verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
+            found[identity] = Earlier(each.id, candidate, each.attempt, verdict)
     return list(found.values())
+
+
+def code_of(operator: Operator[Any]) -> str:
+    """A digest of the operator's Python: its reference and tolerances judge, and its plans launch what is judged."""
+    digest = sha256()
+    for path in sorted(operator.folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(operator.folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _lasts(attempt: Attempt) -> bool:
+    return attempt.failure is None or attempt.failure.stage in _BY_SOURCE
 
 
 def _candidate(implementation: AnyImplementation, space: Space[Any], attempt: Attempt) -> Candidate | None:
@@ -119,12 +147,12 @@ def _candidate(implementation: AnyImplementation, space: Space[Any], attempt: At
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that work, best first; what has flaws, such as spills, stands behind. Of equal machine code, which counts
-    once, what passed its checks stands for all, then the config nearest to the default.
+    """Those that work and were not found wrong, best first; what has flaws, such as spills, stands behind. Of equal
+    machine code, which counts once, what passed its checks stands for all, then the config nearest to the default.
     """
     twins: dict[object, Tried] = {}
     for each in sorted(tried, key=lambda each: (not (each.verdict and each.verdict.ok), each.differs)):
         used = each.attempt.resources
-        if each.attempt.value is not None and used is not None:
+        if each.attempt.value is not None and used is not None and not each.wrong:
             twins.setdefault((used.sass_digest, used.threads, used.smem_bytes), each)
     return sorted(twins.values(), key=lambda each: order(each.attempt, each.attempt.value or 0.0))
