@@ -109,6 +109,20 @@ FLOATS = {
     "cvt.rna.tf32.f32 %r3, 0f3F801000; mov.b32 %f2, %r3;": 1 + 2.0**-10,
     "ex2.approx.ftz.f32 %f2, 0fC0000000;": 0.25,
     "mov.f64 %fd1, 0d3FF0000000000001; cvt.rn.f32.f64 %f2, %fd1;": 1.0,
+    # 1.5 and 0.5 of fp16, and bf16 that are half-way between two but for what is added or was multiplied by
+    "mov.b16 %h1, 0x3E00; mov.b16 %h2, 0x3800; sub.f16 %h3, %h1, %h2; cvt.f32.f16 %f2, %h3;": 1.0,
+    "mov.b32 %r3, 0x3F833F80; mov.b32 %r4, 0x3F803B80; add.rn.bf16x2 %r5, %r3, %r4; shl.b32 %r5, %r5, 16; "
+    "mov.b32 %f2, %r5;": 1.0,
+    "mov.b32 %r3, 0x3F833F80; mov.b32 %r4, 0x3F803B80; add.rn.bf16x2 %r5, %r3, %r4; and.b32 %r5, %r5, -65536; "
+    "mov.b32 %f2, %r5;": 2 + 2.0**-5,
+    # 1.5 (1 + 2^-7) - 2^-100: half-way between two bf16 but for a bit that double precision cannot hold
+    "mov.b16 %h1, 0x3FC0; mov.b16 %h2, 0x3F81; mov.b16 %h3, 0x8D80; fma.rn.bf16 %h4, %h1, %h2, %h3; "
+    "cvt.f32.bf16 %f2, %h4;": 1 + 65 / 128,
+    "mov.b16 %h1, 0x3F80; mov.b16 %h2, 0xC000; fma.rn.relu.bf16 %h3, %h1, %h2, %h1; cvt.f32.bf16 %f2, %h3;": 0.0,
+    "mov.b32 %r3, 0x7FC03F80; mov.b32 %r4, 0xC000C000; max.bf16x2 %r5, %r3, %r4; and.b32 %r5, %r5, -65536; "
+    "mov.b32 %f2, %r5;": -2.0,
+    "mov.b16 %h1, 0x3C00; mov.b16 %h2, 0x3800; setp.gt.f16 %p1, %h1, %h2; mov.f32 %f2, 0f00000000; "
+    "@%p1 mov.f32 %f2, 0f40000000;": 2.0,
 }
 
 
@@ -294,7 +308,12 @@ def test_what_ptx_forbids_is_named_with_its_line(body: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["add.sat.s32 %r9, %r2, 1;", "add.rz.f32 %f1, %f2, %f3;", "add.f16x2 %r9, %r2, %r2;", "cvt.rz.bf16.f32 %h1, %f1;"],
+    [
+        "add.sat.s32 %r9, %r2, 1;",
+        "add.rz.f32 %f1, %f2, %f3;",
+        "add.sat.f16x2 %r9, %r2, %r2;",
+        "cvt.rz.bf16.f32 %h1, %f1;",
+    ],
 )
 def test_a_qualifier_that_would_change_the_result_is_refused(body: str) -> None:
     with pytest.raises(FaultError, match="unsupported"):

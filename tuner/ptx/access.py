@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.memory import LOCAL_WINDOW, RANK, SHARED_BASE, SHARED_WINDOW, FaultError
+from tuner.ptx.memory import LOCAL_WINDOW, PARAMETER_WINDOW, RANK, SHARED_BASE, SHARED_WINDOW, FaultError
 from tuner.ptx.parse import BYTES, Address, Instruction
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
@@ -125,36 +125,39 @@ _ATOMS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """atom and red: lane after lane."""
+    """atom and red: lane after lane, of a vector element after element."""
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
     name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
-    if not name or len(instruction.words(-1)) > 1 or kind == "f16":
+    if not name or kind == "f16":
         raise UnsupportedError(".".join(instruction.opcode))
     first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
-    at = addresses(wave, instruction.address(first), space)
-    inputs = [
-        np.broadcast_to(wave.registers.read(instruction.word(i), kind), wave.lanes)
-        for i in range(first + 1, len(instruction.operands))
-    ]
-    to = wave.registers.write(instruction.word(0), kind) if returns else np.zeros(wave.lanes, DTYPES[kind])
+    at, count = addresses(wave, instruction.address(first), space), len(instruction.words(-1))
+    vectors = [instruction.words(i) for i in range(first + 1, len(instruction.operands))]
+    inputs = [[np.broadcast_to(wave.registers.read(each, kind), wave.lanes) for each in names] for names in vectors]
+    names = instruction.words(0) if returns else ("_",) * count
+    to = [wave.registers.write(each, kind) for each in names]
 
     def updated(mask: Mask) -> None:
         lanes = wave.index(mask)
-        memory, offsets = locate(at(lanes), lanes, size, True)
+        memory, offsets = locate(at(lanes), lanes, size * count, True)
         cells = memory[size].view(DTYPES[kind])
         for lane, place in zip(np.arange(wave.lanes)[lanes], offsets // size, strict=True):
-            old, given = cells[place], [each[lane] for each in inputs]
-            cells[place] = (given[1] if old == given[0] else old) if name == "cas" else _ATOMS[name](old, given[0])
-            to[lane] = old
+            for i, target in enumerate(to):
+                old, given = cells[place + i], [each[i][lane] for each in inputs]
+                new = (given[1] if old == given[0] else old) if name == "cas" else _ATOMS[name](old, given[0])
+                cells[place + i], target[lane] = new, old
 
     return updated
 
 
+_WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAMETER_WINDOW}
+
+
 def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cvta: generic addresses of global memory and of parameters are the addresses there; others lie in a window."""
+    """cvta: generic addresses of global memory are the addresses there; the other memories lie in windows."""
     target = wave.registers.write(instruction.word(0), instruction.type)
     value = wave.registers.read(instruction.word(1), instruction.type)
-    window = np.uint64({"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space_of(instruction), 0))
+    window = np.uint64(_WINDOWS.get(space_of(instruction), 0))
     back = instruction.has("to")
     return lambda mask: assign(target, value - window if back else value + window, mask)
 

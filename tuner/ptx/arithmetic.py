@@ -76,13 +76,18 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     bits = np.atleast_1d(total).view(np.int64)
     doubtful = ((bits & 0x1FFFFFFF) == 0x10000000) | (np.abs(np.atleast_1d(total)) < 2.0**-125)
-    if not doubtful.any():
-        return total.astype(np.float32)
-    other = total - product
-    error = (product - (total - other)) + (np.float64(1) * c - other)
+    return (odd_sum(product, c) if doubtful.any() else total).astype(np.float32).reshape(np.shape(total))
+
+
+def odd_sum(a: Array, b: Array) -> Array:
+    """a + b in double precision, rounded to odd: what is inexact ends in a 1, and so lies half-way between nothing."""
+    total = a + b
+    bits = np.atleast_1d(total).view(np.int64)
+    other = total - a
+    error = (a - (total - other)) + (np.float64(1) * b - other)
     grow = np.where((error > 0) == (total > 0), 1, -1)
     odd = np.where((error != 0) & (bits & 1 == 0) & (total != 0) & np.isfinite(total), bits + grow, bits)
-    return odd.view(np.float64).astype(np.float32).reshape(np.shape(total))
+    return odd.view(np.float64).reshape(np.shape(total))
 
 
 def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:

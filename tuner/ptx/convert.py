@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tuner.ptx.arithmetic import flushed
+from tuner.ptx.floats import bf16_bits, bf16_floats, f16_bits, tf32_bits
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
@@ -17,28 +18,6 @@ _TO_INTEGRAL: Mapping[str, Conversion] = {
     "rmi": np.floor,
     "rpi": np.ceil,
 }
-
-
-def bf16_bits(x: Array) -> Array:
-    """The bf16 nearest to each float, ties to even, as its bits; NaN is 0x7fff."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(x), np.uint32(0x7FFF), rounded).astype(np.uint16)
-
-
-def bf16_floats(bits: Array) -> Array:
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def f16_bits(x: Array) -> Array:
-    """The same as fp16; NaN is 0x7fff there too."""
-    return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
-
-
-def tf32_bits(x: Array) -> Array:
-    """The tf32 nearest to each float, ties away from zero (`rna`), as the bits of a float."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return np.where(np.isfinite(x), (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits).astype(np.uint32)
 
 
 _NARROW: Mapping[str, Conversion] = {"bf16": bf16_bits, "f16": f16_bits, "tf32": tf32_bits}

@@ -69,7 +69,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if kind == "commit_group":
         return lambda mask: _commit(wave, mask)
     if kind in ("wait_group", "wait_all"):
-        newest = int(instruction.word(0)) if kind == "wait_group" else 0
+        newest = int(instruction.word(0), 0) if kind == "wait_group" else 0
 
         def waited(mask: Mask) -> None:
             if kind == "wait_all":
@@ -87,7 +87,7 @@ def _commit(wave: Wave, mask: Mask) -> None:
 
 
 def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
-    nbytes = int(instruction.word(2))
+    nbytes = int(instruction.word(2), 0)
     if nbytes not in ((16,) if instruction.has("cg") else (4, 8, 16)):
         raise UnsupportedError(instruction.text)
     target, source = (

@@ -1,13 +1,27 @@
 """Which module knows an instruction."""
 
-from tuner.ptx import access, arithmetic, barrier, bits, bulk, convert, cp_async, exchange, matrix, mbarrier, wgmma
+from tuner.ptx import (
+    access,
+    arithmetic,
+    barrier,
+    bits,
+    bulk,
+    convert,
+    cp_async,
+    exchange,
+    halves,
+    matrix,
+    mbarrier,
+    tensormap,
+    wgmma,
+)
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Address, Entry, Instruction
 from tuner.ptx.values import UnsupportedError
 from tuner.ptx.wave import Wave
 
 _KNOWN: dict[str, Decoder] = {}
-for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, wgmma):
+for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, tensormap, wgmma):
     _KNOWN |= _family.DECODERS
 
 
@@ -36,6 +50,8 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         return cp_async.decode(wave, instruction, at)
     if instruction.opcode[:2] == ("st", "async"):
         return mbarrier.decode(wave, instruction, at)
+    if name in halves.KNOWN and instruction.type in halves.TYPES:
+        return halves.decode(wave, instruction, at)
     if name not in _KNOWN:
         raise UnsupportedError(".".join(instruction.opcode))
     return _KNOWN[name](wave, instruction, at)

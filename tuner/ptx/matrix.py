@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tuner.ptx.access import addresses
-from tuner.ptx.convert import bf16_floats
 from tuner.ptx.exchange import together
+from tuner.ptx.floats import bf16_floats, e4m3_floats, e5m2_floats, f16_floats
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, UnsupportedError
@@ -38,21 +38,25 @@ class Fragment:
 
 
 @cache
-def a_fragment(k: int, wide: bool) -> Fragment:
-    """A, 16 x k; `wide` elements fill a register each, others share one by two."""
-    if wide:
-        i = np.arange(k // 2)[None, :]
-        return Fragment(_GROUP + 8 * (i % 2), _IN_GROUP + 4 * (i // 2), (16, k))
-    i = np.arange(k // 2)[None, :]
-    return Fragment(_GROUP + 8 * (i // 2 % 2), 2 * _IN_GROUP + i % 2 + 8 * (i // 4), (16, k))
+def a_fragment(k: int, size: int) -> Fragment:
+    """A, 16 x k, of elements of `size` bytes: as many as fill a register lie side by side in a row."""
+    register, place, count = _in_registers(k // 2, size)
+    return Fragment(_GROUP + 8 * (register % 2), count * _IN_GROUP + place + 4 * count * (register // 2), (16, k))
 
 
 @cache
-def b_fragment(k: int, wide: bool) -> Fragment:
-    """B, k x 8."""
-    i = np.arange(k // 4)[None, :]
-    row = _IN_GROUP + 4 * i if wide else 2 * _IN_GROUP + i % 2 + 8 * (i // 2)
+def b_fragment(k: int, size: int) -> Fragment:
+    """B, k x 8: as A, where a register's elements lie below each other."""
+    register, place, count = _in_registers(k // 4, size)
+    row = count * _IN_GROUP + place + 4 * count * register
     return Fragment(row, np.broadcast_to(_GROUP, row.shape), (k, 8))
+
+
+def _in_registers(elements: int, size: int) -> tuple[Array, Array, int]:
+    """Of each element its register and its place there, [1, elements]; how many share a register."""
+    count = 4 // size
+    i = np.arange(elements)[None, :]
+    return i // count, i % count, count
 
 
 @cache
@@ -66,10 +70,21 @@ def _tf32(bits: Array) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)  # the lower 13 bits are ignored
 
 
-FLOATS: Mapping[str, Callable[[Array], Array]] = {
-    "bf16": bf16_floats,
-    "f16": lambda bits: bits.view(np.float16).astype(np.float32),
-    "tf32": _tf32,
+@dataclass(frozen=True)
+class Element:
+    """A type of operands: its bytes, how many of its elements one product sums over, and what its bits say."""
+
+    size: int
+    depth: int
+    floats: Callable[[Array], Array]
+
+
+ELEMENTS: Mapping[str, Element] = {
+    "bf16": Element(2, 16, bf16_floats),
+    "f16": Element(2, 16, f16_floats),
+    "tf32": Element(4, 8, _tf32),
+    "e4m3": Element(1, 32, e4m3_floats),
+    "e5m2": Element(1, 32, e5m2_floats),
 }
 
 
@@ -77,33 +92,30 @@ def _registers(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
 
 
-def halves(registers: list[Array], lanes: Any) -> Array:
-    """[warps, lanes, 2 · registers]: the 16-bit elements of registers."""
+def elements(registers: list[Array], lanes: Any, size: int) -> Array:
+    """[warps, lanes, 4 / size · registers]: the elements of registers, as bits."""
     words = np.stack([each[lanes] for each in registers], axis=1)
-    return words.reshape(-1, WARP, len(registers)).view(np.uint16)
+    return words.reshape(-1, WARP, len(registers)).view(f"u{size}")
 
 
 def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     opcode = instruction.opcode
     shape, kinds = opcode[3], opcode[6:10]
-    wide = kinds[1] == "tf32"
-    known = ("m16n8k16", "m16n8k8") if not wide else ("m16n8k8", "m16n8k4")
-    typed = len(opcode) == 10 and kinds[0] == kinds[3] == "f32" and kinds[1] == kinds[2] and kinds[1] in FLOATS
-    if not typed or shape not in known or opcode[4:6] != ("row", "col"):
+    typed = len(opcode) == 10 and kinds[0] == kinds[3] == "f32" and {*kinds[1:3]} <= ELEMENTS.keys()
+    if not typed or opcode[4:6] != ("row", "col") or not shape.startswith("m16n8k"):
         raise UnsupportedError(".".join(opcode))
-    k = int(shape.rpartition("k")[2])
+    left, right, k = ELEMENTS[kinds[1]], ELEMENTS[kinds[2]], int(shape.rpartition("k")[2])
+    if k not in (left.depth, left.depth // 2) or left.size != right.size:
+        raise UnsupportedError(".".join(opcode))
     targets = [wave.registers.write(each, "f32") for each in instruction.words(0)]
     a, b, c = (_registers(wave, instruction.words(i)) for i in (1, 2, 3))
-    a_at, b_at, c_at, floats = a_fragment(k, wide), b_fragment(k, wide), c_fragment(), FLOATS[kinds[1]]
-
-    def operand(registers: list[Array], lanes: Any, where: Fragment) -> Array:
-        bits = halves(registers, lanes)
-        return where.tile(floats(bits.view(np.uint32) if wide else bits))
+    a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
 
     def multiplied(mask: Mask) -> None:
         lanes = wave.index(mask)
-        addend = c_at.tile(halves(c, lanes).view(np.float32))
-        product = operand(a, lanes, a_at) @ operand(b, lanes, b_at) + addend
+        addend = c_at.tile(elements(c, lanes, 4).view(np.float32))
+        left_tile = a_at.tile(left.floats(elements(a, lanes, left.size)))
+        product = left_tile @ b_at.tile(right.floats(elements(b, lanes, right.size))) + addend
         for target, value in zip(targets, np.moveaxis(c_at.elements(product), 2, 0), strict=True):
             target[lanes] = value.reshape(-1)
 
@@ -171,7 +183,7 @@ def _move_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
 
     def moved(mask: Mask) -> None:
         lanes = wave.index(mask)
-        tiles = halves(source, lanes).reshape(-1, 8, 8).swapaxes(1, 2)
+        tiles = elements(source, lanes, 2).reshape(-1, 8, 8).swapaxes(1, 2)
         target[lanes] = np.ascontiguousarray(tiles).view(np.uint32).reshape(-1)
 
     return together(wave, at, WARP, moved)

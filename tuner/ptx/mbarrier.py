@@ -38,7 +38,7 @@ class Barriers:
             raise FaultError("mbarrier.init of a barrier that is one")
         if not 1 <= count <= _MOST:
             raise FaultError(f"mbarrier.init of {count} arrivals: 1 to {_MOST}")
-        self._known[offset] = Barrier(count, count, unfenced=lane)
+        self._known[offset] = Barrier(count, count, unfenced=lane if self._wave.strict else -1)
 
     def publish(self, lanes: Array) -> None:
         """`lanes` [lanes] bool have executed fence.mbarrier_init, or fence.proxy.async."""

@@ -11,7 +11,7 @@ from tuner.tensor_map import MappedTensor
 
 GLOBAL = 0x7F00_0000_0000  # where buffers begin, as generic addresses
 SHARED_WINDOW = 0x7E00_0000_0000  # generic address of shared address 0
-PARAMETERS = 0x7D00_0000_0000
+PARAMETER_WINDOW = 0x7D00_0000_0000
 LOCAL_WINDOW = 0x7C00_0000_0000
 SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
 RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
@@ -135,10 +135,11 @@ class Parameters:
     maps: dict[str, MappedTensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.addresses = {name: PARAMETERS + 4096 * i for i, name in enumerate(self.data)}
-        self._mapped = {self.addresses[name]: each for name, each in self.maps.items()}
+        self.addresses = {name: 4096 * (i + 1) for i, name in enumerate(self.data)}  # as .param sees them
+        self._mapped = {PARAMETER_WINDOW + self.addresses[name]: each for name, each in self.maps.items()}
 
     def mapped(self, address: int) -> MappedTensor:
+        """The tensor map at a generic address."""
         if address not in self._mapped:
             raise FaultError(f"no tensor map at {address:#x}: TMA takes the address of a parameter that is one")
         return self._mapped[address]

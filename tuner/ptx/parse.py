@@ -85,7 +85,7 @@ class Entry:
 
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a module by name. Raises UsageError for what is no PTX of this kind, such as `.func`."""
-    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
     text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
     if function := re.search(r"^\s*(\.visible\s+|\.weak\s+)?\.func\b.*$", text, re.MULTILINE):
         raise UsageError(f"the PTX calls functions ({function[0].strip()}): declare them __forceinline__")

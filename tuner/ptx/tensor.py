@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tuner.dtype import DType
 from tuner.ptx.memory import FaultError, Global, Shared
 from tuner.ptx.values import Array
 from tuner.tensor_map import MappedTensor
@@ -56,6 +57,13 @@ class Box:
         """That to global memory; what lies outside is not written."""
         size = self.tensor.dtype.itemsize
         memory.views[size][memory.locate(self.addresses, size, write=True) // size] = found[self.inside]
+
+    def add(self, memory: Global, found: Array) -> None:
+        """That to what global memory holds."""
+        if self.tensor.dtype is not DType.FP32:
+            raise FaultError(f"unsupported: sums of {self.tensor.dtype.value} by the copy engine")
+        cells = memory.locate(self.addresses, 4, write=True) // 4
+        memory.views[4].view(np.float32)[cells] += found[self.inside].view(np.float32)
 
 
 @lru_cache

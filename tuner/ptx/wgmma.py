@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.matrix import FLOATS, a_fragment, halves
+from tuner.ptx.matrix import ELEMENTS, Element, a_fragment, elements
 from tuner.ptx.memory import SHARED_BASE, FaultError
 from tuner.ptx.parse import Entry, Instruction
 from tuner.ptx.tensor import swizzled
@@ -36,21 +36,22 @@ class Descriptor:
         start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
         return cls(start, leading, stride, _SPANS[bits >> 62])
 
-    def addresses(self, count: int, depth: int, transposed: bool) -> Array:
-        """[count, depth]: shared addresses of 16-bit elements; `depth` is the dim that a product sums over."""
-        place = mn_major(count, depth, self) if transposed else k_major(count, depth, self)
+    def addresses(self, count: int, depth: int, size: int, transposed: bool) -> Array:
+        """[count, depth]: shared addresses of elements of `size` bytes; a product sums over `depth`."""
+        place = mn_major(count, depth, self) if transposed else k_major(count, depth, size, self)
         return swizzled(self.start + place, self.span)
 
 
-def k_major(count: int, depth: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 8 columns are `leading` apart."""
+def k_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
+    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 16 bytes are `leading` apart."""
     row, column = np.arange(count)[:, None], np.arange(depth)[None, :]
     pitch, chunk = (matrix.span, 16) if matrix.span else (16, matrix.leading)
-    return row % 8 * pitch + row // 8 * matrix.stride + column // 8 * chunk + column % 8 * 2
+    byte = size * column
+    return row % 8 * pitch + row // 8 * matrix.stride + byte // 16 * chunk + byte % 16
 
 
 def mn_major(count: int, depth: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth] where `count` is contiguous, over 8 elements or the span of a swizzle.
+    """Offsets [count, depth] of 16-bit elements where `count` is contiguous, over 8 or the span of a swizzle.
 
     Swizzled, `leading` lies between spans and `stride` between groups of 8 rows of the depth; else the other way.
     """
@@ -69,7 +70,7 @@ class Product:
     b: Descriptor
     transposed: tuple[bool, bool]
     accumulates: bool
-    kind: str
+    element: Element
     targets: list[Array]
 
     def execute(self, wave: Wave) -> None:
@@ -83,18 +84,19 @@ class Product:
     def _a(self, wave: Wave) -> Array:
         if isinstance(self.a, Descriptor):
             return self._tile(wave, self.a, 64, self.transposed[0])
-        bits = halves(list(self.a), self.lanes)  # [4 warps, lanes, 8]
-        tiles = a_fragment(16, False).tile(FLOATS[self.kind](bits))
-        return tiles.reshape(64, 16)
+        bits = elements(list(self.a), self.lanes, self.element.size)  # [4 warps, lanes, 16 / size]
+        tiles = a_fragment(self.element.depth, self.element.size).tile(self.element.floats(bits))
+        return tiles.reshape(64, -1)
 
     def _tile(self, wave: Wave, matrix: Descriptor, count: int, transposed: bool) -> Array:
-        """[count, 16]"""
-        places = matrix.addresses(count, 16, transposed)
+        """[count, depth]"""
+        size = self.element.size
+        places = matrix.addresses(count, self.element.depth, size, transposed)
         lanes = np.full(places.size, self.lanes.start)
-        offsets = wave.shared.locate(places.reshape(-1), lanes, 2)
+        offsets = wave.shared.locate(places.reshape(-1), lanes, size)
         if wave.unfenced:
             wave.unfenced.check(offsets)
-        return FLOATS[self.kind](wave.shared.views[2][offsets // 2]).reshape(count, 16)
+        return self.element.floats(wave.shared.views[size][offsets // size]).reshape(count, -1)
 
 
 @cache
@@ -161,7 +163,8 @@ def _fence(wave: Wave, mask: Mask) -> None:
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     """D, A or its descriptor, B's descriptor, whether to accumulate, two signs, then which operands are MN-major."""
     shape, *kinds = instruction.opcode[4:]
-    if not shape.endswith("k16") or len(kinds) != 3 or kinds[0] != "f32" or kinds[1] not in ("bf16", "f16"):
+    element = ELEMENTS.get(kinds[1]) if len(kinds) == 3 and kinds[0] == "f32" and kinds[1] == kinds[2] else None
+    if element is None or not shape.endswith(f"k{element.depth}"):
         raise UnsupportedError(".".join(instruction.opcode))
     if instruction.word(4) != "1" or instruction.word(5) != "1":
         raise UnsupportedError("wgmma with a negated operand")
@@ -169,7 +172,8 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     targets = [registers.write(each, "f32") for each in instruction.words(0)]
     if 2 * len(targets) != int(shape[len("m64n") : shape.index("k")]):
         raise UnsupportedError(f"{shape} with {len(targets)} accumulators")
-    flags = tuple(int(instruction.word(i)) == 1 for i in range(6, len(instruction.operands)))
+    flags = tuple(int(instruction.word(i), 0) == 1 for i in range(6, len(instruction.operands)))
+    flags = flags or (False, False)  # other types than those of 16 bits are K-major
     transposed = (False, flags[0]) if in_registers else (flags[0], flags[1])
     a_words = tuple(registers.read(each, "b32") for each in instruction.words(1)) if in_registers else ()
     a_bits = registers.read(instruction.word(1), "u64") if not in_registers else np.array(0)
@@ -187,7 +191,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
                     raise FaultError("the descriptors of a warpgroup's lanes differ")
             a = a_words or Descriptor.of(int(a_bits[first]))
             b = Descriptor.of(int(b_bits[first]))
-            product = Product(lanes, a, b, transposed, bool(accumulates[first]), kinds[1], targets)
+            product = Product(lanes, a, b, transposed, bool(accumulates[first]), element, targets)
             _queue(wave, group).open.append(product)
 
     return together(wave, at, GROUP, issued)
@@ -218,7 +222,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name == "commit_group":
         return together(wave, at, GROUP, lambda mask: _commit(wave, mask))
     if name == "wait_group":
-        newest = int(instruction.word(0))
+        newest = int(instruction.word(0), 0)
         return together(wave, at, GROUP, lambda mask: _wait(wave, mask, newest))
     raise UnsupportedError(".".join(instruction.opcode))
 

@@ -1,0 +1,78 @@
+"""Arithmetic on fp16 and bf16, alone or packed by two: in double precision, rounded once."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tuner.ptx.arithmetic import odd_sum
+from tuner.ptx.bits import relation
+from tuner.ptx.floats import HALVES
+from tuner.ptx.machine import Step
+from tuner.ptx.parse import Instruction
+from tuner.ptx.values import Array, Mask, UnsupportedError, assign
+from tuner.ptx.wave import Wave
+
+TYPES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
+_FUNCTIONS: Mapping[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "fma": lambda a, b, c: odd_sum(a * b, c),  # the product of two halves is exact
+    "neg": np.negative,
+    "abs": np.abs,
+    "min": np.fmin,
+    "max": np.fmax,
+    "ex2": np.exp2,
+    "tanh": np.tanh,
+}
+KNOWN = frozenset({*_FUNCTIONS, "setp"})
+
+
+def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """An instruction of `KNOWN` on one of `TYPES`. Raises UnsupportedError for what changes its result otherwise."""
+    name, kind = instruction.opcode[0], instruction.type
+    if name == "setp":
+        return _compare(wave, instruction)
+    if strange := set(instruction.opcode[1:-1]) - {"rn", "approx", "NaN", "relu"}:
+        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
+    function = _FUNCTIONS[name]
+    if instruction.has("NaN"):
+        function = np.minimum if name == "min" else np.maximum
+    relu, bits = instruction.has("relu"), HALVES[kind.removesuffix("x2")][1]
+    target = wave.registers.write(instruction.word(0), "b32" if kind.endswith("x2") else "b16")
+    sources = [_operand(wave, instruction.word(i), kind) for i in range(1, len(instruction.operands))]
+
+    def computed(mask: Mask) -> None:
+        found = function(*(source() for source in sources))
+        halves = bits(np.fmax(found, 0) if relu else found)
+        assign(target, np.ascontiguousarray(halves).view(target.dtype)[:, 0], mask)
+
+    return computed
+
+
+def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
+    """[lanes, 1 or 2] doubles, read anew at each call."""
+    packed, floats = kind.endswith("x2"), HALVES[kind.removesuffix("x2")][0]
+    register = np.broadcast_to(wave.registers.read(name, "b32" if packed else "b16"), wave.lanes)
+
+    def read() -> Array:
+        halves = np.ascontiguousarray(register).view(np.uint16).reshape(wave.lanes, -1)
+        return floats(halves).astype(np.float64)
+
+    return read
+
+
+def _compare(wave: Wave, instruction: Instruction) -> Step:
+    """setp of one comparison; of packed halves `p|q` takes both."""
+    if len(instruction.opcode) != 3:
+        raise UnsupportedError(".".join(instruction.opcode))
+    compare = relation(instruction.opcode[1], True)
+    targets = [wave.registers.array(name) for name in instruction.word(0).split("|")]
+    a, b = (_operand(wave, instruction.word(i), instruction.type) for i in (1, 2))
+
+    def compared(mask: Mask) -> None:
+        found = compare(a(), b())
+        for target, half in zip(targets, found.T, strict=True):
+            assign(target, half, mask)
+
+    return compared
