@@ -16,7 +16,7 @@ from tuner.result import Failed
 from tuner.toolkit import Options
 
 HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)
-STATICS = {"flash_attention": {"causal": True}, "streaming_attention": {}}
+STATICS = {"flash_attention": {"causal": True}, "streaming_attention": {}, "paged_attention": {"seq_q": 512}}
 
 
 def main() -> None:

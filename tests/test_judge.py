@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
     problem = example(operator, implementation)
     config = implementation.default(problem, first_arch(implementation, problem))
     smallest = to_fields(operator.tails(problem)[0])
-    for case in cases(operator, smallest, every=True)[: len(operator.input_kinds)]:
+    edges = (case for case in cases(operator, smallest, every=True) if operators.serves(implementation, case.problem))
+    for case in islice(edges, len(operator.input_kinds)):
         # Built as test_operators.py has it built.
         outputs, run = emulator.run(
             operator, implementation, case.problem, config, case.arrays, Mode(), instrumented=True

@@ -90,7 +90,7 @@ def check(job: Job) -> Verdict:
     def verdict(*findings: str) -> Verdict:
         return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
 
-    for case, mode in _rounds(operator, problem, job):
+    for case, mode in _rounds(operator, implementation, problem, job):
         arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
         outputs, run = emulator.run(
             operator, implementation, case.problem, config, arrays, mode, instrumented=instrumented
@@ -110,7 +110,7 @@ def check(job: Job) -> Verdict:
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
     operator, implementation, problem, config = loaded(job)
-    rounds = list(_rounds(operator, problem, job))
+    rounds = list(_rounds(operator, implementation, problem, job))
     problems = list(dict.fromkeys(case.problem for case, _ in rounds))
     spelled = (f"{problems.index(case.problem)} {case.kind} {mode}" for case, mode in rounds)
     return check_known.key(operator, implementation, config, problems, spelled)
@@ -149,8 +149,15 @@ def cases(operator: Operator[Any], problem: Any) -> list[Case]:
     return [Case(tail, kinds[i % len(kinds)]) for i, tail in enumerate(operator.tails(problem))]
 
 
-def _rounds(operator: Operator[Any], problem: Any, job: Job) -> Iterator[tuple[Case, Mode]]:
-    edges = cases(operator, problem)
+def served(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any) -> list[Case]:
+    """Those of the edge cases whose sizes the implementation takes."""
+    return [case for case in cases(operator, problem) if operators.serves(implementation, case.problem)]
+
+
+def _rounds(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, job: Job
+) -> Iterator[tuple[Case, Mode]]:
+    edges = served(operator, implementation, problem)
     if job.thorough:
         yield from ((case, mode) for mode in job.modes for case in edges)
         return

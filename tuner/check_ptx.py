@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner import nvrtc, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import Case, Job, cases, drawn, keep_worst, loaded
+from tuner.check import Case, Job, drawn, keep_worst, loaded, served
 from tuner.operator import canonical
 from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
@@ -62,8 +62,8 @@ def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
-    operator, _, problem, _ = loaded(job)
-    for case in cases(operator, problem)[:most]:
+    operator, implementation, problem, _ = loaded(job)
+    for case in served(operator, implementation, problem)[:most]:
         for order in orders:
             found = _executed(job, entries, case, order)
             yield found

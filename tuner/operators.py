@@ -9,6 +9,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from tuner.arch import ARCHES
 from tuner.assets import TEMPLATES
 from tuner.contract_implementation import held_implementation
 from tuner.contract_operator import held_operator, well_formed
@@ -81,6 +82,11 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     if name not in found:
         raise UsageError(f"{operator} has no implementation {name!r} (known: {', '.join(found)})")
     return found[name]
+
+
+def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:
+    """Whether there is an arch on which the implementation does not refuse the problem, whose sizes may be why."""
+    return any(implementation.refusal(problem, arch) is None for arch in ARCHES.values())
 
 
 def _module(operator: str, stem: str) -> Any:

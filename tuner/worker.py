@@ -190,7 +190,10 @@ class Stand:
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
         operator = operators.load(task.code.operator)
+        implementation = operators.implementation(task.code.operator, task.code.implementation)
         for case in cases(operator, task.code.problem, every=self.device.thorough):
+            if not operators.serves(implementation, case.problem):
+                continue
             judge.run(case, twice=self.device.thorough)
             if not judge.right:
                 return judge

@@ -1,0 +1,162 @@
+"""paged_attention on wgmma (sm_90a), for prompts: flash_attention's kernel, with K and V copied out of pages by TMA."""
+
+from dataclasses import replace
+from functools import cache
+
+from tuner.arch import Arch, gpu
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan
+from tuner.result import Scalar
+from tuner.space import Constraint, Space
+from tuner.tensor_map import TensorMap
+
+from ..flash_attention import wgmma as dense
+from ..flash_attention.split_keys_config import SPLITS, filling
+from ..flash_attention.wgmma_config import ROWS, WIDTHS, ctas, fits, register_estimate, smem_bytes, widest_product
+from .problem import Problem, unpacked
+from .split_keys import RAGGED, parts
+from .wgmma_config import (
+    LEAST_BOX,
+    MERGE_THREADS,
+    WINDOW_BOX,
+    Config,
+    blocks,
+    box_rows,
+    consumer_registers,
+    heads_of_tile,
+    merge_blocks,
+    producer_registers,
+)
+from .wgmma_work import work
+
+ENTRIES = ("paged_attention_wgmma", "paged_attention_wgmma_merge")
+_BATCH = ("block_table", "cache_seqlens")
+_SCALARS = ("softmax_scale", "batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
+_LEAST = 4  # tiles of keys a share
+_TILES = 4  # of rows, up to which a sequence has few
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.page_size < LEAST_BOX:
+        return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
+    return dense.refusal(problem, arch)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, capped = problem.head_dim, problem.use_softcap
+    tiles = {name: values for name, values in dense.TILE_CHOICES.items() if name not in ("overlap", "value_columns")}
+    return Space(
+        Config,
+        choices={
+            **tiles,
+            "overlap": (1, 2),
+            "value_columns": WIDTHS,
+            "packed_heads": dense.packs(problem),
+            "splits": SPLITS,
+        },
+        constraints=(
+            Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
+            Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
+            Constraint(
+                "polynomials are worth their registers only while nothing else is in flight but P V",
+                lambda c: (c.polynomial == 0) | (c.overlap == 1),
+            ),
+            Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * D),
+            Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
+            Constraint(
+                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
+            ),
+            Constraint(
+                "O, scores and P fit the consumers' registers",
+                lambda c: register_estimate(D, c, capped=capped) <= consumer_registers(c),
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
+    split, heads = config.splits > 1, heads_of_tile(problem, config)
+    maps = _maps(ROWS // heads, heads, box_rows(problem, config))
+    smem, shared = int(smem_bytes(problem.head_dim, config)), blocks(problem, config)
+    spaces = parts(problem, (shared, ROWS * config.warpgroups) if split else ())
+    left = tuple(each.name for each in spaces) if split else ()
+    optional, spelled = _optional(problem, split=split)
+    given = (*(each.name for each in maps), "lse", *_BATCH, *_SCALARS, "sequences", *optional, *left)
+    launch = Launch(ENTRIES[0], (shared, 1, 1), 128 * (config.warpgroups + 1), smem, given)
+    merged = ("o", "lse", *_SCALARS, "sequences", *(name for name in optional if name != "o"), *left)
+    merge = Launch(ENTRIES[1], (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, merged)
+    constants: dict[str, Scalar] = {
+        "smem_bytes": smem,
+        "ctas": int(ctas(config)),
+        "consumer_registers": int(consumer_registers(config)),
+        "producer_registers": int(producer_registers(config)),
+        "window_box": WINDOW_BOX,
+        "merge_threads": MERGE_THREADS,
+        **spelled,
+    }
+    return Plan((launch, merge) if split else (launch,), constants, spaces if split else (), maps)
+
+
+def _optional(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The arguments that packed queries and a softcap bring; how templates spell them, or what stands for them."""
+    packed, capped = problem.use_cu_seqlens_q, problem.use_softcap
+    names = (("o", "cu_seqlens_q", "max_seqlen_q") if packed else ()) + (("softcap",) if capped else ())
+    return names, {
+        "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
+        "longest_argument": "max_seqlen_q" if packed else "seq_q",
+        "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
+        "softcap_argument": "softcap" if capped else "0.0f",
+        "shares_argument": "shares" if split else "nullptr",
+        "parts_argument": "part_o, part_rows" if split else "",
+    }
+
+
+@cache
+def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`, and `keys` are of a page."""
+    boxes = {"q": (1, queries, heads), "k_cache": (1, keys, 1), "v_cache": (1, keys, 1), "o": (1, queries, heads)}
+    return tuple(each for name, box in boxes.items() for each in dense.panel_maps(name, box))
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Warpgroups in turn, with the largest tile that fits of up to 128 keys: more on the diagonal are mostly hidden.
+
+    One warpgroup where a sequence has no more rows; three where their registers hold 128 keys or nearly so, since they
+    share what is loaded. V in one panel, or in panels of 32 columns where these are exact and 64 are not. All heads
+    that can share rows do: they read keys once.
+    """
+    D, heads = problem.head_dim, dense.packs(problem)[-1]
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    rows = problem.longest * heads
+    warpgroups = 1 if rows <= ROWS and D <= 192 else 3 if D <= 96 and rows > 2 * ROWS else 2
+    for BN in range(128, 31, -16):
+        config = Config(BN, warpgroups, 2, 1, warpgroups > 1, columns, 0, True, heads, 1)
+        registers = register_estimate(D, config, capped=problem.use_softcap)
+        if fits(D, config, arch) and registers <= consumer_registers(config):
+            return replace(config, splits=_splits(unpacked(problem), arch, config))
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+
+
+def _splits(problem: Problem, arch: Arch, config: Config) -> int:
+    """The fewest that fill the SMs; but some for sequences with few tiles of rows, as mma_sync has them."""
+    most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
+    rows = problem.seq_q * heads_of_tile(problem, config)
+    ragged = problem.batch > 1 and rows <= _TILES * ROWS * config.warpgroups
+    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
+    return max(filling(blocks(problem, config), gpu(arch.name).device.sm_count * int(ctas(config)), most), least)
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="for prompts: wgmma, K and V as boxes of pages by TMA, which one warp looks up ahead of the others",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+    example=Problem(seq_q=512),
+)

@@ -1,0 +1,132 @@
+// A block of paged attention on wgmma: one warp finds which row tile it computes, one loads, and each of the other
+// warpgroups computes 64 rows of O, from all keys or from a share of them.
+#pragma once
+#include "flash_attention/part.cuh"
+#include "flash_attention/wgmma_block.cuh"
+#include "paged_attention/lengths.cuh"
+#include "paged_attention/queries.cuh"
+#include "paged_attention/wgmma_loader.cuh"
+
+// What tells a block its work; `shares` are told to the merge.
+template <class Tile>
+struct Batch {
+  Lengths lengths;
+  int const* cu_seqlens_q;
+  int sequences, heads, kv_heads, seq_q, longest;
+  int* shares;
+
+  __device__ __forceinline__ int packed_log2() const {
+    int const group = heads / kv_heads;
+    return Tile::kPackedHeads == 1 ? 0 : __ffs(min(Tile::kPackedHeads, group & -group)) - 1;
+  }
+  __device__ __forceinline__ Sequence sequence(int n) const {
+    Queries const queries = queries_of(cu_seqlens_q, n, seq_q);
+    return {queries.batch, queries.first, queries.count, 0, lengths.of(n)};
+  }
+  // The share of this block's, of the row tiles of all heads that share their rows. All lanes of a warp call it.
+  __device__ __forceinline__ Share share(int block, int blocks, typename Tile::Keys const& keys) const {
+    RowTiles<Tile::BM> const row_tiles{cu_seqlens_q, seq_q, longest, 1 << packed_log2()};
+    if constexpr (Tile::kSplits == 1) return whole_tile(block, sequences, row_tiles);
+    auto const steps = [&](int n) {  // tiles of keys
+      Sequence const of = sequence(n);
+      return keys.tiles(of, 0, of.queries);
+    };
+    return share_among(block, blocks, sequences, steps, row_tiles);
+  }
+  // To shared memory, what the block computes: no tiles where there is nothing. All lanes of a warp call it.
+  __device__ __forceinline__ void find(PagedWork& s_work, typename Tile::Keys const& keys) const {
+    int const log2 = packed_log2(), sharers = heads >> log2;
+    int const block = blockIdx.x / sharers, sharer = blockIdx.x - block * sharers;
+    Share const found = share(block, gridDim.x / sharers, keys);
+    if (threadIdx.x % 32 != 0) return;
+    PagedWork work;
+    work.tiles = 0;
+    if (found.sequence >= 0) {
+      work.sequence = sequence(found.sequence);
+      int const queries = Tile::BM >> log2, rows = min(work.sequence.queries, longest);
+      work.first_query = ((rows - 1) / queries - found.tile) * queries;  // those that attend most keys first
+      work.sequence.first_key = found.begin * Tile::BN;
+      int const end = keys.end(work.sequence, work.first_query, queries);
+      work.end = end - work.sequence.first_key;
+      work.tiles = max(min(found.end, (end + Tile::BN - 1) / Tile::BN) - found.begin, 1);
+      work.packed_log2 = log2;
+      work.head = sharer << log2;
+      work.kv_head = work.head / (heads / kv_heads);
+      work.number = found.sequence;
+      work.index = found.index * sharers + sharer;
+      work.parts = found.parts;
+      if (Tile::kSplits > 1 && found.index == found.first && sharer == 0)
+        reinterpret_cast<int2*>(shares)[found.sequence] = make_int2(found.first, found.parts);
+    }
+    s_work = work;
+  }
+};
+
+// What the block found in its share, as fp32 and not divided by sums: rows from index · BM on of part_o [.., D] and of
+// part_rows.
+template <class Tile>
+__device__ __forceinline__ void store_share(float* part_o, float* part_rows, Consumer<Tile>& rows,
+                                            PagedWork const& work) {
+  int const thread = threadIdx.x % 128;
+  int64_t const first = int64_t(work.index) * Tile::BM + 64 * rows.warpgroup;
+  rows.softmax.reduce();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (rows.query[h] >= work.sequence.queries) continue;
+    int64_t const place = first + M64K16::C::row(thread, 2 * h);
+    if (thread % 4 == 0)
+      reinterpret_cast<RowSum*>(part_rows)[place] = {rows.softmax.max[h] * rows.scale, rows.softmax.sum[h]};
+#pragma unroll
+    for (int e = 2 * h; e < Tile::DV / 2; e += 4)
+      *reinterpret_cast<float2*>(part_o + place * Tile::DV + M64K16::C::col(thread, e)) =
+          make_float2(rows.r_o[e], rows.r_o[e + 1]);
+  }
+}
+
+// Where parts of O lie, if the block has only a share of the keys.
+struct Parts {
+  float *o, *rows;
+};
+
+// By the warpgroups that compute. `scale`: scale_of it.
+template <class Tile, class Scale>
+__device__ __forceinline__ void compute_share(unsigned char* smem, Barriers<Tile> const& barriers,
+                                              PagedWork const& work, Tensors<Tile> const& of, Parts const& parts,
+                                              typename Tile::Keys const& keys, Sizes const& sizes, Scale scale) {
+  Consumer<Tile> rows;
+  rows.smem = shared_address(smem);
+  rows.barriers = barriers;
+  set_scale(rows, scale);
+  start(rows, work, keys, 0);
+  clear_neighbours(rows, keys, smem, work);
+  attend(rows, work.tiles);
+  if (Tile::kSplits > 1 && work.parts > 1) return store_share(parts.o, parts.rows, rows, work);
+  float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
+  store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
+}
+
+// By all threads. Tables: of all sequences, `table_stride` apart.
+template <class Tile, class Scale>
+__device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
+                                              Parts const& parts, typename Tile::Keys const& keys, Table tables,
+                                              int64_t table_stride, Scale scale) {
+  Barriers<Tile> const barriers{shared_address(smem) + Tile::kBarriers};
+  PagedWork& work = *reinterpret_cast<PagedWork*>(smem + Tile::kWork);
+  static_assert(sizeof(PagedWork) <= Tile::kPosts * sizeof(Work), "work lies where a block that walks has several");
+  if (threadIdx.x == 0) init_barriers(barriers);
+  if (threadIdx.x / 32 == 1) batch.find(work, keys);
+  if (threadIdx.x == Tile::kConsumers) prefetch(of);
+  __syncthreads();  // barriers and work are there
+  if (work.tiles == 0) return;
+  if (own_warpgroup() == Tile::kWarpgroups) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    if (threadIdx.x / 32 == Tile::kConsumers / 32) {
+      tables.entries += work.number * table_stride;
+      PageLoader<Tile>{{shared_address(smem), barriers, of.q, of.k, of.v}, keys, tables}.load(work);
+    }
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    Sizes const sizes{batch.sequences, batch.heads, batch.kv_heads, batch.seq_q, 0};
+    compute_share(smem, barriers, work, of, parts, keys, sizes, scale);
+  }
+}

@@ -1,0 +1,92 @@
+"""What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..flash_attention import wgmma_config as dense
+from ..flash_attention.wgmma_config import ROWS, packed
+from .problem import Problem
+
+LEAST_BOX = 8  # rows, in which swizzles repeat
+WINDOW_BOX = 16  # rows, where there is a window: a row tile begins with a box
+MERGE_THREADS = 128
+# Registers of a thread by warpgroups, of those that compute and of the one that loads: as where dense blocks walk.
+_CONSUMER_REGISTERS = np.array([0, 216, 232, 160])
+_PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN: int  # keys a tile
+    warpgroups: int  # that compute, 64 rows of Q each; one more loads
+    stages: int  # slots for tiles of K, and as many of V
+    overlap: int  # what a tile's exponentials run over: 1 the product with V, 2 both products
+    ping_pong: bool  # warpgroups issue their products in turn
+    value_columns: int  # of a panel of V: one wgmma spans panels of one width
+    polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
+    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
+
+    @property
+    def tile(self) -> dense.Config:
+        """flash_attention's config with the same tiles and steps, for a block a row tile."""
+        return dense.Config(
+            BN=self.BN,
+            warpgroups=self.warpgroups,
+            stages=self.stages,
+            overlap=self.overlap,
+            ping_pong=self.ping_pong,
+            value_columns=self.value_columns,
+            polynomial=self.polynomial,
+            lazy_rescale=self.lazy_rescale,
+            heavy_first=True,
+            packed_heads=self.packed_heads,
+            cluster=1,
+            blocks=0,
+        )
+
+
+def consumer_registers(c: Any) -> Any:
+    """Registers of a thread that computes."""
+    return _CONSUMER_REGISTERS[c.warpgroups]
+
+
+def producer_registers(c: Any) -> Any:
+    """Registers of a thread of the warpgroup that loads."""
+    return _PRODUCER_REGISTERS[c.warpgroups]
+
+
+def heads_of_tile(problem: Problem, c: Any) -> int:
+    """Query heads that share the rows of a tile."""
+    return int(packed(problem.heads, problem.kv_heads, c))
+
+
+def queries_of_tile(problem: Problem, c: Any) -> int:
+    """Of each head in a row tile."""
+    return ROWS * int(c.warpgroups) // heads_of_tile(problem, c)
+
+
+def blocks(problem: Problem, c: Any) -> int:
+    """Shares of row tiles of all heads."""
+    return row_tiles(problem, c) * (problem.heads // heads_of_tile(problem, c)) * int(c.splits)
+
+
+def merge_blocks(problem: Problem) -> int:
+    """A thread merges 4 elements of a row of O."""
+    return -(-problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 4) // MERGE_THREADS)
+
+
+def row_tiles(problem: Problem, c: Any) -> int:
+    """Of all sequences, for heads that share rows; where queries are packed, as many as there may be."""
+    queries, N = queries_of_tile(problem, c), problem.sequences
+    most = N * -(-problem.longest // queries)
+    return min(most, (problem.seq_q + N * (queries - 1)) // queries) if problem.use_cu_seqlens_q else most
+
+
+def box_rows(problem: Problem, c: Any) -> int:
+    """Of a page and a tile of keys: what they have in common, and little where a row tile begins anywhere."""
+    BN = int(c.BN)
+    return min(problem.page_size, WINDOW_BOX if problem.window < problem.seq_k else BN & -BN)

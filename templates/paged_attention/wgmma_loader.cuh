@@ -1,0 +1,46 @@
+// How K and V of a row tile come out of pages: boxes of one page by TMA, each by a lane that looks its page up.
+#pragma once
+#include "flash_attention/wgmma_tile.cuh"
+#include "paged_attention/wgmma_keys.cuh"
+
+// By a warp. Lane i copies the i-th box of each tile, and looks up that of the next tile before: no copy waits for the
+// table.
+template <class Tile>
+struct PageLoader : Loader<Tile> {
+  static constexpr int BN = Tile::BN;
+  static_assert(BN <= 32 * PagedKeys<BN>::kLeastBox, "each lane copies one box");
+
+  typename Tile::Keys keys;
+  Table table;
+
+  __device__ __forceinline__ void load(PagedWork const& work) {
+    int const lane = threadIdx.x % 32, row = lane * keys.box;
+    Barriers<Tile> const& barriers = this->barriers;
+    auto const look_up = [&](int tile) {
+      return row < BN ? keys.box_in_page(work, table, tile * BN + row) : BoxInPage{};
+    };
+    BoxInPage next = look_up(work.tiles - 1);
+#pragma unroll 1
+    for (int tile = work.tiles - 1; tile >= 0; --tile, this->at.advance()) {
+      BoxInPage const from = next;
+      if (tile > 0) next = look_up(tile - 1);
+      int const stage = this->at.stage;
+      mbarrier_wait(barriers.keys_empty(stage), this->at.parity ^ 1);
+      copy<typename Tile::Rows>(this->smem + Tile::kKeys + stage * Tile::kKeyBytes, this->k, barriers.keys_full(stage),
+                                work.kv_head, from, row);
+      if (tile == work.tiles - 1 && lane == 0) this->load_queries(work, 0);
+      mbarrier_wait(barriers.values_empty(stage), this->at.parity ^ 1);
+      copy<typename Tile::Values>(this->smem + Tile::kValues + stage * Tile::kValueBytes, this->v,
+                                  barriers.values_full(stage), work.kv_head, from, row);
+    }
+  }
+
+ private:
+  // This lane's box, to the rows from `row` on of a tile of K or V that is empty.
+  template <class Panels>
+  static __device__ __forceinline__ void copy(uint32_t s_tile, PanelMaps const& maps, uint32_t full, int kv_head,
+                                              BoxInPage const& from, int row) {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_expect_tx(full, Panels::loaded_bytes(BN));
+    if (row < BN) Panels::template load_piece<BN, 1>(s_tile, maps, full, row, from.row, kv_head, from.page);
+  }
+};

@@ -1,0 +1,92 @@
+"""What wgmma does where every table is full, counted from its loops: the emulator's counters agree with the exact."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.operator import Array, Work
+
+from ..flash_attention import split_keys_config as merging
+from ..flash_attention.split_keys_work import Walked, work_of_walks
+from ..flash_attention.wgmma_config import ELEMENT, ROWS
+from ..flash_attention.wgmma_work import Grid, work_of
+from .operator import cost
+from .problem import Problem, unpacked
+from .split_keys_work import Shared, merge_work
+from .wgmma_config import MERGE_THREADS, Config, blocks, box_rows, heads_of_tile, merge_blocks, queries_of_tile
+
+_WARP = 32
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """wgmma, the bytes of TMA and those of the merge are exact; the rest is what the mathematics needs.
+
+    What is read of tables and lengths is not counted. Of packed queries as if each sequence had equally many, in a grid
+    that has room for any.
+    """
+    equal, ctas = unpacked(problem), blocks(problem, config)
+    cut = cut_of(equal, config)
+    main = _attend(equal, config, cut, ctas)
+    if config.splits == 1:
+        return (main,)
+    merged = merge_work(equal, _merger(cut.parts), _merge(equal, cut.parts))
+    return main, replace(merged, ctas=merge_blocks(problem))
+
+
+def cut_of(problem: Problem, config: Config) -> Shared:
+    """How the tiles that all rows of a sequence attend are cut."""
+    steps = int(_places(problem, config, problem.seq_q, 1)[0])
+    steps = max(-(-steps // config.BN), 1)
+    most = -(-steps // config.splits)
+    return Shared(steps, most, -(-steps // most))
+
+
+def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
+    """Tiles of keys that each share of a head's row tiles visits, [row tiles · parts, 1]: one at least."""
+    queries = queries_of_tile(problem, config)
+    places = _places(problem, config, queries, -(-problem.seq_q // queries))
+    own = np.maximum(-(-places // config.BN), 1)[:, None]
+    begin = cut.most * np.arange(cut.parts)
+    return np.maximum(np.minimum(own, begin + cut.most) - begin, 1).reshape(-1, 1)
+
+
+def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> Work:
+    """Where each sequence has as many queries: each share takes Q, and its parts go to the merge for the outputs."""
+    packed = heads_of_tile(problem, config)
+    taken, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
+    visited = tiles(problem, config, cut)
+    grid = Grid(ctas, float(np.max(visited)), float(problem.batch * problem.kv_heads * taken * np.sum(visited)))
+    (whole,) = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
+    if cut.parts == 1:
+        return whole
+    D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
+    boxes = problem.batch * (problem.heads // packed) * -(-problem.seq_q * packed // ROWS)
+    stored = boxes * ROWS * ELEMENT * (-(-D // 16) * 16) + 4 * items
+    parts = items * cut.parts * (4 * D + 8)
+    return replace(
+        whole,
+        l2_bytes=whole.l2_bytes - stored + parts,
+        dram_bytes=floor - items * (ELEMENT * D + 4) + parts,
+    )
+
+
+def _places(problem: Problem, config: Config, queries: int, count: int) -> Array:
+    """Places that `count` row tiles of so many queries of a sequence visit: `PagedKeys::end` of wgmma_keys.cuh."""
+    box, before = box_rows(problem, config), problem.seq_k - problem.seq_q
+    first = np.arange(count, dtype=np.int64) * queries
+    begin = np.maximum(first + before - problem.window + 1, 0) // box * box
+    shift = np.minimum(-(-problem.sinks // box) * box - begin, 0)
+    found: Array = np.minimum(first + queries, problem.seq_q) + before + shift
+    return found
+
+
+def _merger(parts: int) -> merging.Config:
+    """A config of split_keys whose merge has the same threads and parts."""
+    return merging.Config(BM=16, BN=16, warps=MERGE_THREADS // _WARP, stages=2, splits=parts, q_in_registers=False)
+
+
+def _merge(problem: Problem, parts: int) -> Work | None:
+    """That of split_keys, where there is more than one part."""
+    _, *merge = work_of_walks(problem, _merger(parts), Walked(np.ones(1, np.int64), 0), cost(problem))
+    return merge[0] if merge else None
