@@ -21,7 +21,6 @@ from tuner.emulator import Buffer, Kernel, Mode, TensorMap
 from tuner.emulator_memory import SWIZZLES
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
-_STATIC_LIMIT = 48 * 1024
 
 
 class DriverError(RuntimeError):
@@ -64,6 +63,7 @@ class Driver:
     def __init__(self) -> None:
         self.kernels: dict[str, Kernel] = {}
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
+        self.unasked = 48 * 1024  # of it, for a kernel that did not ask; less where it has static shared memory
         self.launches: list[str] = []
         self.unloaded = 0  # modules
 
@@ -75,7 +75,7 @@ class Driver:
             stream.queue(lambda: self.launch(entry, grid, block, arguments, smem_bytes, None))
             return
         assert stream is None, "CuPy arrays run on CuPy's own stream"
-        if smem_bytes > max(_STATIC_LIMIT, self.granted.get(entry, 0)):
+        if smem_bytes > self.granted.get(entry, self.unasked):
             raise DriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
         values = [each if isinstance(each, np.generic) else np.int64(each) for each in arguments]
         run = self.kernels[entry].launch(entry, grid, block, smem_bytes, values, Mode())
@@ -86,7 +86,7 @@ class Driver:
         """`cupy`, as far as it is used."""
         cupy, cuda, driver = (ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.driver"))
         driver.CUDADriverError = DriverError
-        driver.funcGetAttribute = lambda attribute, function: self.granted.get(_entry(attribute, function), 0)
+        driver.funcGetAttribute = lambda what, function: self.granted.get(_entry(what, function), self.unasked)
         driver.funcSetAttribute = lambda function, attribute, value: self.granted.update(
             {_entry(attribute, function): value}
         )

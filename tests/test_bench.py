@@ -10,6 +10,7 @@ import pytest
 
 from tuner import bench, operators, peers
 from tuner.arch import gpu
+from tuner.bench.tables import varying
 from tuner.device import Code
 from tuner.errors import UsageError
 from tuner.operator import to_fields
@@ -116,12 +117,19 @@ def test_a_sweep_is_one_table_and_a_line_a_kernel_over_the_size() -> None:
     found = [bench.forecast(STREAMING, problem, gpu("H200"), EMPTY) for problem in problems]
     (table,) = bench.tables(found)
     assert table.columns[0] == "seq_q"
+    assert table.title == "head_dim=128 dtype=bf16 batch=1 heads=32 window=1024 sinks=4"
     assert [row[0] for row in table.rows] == [
         str(p.seq_q) for p, each in zip(problems, found, strict=True) for _ in each.rows
     ]
     page = bench.page(found)
     assert page.count('<path class="series') == len({row.name for each in found for row in each.rows})
     assert "Predicted for H200: nothing was timed." in page
+
+
+@pytest.mark.parametrize("name", ["dtype", "ragged", "same", "from_zero"])
+def test_what_has_no_number_of_its_own_in_every_problem_is_no_axis(name: str) -> None:
+    values = {"dtype": ("bf16", "fp16"), "ragged": (False, True), "same": (64, 64), "from_zero": (0, 64)}
+    assert varying([{name: value} for value in values[name]]) == ""
 
 
 def test_a_page_of_times_shows_each_contender_as_a_bar_and_no_prediction(comparison: bench.Comparison) -> None:

@@ -1,5 +1,7 @@
 """The sentence that says which kernels are ahead."""
 
+from dataclasses import replace
+
 from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
@@ -26,6 +28,11 @@ def test_one_problem_names_the_least() -> None:
 def test_a_sweep_says_where_the_lead_changes() -> None:
     sweep = [forecast(T, fused=100.0, split=float(T)) for T in (256, 64, 128)]
     assert ahead(sweep) == "Ahead (predicted): split at T 64; fused at T 128 to 256."
+
+
+def test_sizes_at_which_nothing_was_timed_are_left_out() -> None:
+    nothing = replace(timed(), problem={"T": 128})
+    assert ahead([timed(ours=("ok", 9.0, 11.0)), nothing]) == "Ahead (measured): ours at T 64."
 
 
 def test_times_that_cannot_be_told_apart_are_ahead_together_and_a_copy_is_no_contender() -> None:

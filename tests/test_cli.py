@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tuner import gpu as devices
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.commands import COMMANDS
+from tuner.policy import MeasurementPolicy
+from tuner.result import Evidence, Measurement, Verdict
 from tuner.store import Store
+from tuner.tune.log import code_of
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
 SMALL = [*HEAD, "--budget", "3", "--implementation", "mma_sync", "--quiet"]
@@ -183,6 +187,23 @@ def test_report_is_written_of_what_is_stored_without_searching(searched: Path, t
 def test_a_report_that_is_no_page_goes_to_stdout_where_no_place_is_named(searched: Path) -> None:
     done = run("report", *HEAD, "--db", searched, "--format", "json")
     assert json.loads(done.stdout)["problems"]
+
+
+def test_a_report_is_of_what_was_measured_where_anything_was(searched: Path, tmp_path: Path) -> None:
+    with Store.open(searched) as predicted, Store.open(tmp_path / "tuner.db") as store:
+        found, code = predicted.attempts("flash_attention"), code_of(operators.load("flash_attention"))
+        for time_us, each in enumerate(found, start=10):
+            identity = replace(each.attempt.identity, policy=MeasurementPolicy().name)
+            measured = Measurement(time_us, time_us, time_us, 12)
+            (row,) = store.append([replace(each.attempt, identity=identity, measurement=measured)])
+            store.append_verdict(row, Verdict((), checks=("on the device",)), code)
+        (record,) = predicted.records("flash_attention")
+        winner = replace(record, identity=identity, config=each.attempt.config, evidence=Evidence.MEASURED)
+        store.promote(replace(winner, measurement=measured))  # the slowest one: a final race said so
+    done = run("report", *HEAD, "--db", tmp_path / "tuner.db", "--format", "json")
+    (reported,) = json.loads(done.stdout)["problems"]
+    assert reported["evidence"] == "measured"
+    assert reported["record"]["config"] == dict(each.attempt.config)
 
 
 def test_doctor_and_operators_speak_json_too() -> None:

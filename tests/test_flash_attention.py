@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_no_spills, compiled
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -13,14 +14,11 @@ from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.mma_sync_work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention")
@@ -151,31 +149,22 @@ def test_a_grid_that_cannot_launch_is_refused() -> None:
     assert "65536" in MMA_SYNC.refusal(Problem(batch=65536, seq_q=1), ARCHES["sm_80"])
 
 
-@pytest.mark.slow
-def test_defaults_never_spill() -> None:
+@pytest.mark.parametrize(("i", "D"), list(enumerate(D for D in HEAD_DIMS for _ in range(2))))
+def test_defaults_never_spill(i: int, D: int) -> None:
     """Every head_dim on two arches; arches, dtypes and masks are dealt out. sm_86 and sm_89 get the code of sm_80."""
-    jobs, arches = [], ("sm_80", "sm_90a", "sm_100a", "sm_120a")
-    for i, D in enumerate(d for d in HEAD_DIMS for _ in range(2)):
-        problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 4 % 2], causal=bool(i % 2))
-        arch = ARCHES[arches[(i + i // 4) % 4]]
-        config = MMA_SYNC.default(problem, arch)
-        jobs.append((render(OPERATOR, MMA_SYNC, problem, config), Options(arch=arch.name)))
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert cubin.entries["flash_attention_mma_sync"].spills == 0, jobs[position][1]
+    problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 4 % 2], causal=bool(i % 2))
+    arch = ("sm_80", "sm_90a", "sm_100a", "sm_120a")[(i + i // 4) % 4]
+    assert_no_spills(OPERATOR, MMA_SYNC, problem, arch)
 
 
 @pytest.mark.slow
 def test_configs_drawn_from_the_space_compile_for_their_arch() -> None:
-    rng, jobs = np.random.default_rng(3), []
+    rng = np.random.default_rng(3)
     for D, arch in product((72, 128, 256), ("sm_86", "sm_120a")):
         problem = Problem(head_dim=D, causal=True)
         space = MMA_SYNC.space(problem, ARCHES[arch])
-        jobs.append((render(OPERATOR, MMA_SYNC, problem, space[int(rng.integers(len(space)))]), Options(arch=arch)))
-    with Compiler(workers=2) as compiler:
-        cubins = [cubin for _, cubin in compiler.compile_many(jobs)]
-    assert not [cubin.log for cubin in cubins if isinstance(cubin, Failed)]
+        config = space[int(rng.integers(len(space)))]
+        assert compiled(render(OPERATOR, MMA_SYNC, problem, config), arch).entries
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
@@ -183,9 +172,8 @@ def test_addresses_are_not_computed_again_for_every_tile(arch: str) -> None:
     """With 64-bit multiplications for the thread's place in every copy, IMAD and LEA alone were 100."""
     problem = Problem(head_dim=64)
     source = render(OPERATOR, MMA_SYNC, problem, MMA_SYNC.default(problem, ARCHES[arch]))
-    cubin = compile(source, Options(arch))
-    assert not isinstance(cubin, Failed)
-    (loop,) = (each for each in cubin.innermost_loops("flash_attention_mma_sync") if each.mix.get("HMMA.16816"))
+    loops = compiled(source, arch).innermost_loops("flash_attention_mma_sync")
+    (loop,) = (each for each in loops if each.mix.get("HMMA.16816"))
     assert loop.mix["HMMA.16816"] == 128
     assert loop.mix.get("IMAD", 0) + loop.mix.get("LEA", 0) < 40
 

@@ -139,7 +139,7 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
 
 @pytest.mark.parametrize(("position", "head_dim"), list(enumerate([40, 64, 80, 96, 128, 192, 256])))
 def test_no_default_spills(position: int, head_dim: int) -> None:
-    """Every head_dim on three arches, which are dealt out; the default problem has all of them in test_operators.py."""
+    """Every head_dim on two arches, which are dealt out."""
     packed = head_dim == 128  # that of all others is dense
     problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=packed)
     for arch in dealt_arches(position):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from injected import injected
 from test_wgmma_descriptors import k_major, mn_major, written
 from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
@@ -19,7 +20,6 @@ from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode, build
 from tuner.lint import Lint, lint
-from tuner.nvrtc import Compiler
 from tuner.operator import scalars, to_fields
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
@@ -29,9 +29,7 @@ from tuner.operators.flash_attention_backward.wgmma_config import (
     registers,
 )
 from tuner.render import headers, render
-from tuner.result import Failed
 from tuner.source import Source
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention_backward")
@@ -274,13 +272,9 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
 @pytest.mark.slow
 def test_defaults_pass_the_lint() -> None:
     """`python benchmarks/wgmma_backward_lint.py` asks it of every head_dim and of many more configs."""
-    jobs = [
-        (render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), Options("sm_90a")) for problem in _asked()
-    ]
-    with Compiler(workers=2) as compiler:
-        for _, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert [lint(cubin, entry) for entry in PASSES] == [Lint(), Lint()]
+    for problem in _asked():
+        cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
+        assert [lint(cubin, entry) for entry in PASSES] == [Lint(), Lint()]
 
 
 def _asked() -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from injected import injected
 
 from tuner import emulator, nvrtc, operators, ptx
@@ -16,12 +17,10 @@ from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.lint import Lint, lint
-from tuner.nvrtc import Compiler
 from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once_config import Config
 from tuner.render import render
-from tuner.result import Failed
 from tuner.toolkit import Options
 from tuner.verify import errors
 
@@ -236,11 +235,8 @@ def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:
 @pytest.mark.slow
 def test_defaults_pass_the_lint() -> None:
     """`python benchmarks/wgmma_once.py --lint` asks it of every head_dim and of more configs."""
-    jobs = [(render(OPERATOR, ONCE, each, ONCE.default(each, HOPPER)), Options("sm_90a")) for each in _asked()]
-    with Compiler(workers=2) as compiler:
-        for _, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert lint(cubin, KERNEL) == Lint()
+    for each in _asked():
+        assert lint(compiled(render(OPERATOR, ONCE, each, ONCE.default(each, HOPPER)), "sm_90a"), KERNEL) == Lint()
 
 
 def _asked() -> Iterator[Problem]:

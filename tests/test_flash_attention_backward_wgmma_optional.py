@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from injected import injected
 from test_flash_attention_backward_wgmma import (
     BASE,
@@ -26,12 +27,10 @@ from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.lint import lint
-from tuner.nvrtc import Compiler
 from tuner.operator import scalars, to_fields
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.render import render
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 CAPPED = Problem(64, causal=True, use_softcap=True)
@@ -53,9 +52,7 @@ def test_capped_scores_leave_room_for_smaller_tiles() -> None:
 
 
 def test_the_default_for_capped_scores_compiles_clean() -> None:
-    with Compiler(workers=1) as compiler:
-        source = render(OPERATOR, WGMMA, CAPPED, WGMMA.default(CAPPED, HOPPER))
-        ((_, cubin),) = compiler.compile_many([(source, Options("sm_90a"))])
+    cubin = compiled(render(OPERATOR, WGMMA, CAPPED, WGMMA.default(CAPPED, HOPPER)), "sm_90a")
     assert [lint(cubin, entry).failures for entry in PASSES] == [(), ()]
 
 

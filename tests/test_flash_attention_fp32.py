@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_no_spills
 
 from tuner import dispatcher, emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType, Precision
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler
 from tuner.operators.flash_attention.cases import round_tf32
 from tuner.operators.flash_attention.mma_tf32_config import Config
 from tuner.operators.flash_attention.operator import flash_attention
 from tuner.operators.flash_attention.problem import Problem
 from tuner.predict import uncompiled
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import distance, errors
 
 OPERATOR = operators.load("flash_attention")
@@ -213,17 +210,13 @@ def test_two_terms_are_predicted_to_take_three_times_the_tensor_cores() -> None:
     assert two.cost > one.cost
 
 
-@pytest.mark.slow
-def test_defaults_never_spill() -> None:
-    """Both precisions of each head_dim, on arches that are dealt out; sm_86 and sm_89 get the code of sm_80."""
-    jobs, arches = [], ("sm_80", "sm_90a", "sm_100a", "sm_120a")
-    for i, D in enumerate((16, 40, 64, 72, 80, 96, 128, 160, 192, 256)):
-        for problem in (TF32, FP32):
-            arch = ARCHES[arches[(i + (problem is FP32)) % 4]]
-            each = replace(problem, head_dim=D, head_dim_v=D, causal=bool(i % 2))
-            source = render(OPERATOR, MMA_TF32, each, MMA_TF32.default(each, arch))
-            jobs.append((source, Options(arch=arch.name)))
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert cubin.entries["flash_attention_mma_tf32"].spills == 0, jobs[position][1]
+DIMS = (16, 40, 64, 72, 80, 96, 128, 160, 192, 256)
+DEALT = [(problem, i, D) for problem, dims in ((FP32, DIMS), (TF32, DIMS[::2])) for i, D in enumerate(dims)]
+
+
+@pytest.mark.parametrize(("problem", "i", "D"), DEALT)
+def test_defaults_never_spill(problem: Problem, i: int, D: int) -> None:
+    """Every head_dim with two terms and every second with one; arches and masks are dealt out."""
+    arch = ("sm_80", "sm_90a", "sm_100a", "sm_120a")[i % 4]
+    each = replace(problem, head_dim=D, head_dim_v=D, causal=(i // 4 + (problem is TF32)) % 2 == 1)
+    assert_no_spills(OPERATOR, MMA_TF32, each, arch)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import dealt_arches
+from claims import assert_no_spills, compiled, dealt_arches
 from counted import counted, declared
 
 from tuner import emulator, operators
@@ -15,14 +15,11 @@ from tuner.choice import choose
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
-from tuner.nvrtc import Compiler
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.records import Snapshot
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention")
@@ -133,29 +130,19 @@ def test_views_of_another_layout_need_no_copy() -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_no_number_of_splits_makes_the_merge_spill(arch: str) -> None:
     config = replace(BASE, warps=8, splits=128)
-    jobs = [(render(OPERATOR, SPLIT_KEYS, Problem(), config), Options(arch=arch))]
-    with Compiler(workers=1) as compiler:
-        ((_, cubin),) = compiler.compile_many(jobs)
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(OPERATOR, SPLIT_KEYS, Problem(), config), arch)
     assert all(usage.spills == 0 for usage in cubin.entries.values())
 
 
-@pytest.mark.slow
-def test_defaults_never_spill() -> None:
-    """Every head_dim on three arches; arches, dtypes and masks are dealt out."""
-    jobs = []
-    for i, (D, name) in enumerate((D, name) for position, D in enumerate(HEAD_DIMS) for name in dealt_arches(position)):
+@pytest.mark.parametrize(("position", "D"), list(enumerate(HEAD_DIMS)))
+def test_defaults_never_spill(position: int, D: int) -> None:
+    """Every head_dim on two arches; arches, dtypes and masks are dealt out."""
+    for i, arch in enumerate(dealt_arches(position), 2 * position):
         problem = replace(
             DECODING, head_dim=D, head_dim_v=D, causal=i % 4 > 1, dtype=(DType.BF16, DType.FP16)[i // 3 % 2]
         )
-        arch = ARCHES[name]
-        config = SPLIT_KEYS.default(problem, arch)
-        assert SPLIT_KEYS.space(problem, arch).refusal(config) is None
-        jobs.append((render(OPERATOR, SPLIT_KEYS, problem, config), Options(arch=arch.name)))
-    with Compiler(workers=2) as compiler:
-        for position, cubin in compiler.compile_many(jobs):
-            assert not isinstance(cubin, Failed), cubin.log
-            assert all(usage.spills == 0 for usage in cubin.entries.values()), jobs[position][1]
+        assert SPLIT_KEYS.space(problem, ARCHES[arch]).refusal(SPLIT_KEYS.default(problem, ARCHES[arch])) is None
+        assert_no_spills(OPERATOR, SPLIT_KEYS, problem, arch)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "H200"])

@@ -18,7 +18,7 @@ from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Evidence
-from tuner.session import evidence_for
+from tuner.session import evidence_for, would_be_measured
 from tuner.verify import errors
 
 __all__ = ["driver"]  # a fixture
@@ -88,6 +88,16 @@ def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: 
     assert all(each.ok for each in errors(operator, problem, arrays, found))
 
 
+def test_a_kernel_with_static_shared_memory_asks_for_the_rest(driver: Driver, at: Dispatcher) -> None:
+    operator = operators.load("flash_attention")
+    problem = operator.problem(64, batch=1, heads=4, kv_heads=2, seq_q=19, seq_k=35)
+    know(driver, operator, problem)
+    arrays = operator.inputs(problem, np.random.default_rng(0), "normal")
+    driver.unasked = 1024  # as for one whose static arrays fill the rest
+    at.call("flash_attention", *(asarray(arrays[name]) for name in "qkv"))
+    assert len(driver.launches) == 1
+
+
 def test_only_records_and_defaults_of_the_device_serve_it(driver: Driver, at: Dispatcher) -> None:
     found = at.explain("row_norm", asarray(rows()[:, :32]), asarray(WEIGHT))
     assert found.gpu == "H200"
@@ -120,6 +130,12 @@ def test_a_search_is_measured_for_the_gpu_that_is_here_and_predicted_for_others(
     assert evidence_for(arch.gpu(asked)) is known
 
 
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(("asked", "named"), [("sm_90a", "H200"), ("H100", ""), ("H200", ""), ("sm_80", "")])
+def test_who_asks_for_the_arch_of_the_gpu_that_is_here_is_told_its_name(asked: str, named: str) -> None:
+    assert would_be_measured(arch.gpu(asked)) == named
+
+
 def test_a_search_on_a_device_that_is_too_old_is_predicted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODEL, "name", b"Tesla T4")
     monkeypatch.setitem(MODEL, "major", 7)
@@ -140,6 +156,7 @@ def test_without_a_driver_there_is_no_gpu_and_the_error_says_what_to_do() -> Non
         ("NVIDIA H200", 90, "H200"),
         ("NVIDIA GeForce RTX 4090", 89, "RTX 4090"),
         ("NVIDIA GeForce RTX 4060", 89, "sm_89"),  # a model that is not known, of an arch that is
+        ("NVIDIA H200 MIG 1g.18gb", 90, "sm_90a"),  # a slice is not the whole
         ("NVIDIA GeForce RTX 5090", 90, "sm_90a"),  # the device knows better than its name
     ],
 )

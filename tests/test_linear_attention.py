@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, assert_right, drawn
+from claims import assert_no_spills, assert_right, compiled, drawn
 from counted import by_launch, global_bytes
 
 from tuner import dispatcher, emulator, operators
@@ -14,14 +14,11 @@ from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import InputError, UsageError
-from tuner.nvrtc import compile as compile_source
 from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention import chunked, halo, lookback, sequential
 from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
 from tuner.operators.linear_attention.problem import Problem
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.usage import occupancy
 
 HOPPER = ARCHES["sm_90a"]
@@ -318,8 +315,7 @@ def test_the_default_can_feed_an_h200() -> None:
     than 49 issue slots and 6 of the special function unit an element leave room for."""
     problem, config = Problem(), lookback.default(Problem(), HOPPER)
     launch = lookback.plan(problem, config).launches[-1]
-    cubin = compile_source(render(OPERATOR, lookback.IMPLEMENTATION, problem, config), Options(arch="sm_90a"))
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(OPERATOR, lookback.IMPLEMENTATION, problem, config), "sm_90a")
     ctas = occupancy(cubin.entries[launch.entry], launch.threads, launch.smem_bytes, HOPPER).ctas
     assert ctas * 3 * config.BT * config.BK * problem.dtype.itemsize >= 5 * 26 * 1024
     mix, elements = cubin.instruction_mix(launch.entry), config.BT * config.BK / launch.threads

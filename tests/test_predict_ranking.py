@@ -30,10 +30,11 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
     wanted = [
         Candidate(implementation, c)
         for c in implementation.space(problem, target.arch)
-        if (c.BM, c.BN, c.warps) in tiles and c.stages == 2 and c.d_warps == 1 and c.swizzle and c.lazy_rescale
+        if (c.BM, c.BN, c.warps) in tiles and (c.stages, c.d_warps, c.min_ctas) == (2, 1, 1)
+        if c.swizzle and c.lazy_rescale
     ]
     found: dict[Tile, float] = {}
-    with Compiler() as compiler:
+    with Compiler(1) as compiler:
         for i, attempt in Predictor(operator, problem, target, compiler, Checker()).attempts(wanted):
             c = wanted[i].config
             tile = (c.BM, c.BN, c.warps)

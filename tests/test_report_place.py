@@ -1,6 +1,6 @@
 """The name of a page that nobody named."""
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 from tuner import operators
 from tuner.report import default_path
@@ -27,3 +27,10 @@ def test_other_problems_have_other_names() -> None:
 def test_a_name_is_short_enough_for_a_file_whatever_it_tells() -> None:
     names = [default_path("attention" * 40, "H100", [replace(PROBLEM, batch=batch)]).name for batch in (2, 3)]
     assert len(set(names)) == 2 and max(map(len, names)) < 200
+
+
+def test_texts_of_a_problem_name_no_folder() -> None:
+    odd = make_dataclass("Problem", [("order", str, "rows")], frozen=True)
+    pages = [default_path("myop", "H100", [odd(order)]) for order in ("a/b", "a_b", "../b")]
+    assert len({page.parent for page in pages}) == 1
+    assert len({page.name for page in pages}) == 3

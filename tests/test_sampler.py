@@ -5,8 +5,8 @@ import math
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, make_dataclass
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from tuner.errors import UsageError
 from tuner.sampler import METHODS, Sampler
 from tuner.sampler.gaussian import fit, spread_after
+from tuner.sampler.history import Prior
 from tuner.space import Constraint, Space
 
 POWERS = tuple(1 << k for k in range(7))
@@ -79,6 +80,13 @@ def test_no_config_is_asked_twice_and_the_space_is_exhausted(method: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_parameters_of_a_single_choice_may_stand_first(method: str) -> None:
+    space = Space(make_dataclass("Few", ["a", "b", "c"]), {"a": (1,), "b": (2,), "c": (3, 4, 5)})
+    sampler = Sampler(space, method=method, seed=0)
+    assert sorted(sampler.ask(2) + sampler.ask(2)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_the_same_seed_gives_the_same_configs(method: str) -> None:
     first, second = (search(Sampler(SPACE, method=method, seed=3), 24, batch=3) for _ in range(2))
     assert first == second
@@ -131,6 +139,19 @@ def test_what_was_told_before_is_not_asked_again() -> None:
     for index in (0, 2, 3):
         sampler.tell(index, 1.0)
     assert sampler.ask(3) == [1, 4, 5]
+
+
+def test_what_was_told_before_counts_when_the_space_is_exhausted() -> None:
+    space = Space(make_dataclass("Few", ["a"]), {"a": (1, 2, 3)})
+    sampler = Sampler(space, method="random", seed=0)
+    sampler.tell(1, 1.0)
+    assert sorted(sampler.ask(3)) == [0, 2]
+
+
+def test_of_a_prior_so_many_as_asked_for_are_best_and_each_is_unlike_the_others() -> None:
+    best = Prior(np.arange(len(SPACE), dtype=float)).best(4, SPACE.codes)
+    assert best[0] == 0 and len(best) == 4
+    assert all(np.count_nonzero(SPACE.codes[a] != SPACE.codes[b]) > 1 for a, b in combinations(best, 2))
 
 
 def test_a_search_rebuilt_from_its_results_goes_on_where_it_stopped() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner import nvrtc, sass
+from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.errors import MachineError
 from tuner.source import Source
@@ -24,7 +25,7 @@ PACKED = """extern "C" __global__ void packed(unsigned long long* x) {
 
 
 def compiled(text: str, arch: str) -> Cubin:
-    cubin = nvrtc.compile(Source((), text, (), "cuda"), Options(arch))
+    cubin = nvrtc.compile(Source((), text, (), "cuda"), Options(arch), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     return cubin
 

@@ -48,6 +48,11 @@ def test_a_config_is_found_again_at_its_index() -> None:
     assert [SPACE.index(config) for config in SPACE] == list(range(len(SPACE)))
 
 
+def test_a_parameter_may_have_more_choices_than_a_byte_counts() -> None:
+    space = Space(Config, {**CHOICES, "BT": tuple(range(300))})
+    assert space[len(space) - 1].BT == 299
+
+
 def test_the_index_of_a_refused_config_is_an_error_that_says_why() -> None:
     with pytest.raises(UsageError, match="one warp owns 16 rows"):
         SPACE.index(Config(16, "row", 64, False))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from injected import injected
 
 from tuner import emulator, operators
@@ -14,14 +15,11 @@ from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.lint import Lint, lint
-from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.wgmma_config import Config
 from tuner.operators.streaming_attention.wgmma_work import tiles
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("streaming_attention")
@@ -157,8 +155,7 @@ def test_twice_the_length_is_twice_the_work(window: int) -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 def test_the_default_passes_the_lint(ragged: bool) -> None:
     problem = Problem(ragged=ragged)
-    cubin = compile(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), Options("sm_90a"))
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
     assert lint(cubin, "streaming_attention_wgmma") == Lint()
 
 

@@ -1,15 +1,18 @@
-"""The Python line that a search prints for its winner."""
+"""What a search prints of its winner: its rows, and the Python line that runs it."""
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import OPERATOR, PROBLEM, SM_80, Recorded
 
-from tuner import operators
+from tuner import operators, tune
 from tuner.dispatcher import UntunedWarning
 from tuner.operators.kda.problem import Problem as Kda
-from tuner.summary import usage
+from tuner.store import Store
+from tuner.summary import usage, winner_rows
 
 
 @pytest.mark.parametrize("name", operators.names())
@@ -34,3 +37,13 @@ def test_the_line_names_the_options_that_differ_from_their_defaults() -> None:
         line
         == "o, final_state = dispatcher.kda(q, k, v, g, beta, initial_state=initial_state, output_final_state=True)"
     )
+
+
+def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path: Path) -> None:
+    default = operators.implementation(OPERATOR.name, "mma_sync").default(PROBLEM, SM_80.arch)
+    evaluator = Recorded(lambda c: 1.0 if c == default else 2.0, right=lambda c: c != default)
+    with Store.open(tmp_path / "tuner.db") as store:
+        outcome = tune.search(
+            tune.Request(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
+        )
+    assert dict(winner_rows(outcome))["margin"] == "nothing else passed its checks; the default is wrong"

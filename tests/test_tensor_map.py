@@ -2,6 +2,7 @@
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,23 @@ def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_
     with ThreadPoolExecutor(1) as thread:
         o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "swizzle", "numbers"),
+    [(DType.INT32, 0, (3, 0)), (DType.INT64, 0, (5, 0)), (DType.FP16, 32, (6, 1)), (DType.FP32, 64, (7, 2))],
+    ids=str,
+)
+def test_dtype_and_swizzle_travel_by_their_numbers_in_cuda_h(
+    monkeypatch: pytest.MonkeyPatch, dtype: DType, swizzle: int, numbers: tuple[int, int]
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *a: given.extend(a) or 0)
+    )
+    gpu_tensor_map.encode(replace(of((4480, 64, 32, 1)), dtype=dtype, swizzle=swizzle))
+    assert (given[1], given[9]) == numbers
+    assert given[8] == given[11] == 0  # not interleaved; zeros beyond the edges
 
 
 def test_the_drivers_refusal_is_an_input_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

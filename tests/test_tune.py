@@ -335,6 +335,15 @@ def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spe
     assert "batches in a row" in outcome.why_stopped
 
 
+def test_configs_of_an_implementation_that_was_given_up_are_not_said_to_be_tried(store: Store) -> None:
+    naive = operators.implementation(OPERATOR.name, "naive").config
+    outcome = tune.search(
+        request(implementation=None, budget=100), store, Recorded(lambda c: 1.0 if isinstance(c, naive) else 1000.0)
+    )
+    assert len(outcome.tried) < 100
+    assert outcome.why_stopped == "every config of the implementations that were not given up was tried"
+
+
 @pytest.mark.parametrize(
     ("looks", "over"),
     [

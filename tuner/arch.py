@@ -86,7 +86,8 @@ ARCHES = {
 }
 
 _MB = _KB * _KB
-_OTHER_MODELS = {"ti", "super", "d", "laptop", "max", "q"}  # words that make another model of the name before them
+# Words that make another model of the name before them; MIG: a slice of it.
+_OTHER_MODELS = {"ti", "super", "d", "laptop", "max", "q", "mig"}
 
 # The first device of an arch is what predictions assume when only the arch is named.
 DEVICES = {

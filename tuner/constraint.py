@@ -42,6 +42,8 @@ def holds(constraint: Constraint, columns: Columns, shape: tuple[int, ...]) -> A
     """The constraint's booleans, in `shape`; raises TemplateError when it cannot be computed on arrays."""
     try:
         result = np.asarray(constraint.holds(columns))
+    except TemplateError as error:  # of a parameter that is none
+        raise TemplateError(f"constraint {constraint.reason!r}: {error}") from error
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise TemplateError(
             f"constraint {constraint.reason!r} cannot be computed on arrays ({error}): "

@@ -18,7 +18,6 @@ from tuner.errors import InputError, MachineError, UsageError
 from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, scalars
 from tuner.tensor_map import MappedTensor
 
-_STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -71,6 +70,16 @@ def adopt(name: str, array: Any) -> Any:
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"{name}: CuPy cannot read this {type(array).__qualname__} ({error})") from error
+
+
+def grant_shared(function: Any, nbytes: int) -> None:
+    """Let a kernel take so much dynamic shared memory, beside what is static in it.
+
+    Raises CUDADriverError where the device has less.
+    """
+    driver = _cupy().cuda.driver
+    if nbytes > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr):
+        driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, nbytes)
 
 
 class Kernel:
@@ -172,12 +181,9 @@ def _stride(binding: Binding, parameter: Parameter) -> int | None:
 
 
 def _function(cubin: Cubin, launch: Launch) -> Any:
-    cuda = _cupy().cuda
     try:
-        function = _module(cuda.runtime.getDevice(), cubin.image).get_function(launch.entry)
-        granted = cuda.driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr)
-        if launch.smem_bytes > max(_STATIC_LIMIT, granted):
-            cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, launch.smem_bytes)
+        function = _module(_cupy().cuda.runtime.getDevice(), cubin.image).get_function(launch.entry)
+        grant_shared(function, launch.smem_bytes)
     except _driver_error() as error:
         name = f"{launch.entry} for {cubin.options.arch} by {cubin.toolkit}"
         raise MachineError(

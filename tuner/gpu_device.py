@@ -30,8 +30,6 @@ _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
 _REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720, 801, 912})
 _UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_STATIC_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 _LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch
 _COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
 
@@ -119,9 +117,8 @@ class GpuDevice:
         with self._faults():
             module.load(code.image)
             functions = {launch.entry: module.get_function(launch.entry) for launch in plan.launches}
-            for entry, smem_bytes in _most_shared(plan).items():
-                if smem_bytes > _STATIC_LIMIT:
-                    self._cuda.driver.funcSetAttribute(functions[entry].ptr, _MAX_DYNAMIC_SHARED, smem_bytes)
+            for launch in plan.launches:
+                gpu.grant_shared(functions[launch.entry], launch.smem_bytes)
         return functions
 
     def run(self, program: dict[str, Any], call: Call, limit_s: float) -> None:
@@ -253,14 +250,6 @@ def _launch(program: dict[str, Any], steps: Sequence[Step], stream: Any = None) 
     """On CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
         program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes, stream)
-
-
-def _most_shared(plan: Plan) -> dict[str, int]:
-    """Dynamic shared memory by entry; one that is launched twice may take more the second time."""
-    found: dict[str, int] = {}
-    for launch in plan.launches:
-        found[launch.entry] = max(launch.smem_bytes, found.get(launch.entry, 0))
-    return found
 
 
 def _classified(error: Any) -> DeviceFaultError:

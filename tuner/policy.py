@@ -57,6 +57,11 @@ class MeasurementPolicy:
         return max(1, min(self.most_launches, round(self.sample_us / time_us))) if time_us > 0 else self.most_launches
 
 
+def is_of_times(name: str) -> bool:
+    """Whether a policy's name says what times on a device are: no cost model, and no simulated device."""
+    return name.startswith("measured/") and not name.endswith(" simulated")
+
+
 def spelled(policy: MeasurementPolicy) -> str:
     """Every field, for a report: "l2=cold warm_up_us=20000 …"."""
     return " ".join(f"{each.name}={getattr(policy, each.name)}" for each in fields(policy))

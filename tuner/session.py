@@ -90,7 +90,16 @@ class Measured:
 
 def evidence_for(target: GPU) -> Evidence:
     """What a search for `target` can know on this machine."""
-    return Evidence.MEASURED if _is_here(target) else Evidence.PREDICTED
+    here = _here()
+    return Evidence.MEASURED if here is not None and here.name == target.name else Evidence.PREDICTED
+
+
+def would_be_measured(target: GPU) -> str:
+    """Where only an arch is asked for, and this machine's GPU is of it: the name under which a search is measured."""
+    here = _here()
+    if here is None or target.name != target.arch.name or here.arch is not target.arch or here.name == target.name:
+        return ""
+    return here.name
 
 
 @contextmanager
@@ -106,10 +115,9 @@ def session(
         yield Measured(target, store, compiler, checker, bench)
 
 
-def _is_here(target: GPU) -> bool:
-    if not gpu.available():
-        return False
+def _here() -> GPU | None:
+    """The GPU of this machine; None where there is none, or it is of no arch that we know."""
     try:
-        return gpu.current_gpu().name == target.name
-    except MachineError:  # a model that we do not know is not the one that was asked for
-        return False
+        return gpu.current_gpu() if gpu.available() else None
+    except MachineError:
+        return None

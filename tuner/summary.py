@@ -20,8 +20,9 @@ from tuner.race import Lane
 from tuner.render import render
 from tuner.report import BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.notation import counted
-from tuner.result import Attempt, Resources, Scalar, TuningRecord, spelled, to_data
-from tuner.tune import Outcome
+from tuner.result import Resources, Scalar, TuningRecord, spelled, to_data
+from tuner.tune import Outcome, Tried
+from tuner.tune.contest import passed
 
 
 def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
@@ -58,7 +59,7 @@ def report_data(outcome: Outcome) -> ReportData:
         command=request.command,
         record=record,
         verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
-        default=default,
+        default=default.attempt if default else None,
         spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),
         importance=outcome.race.importance(),
         work=work_facts(request.operator, request.problem, request.gpu, record) if record else (),
@@ -71,14 +72,14 @@ def report_data(outcome: Outcome) -> ReportData:
     )
 
 
-def default_tried(outcome: Outcome) -> Attempt | None:
-    """The attempt of the winner's implementation's default config, where it was tried."""
+def default_tried(outcome: Outcome) -> Tried | None:
+    """The winner's implementation's default config, where it was tried."""
     lane = _winning_lane(outcome)
     if lane is None:
         return None
     config = to_fields(lane.implementation.default(outcome.request.problem, outcome.request.gpu.arch))
     found = (
-        each.attempt
+        each
         for each in outcome.tried
         if each.candidate.implementation.name == lane.implementation.name and dict(each.attempt.config) == config
     )
@@ -100,7 +101,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("resources", _resources(record)),
         ("machine code", lint_words(used)),
         ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
-        ("margin", f"{record.margin:.1%} to the runner-up{_to_default(outcome)}"),
+        ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
     ]
     if prediction is not None:
         rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model}: a rank, not a time)"))
@@ -153,14 +154,23 @@ def _errors(record: TuningRecord) -> str:
     return ", ".join(f"{e.name} error {e.rmse_ratio:.1e} of {e.limit:.1e} allowed" for e in record.verdict.errors)
 
 
+def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
+    """A margin of 0 is a tie, or there is nothing to compare with."""
+    alone = len(passed(outcome.tried)) < 2
+    return f"{record.margin:.1%} to the runner-up" if record.margin or not alone else "nothing else passed its checks"
+
+
 def _to_default(outcome: Outcome) -> str:
     default, record = default_tried(outcome), outcome.record
-    if default is None or default.value is None or record is None:
+    value = default.attempt.value if default else None
+    if default is None or value is None or record is None:
         return ""
     own = record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
-    if dict(default.config) == dict(record.config):
+    if dict(default.attempt.config) == dict(record.config):
         return ", and it is the default"
-    return f", {default.value / own - 1:.1%} to the default" if own else ""
+    if default.wrong:
+        return "; the default is wrong"
+    return f", {value / own - 1:.1%} to the default" if own else ""
 
 
 def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:

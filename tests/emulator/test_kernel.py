@@ -38,6 +38,14 @@ def test_a_plain_run_of_a_kernel_built_with_checks_looks_for_no_races() -> None:
     assert [finding.kind for finding in checked] == ["race"]
 
 
+def test_functions_of_any_type_compute_in_the_type_that_cuda_takes() -> None:
+    text = "y[0] = abs(-0.5f); y[1] = abs(-7); y[2] = abs(-0.25); y[3] = min(-1, 0.5f); y[4] = max(2u, 3);"
+    kernel = snippet(f'#include "builtin.cuh"\nextern "C" __global__ void k(float* y) {{ {text} }}', "k")
+    with Buffer("y", 20, writable=True, initialized=False) as y:
+        assert kernel.launch("k", (1, 1, 1), 1, 0, [y], Mode()).findings == ()
+        assert y.view(np.float32, (5,)).tolist() == [0.5, 7, 0.25, -1, 3]
+
+
 @pytest.mark.parametrize(
     ("grid", "threads", "smem_bytes", "reason"),
     [

@@ -1,12 +1,14 @@
 """`tuner report`: the report of what is stored about problems, without searching."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tuner import arch, campaign, choice, summary, tune
+from tuner.arch import GPU
 from tuner.check import Checker
 from tuner.cli.found import title
 from tuner.cli.output import DbOption, GpuOption, literal
@@ -14,8 +16,10 @@ from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, canonical
+from tuner.policy import is_of_times
 from tuner.portfolio import Terms
 from tuner.report import default_path, write
+from tuner.result import Evidence
 from tuner.store import Store
 
 
@@ -35,15 +39,10 @@ def report(
     if form not in summary.FORMATS:
         raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
     target = arch.gpu(gpu)
-    outcomes = []
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
-        for problem in problems:
-            request = tune.Request(operator, problem, target, command=choice.search_command(operator, problem, target))
-            outcome = tune.recall(request, store, Predictor(operator, problem, target, compiler, checker))
-            if not outcome.tried:
-                raise NoValidConfigError(_nothing(store, request))
-            outcomes.append(outcome)
-    families = campaign.known(outcomes, Terms())
+        outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
+    kinds = dict.fromkeys(each.evidence for each in outcomes)
+    families = [f for kind in kinds for f in campaign.known([o for o in outcomes if o.evidence is kind], Terms())]
     found = summary.text(outcomes, form, families)
     if out is None and form != "html":
         typer.echo(found)
@@ -53,8 +52,35 @@ def report(
     typer.echo(f"report: {path}")
 
 
-def _nothing(store: Store, request: tune.Request) -> str:
-    """Why there is nothing to report: attempts of other source, compilers or models are none of today's."""
-    stored = store.attempts(request.operator.name, canonical(request.problem), request.gpu.name)
+class _Timed(Predictor):
+    """Knows the attempts of earlier sessions on a device, by their policy. It measures nothing itself."""
+
+    evidence = Evidence.MEASURED
+
+    def __init__(self, policy: str, *predicting: Any) -> None:
+        super().__init__(*predicting)
+        self.policy = policy
+
+
+def _recalled(
+    operator: Operator[Any], problem: Any, target: GPU, store: Store, machines: tuple[Compiler, Checker]
+) -> tune.Outcome:
+    """What was measured last, as far as it is still true; else what was predicted."""
+    stored = store.attempts(operator.name, canonical(problem), target.name)
+    policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
+    predicting = operator, problem, target, *machines
+    request = tune.Request(operator, problem, target, command=choice.search_command(operator, problem, target))
+    for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
+        outcome = tune.recall(request, store, evaluator)
+        if outcome.tried:
+            return _with_its_record(outcome, store)
     what = f"only attempts of other code, cost models or compilers ({len(stored)}) are" if stored else "nothing is"
-    return f"{what} stored about {title(request)}: search first: {request.command}"
+    raise NoValidConfigError(f"{what} stored about {title(request)}: search first: {request.command}")
+
+
+def _with_its_record(outcome: tune.Outcome, store: Store) -> tune.Outcome:
+    """The record that serves, where it is of these attempts: a final race may have named another than their times."""
+    request = outcome.request
+    record = store.record(request.operator.name, canonical(request.problem), request.gpu.name)
+    known = {each.attempt.identity for each in outcome.tried}
+    return replace(outcome, record=record) if record is not None and record.identity in known else outcome

@@ -35,8 +35,8 @@ def brief(section: Section) -> tuple[Answer, ...]:
 
 def _won(section: Section, record: TuningRecord) -> str:
     name, changed = record.identity.implementation, section.changed
-    if section.measured and section.winner:
-        name = f"{name} in {microseconds(section.winner.value)} µs"
+    if section.measured and section.time:
+        name = f"{name} in {microseconds(section.time.time_us)} µs"
     if section.default_won:
         return f"{name}, its default config."
     if not section.default_config:
@@ -100,8 +100,9 @@ def _next(section: Section) -> str:
     if not section.measured:
         named = f", naming its model (such as --gpu '{data.device}')" if data.gpu == data.arch else ""
         return f"{served} To time it, search on a machine with the GPU{named}."
-    spent = len(section.attempts) >= data.search.budget
-    return f"{served} The budget is spent: --effort full looks further." if spent else served
+    tried, budget = len(section.attempts), data.search.budget
+    left = not data.spaces or tried < sum(space.valid for space in data.spaces)
+    return f"{served} The budget is spent: --budget {2 * budget} looks further." if tried >= budget and left else served
 
 
 def _capital(text: str) -> str:

@@ -1,5 +1,6 @@
 """Where a page goes when nobody says: a name of what it is about, in the folder of reports."""
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -10,6 +11,7 @@ from tuner.choice import telling
 from tuner.operator import canonical
 
 _LONGEST = 150  # characters of a name; file systems take 255 bytes
+_ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # what a text of a problem may hold, and a file's name had better not
 
 
 def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
@@ -20,9 +22,10 @@ def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
     folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
     words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(problems)]
     name = "-".join([about, gpu.replace(" ", "_"), *words])
-    if len(name) > _LONGEST:
-        name = f"{name[:_LONGEST]}-{_digest(problems)}"
-    return folder / f"{name}.html"
+    plain = _ODD.sub("_", name)
+    if plain != name or len(name) > _LONGEST:
+        plain = f"{plain[:_LONGEST]}-{_digest(problems)}"
+    return folder / f"{plain}.html"
 
 
 def _words(problem: Any) -> list[str]:

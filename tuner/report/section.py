@@ -24,7 +24,7 @@ from tuner.report.standing import (
     standing,
     value_of,
 )
-from tuner.result import Attempt, Evidence, Fields, Verdict, spelled
+from tuner.result import Attempt, Evidence, Fields, Measurement, Verdict, spelled
 
 FINALISTS = 8
 
@@ -84,6 +84,13 @@ class Section:
     def winner(self) -> Entry | None:
         """The record's config, or the best one found where none has a good verdict."""
         return self.entries[0] if self.entries else None
+
+    @property
+    def time(self) -> Measurement | None:
+        """The winner's time: of the final race where there was one, else of its try; None where nothing was timed."""
+        if self.data.record is not None:
+            return self.data.record.measurement
+        return self.winner.attempt.measurement if self.winner else None
 
     @property
     def n_failed(self) -> int:

@@ -62,7 +62,9 @@ class ValidSampler(BaseSampler):
 
     def history(self, study: Study) -> History:
         """What the study's trials say."""
-        trials = [trial for trial in study.get_trials(deepcopy=False) if trial.params]
+        every = study.get_trials(deepcopy=False)
+        # One that is being asked for has no parameters yet, but those of a single choice that stand first.
+        trials = [trial for trial in every if trial.params.keys() == self.distributions.keys()]
         done = [trial for trial in trials if trial.state.is_finished()]
         values = [trial.value if trial.state == TrialState.COMPLETE else None for trial in done]
         return History(

@@ -49,11 +49,16 @@ def explore(run: Run, limit: int) -> Stop:
             return stop
         batch = run.race.ask(min(BATCH, limit - len(run.log.tried)))
         if not batch:
-            return Stop("every config of the space was tried", final=True)
+            return Stop(f"every config of {_spaces(run)} was tried", final=True)
         before = run.best_value
         run.try_all(batch, "explore", run.request.tries)
         patience = patience.after(run.race.expected_improvement(), gained(before, run.best_value))
         run.race.judge()
+
+
+def _spaces(run: Run) -> str:
+    given_up = any(lane.told < len(lane.space) for lane in run.race.lanes.values())
+    return "the implementations that were not given up" if given_up else "the space"
 
 
 def gained(before: float | None, after: float | None) -> float:
@@ -68,7 +73,7 @@ def _reason_to_stop(run: Run, limit: int, patience: Patience) -> Stop | None:
     if run.stopped():
         return Stop("interrupted", final=True)
     if tried >= limit:
-        return Stop(f"the budget of {request.tries} tries is spent")
+        return Stop(f"the budget of {request.tries} {'try' if request.tries == 1 else 'tries'} is spent")
     if request.exploring_s is not None and run.seconds >= request.exploring_s:
         return Stop(f"the budget of {request.seconds:g} s is spent", early=True)
     if patience.over and tried >= max(_LEAST, request.tries // 2):
