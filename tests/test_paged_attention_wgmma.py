@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from counted import by_launch, global_bytes
 from injected import injected
 from test_paged_attention import OPERATOR, of_lengths
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.cache import Cache
 from tuner.check import CHECKED, Job, check
 from tuner.check_ptx import check_ptx
 from tuner.choice import choose
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.lint import Lint, lint
-from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
@@ -28,8 +27,6 @@ from tuner.operators.paged_attention.wgmma_work import cut_of
 from tuner.predict import uncompiled
 from tuner.records import Snapshot
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 WGMMA, MMA_SYNC = (operators.implementation("paged_attention", name) for name in ("wgmma", "mma_sync"))
@@ -46,13 +43,18 @@ BASE = Config(
     lazy_rescale=False,
     packed_heads=4,
     splits=1,
+    blocks=0,
 )
-# Panels of one width and of several of K; a row tile alone and in shares; sequences of a batch and packed ones.
+SHARED, WALKS = replace(BASE, BN=32, splits=2), replace(BASE, blocks=132)
+# Panels of one width and of several of K; a row tile alone, in shares, and one after another; sequences of a batch and
+# packed ones.
 CASES: dict[str, tuple[Problem, Config]] = {
     "d40_over_both_in_shares": (Problem(40), replace(BASE, BN=80, overlap=2, value_columns=32, stages=3, splits=3)),
-    "d72_packed_in_turn": (
+    "d72_packed_walks": (
         Problem(72, DType.FP16, batch=1, use_cu_seqlens_q=True),
-        replace(BASE, BN=128, warpgroups=2, ping_pong=True, value_columns=64, lazy_rescale=True, packed_heads=2),
+        replace(
+            BASE, BN=128, warpgroups=2, ping_pong=True, value_columns=64, lazy_rescale=True, packed_heads=2, blocks=132
+        ),
     ),
     "d64_capped_packed_in_shares": (
         Problem(64, batch=1, use_cu_seqlens_q=True, use_softcap=True),
@@ -136,6 +138,19 @@ def test_a_whole_row_tile_leaves_by_tma_as_declared() -> None:
     assert work.l2_bytes - 4 * 2 * 6 * 145 == happened.counters.bulk_bytes
 
 
+def test_blocks_that_walk_do_the_declared_work_and_the_same_bits() -> None:
+    problem, config = Problem(16, batch=1, heads=4, kv_heads=2, seq_q=145, page_size=64, max_pages=5), WALKS
+    arrays = of_lengths(problem, [problem.seq_k])
+    alone, _ = run(problem, BASE, arrays)
+    outputs, happened = run(problem, config, arrays)
+    assert not happened.findings
+    assert all(np.array_equal(outputs[name], alone[name]) for name in ("o", "lse"))
+    (clear, work), counted = WGMMA.work(problem, config, H200), happened.counters
+    assert (clear.ctas, work.ctas) == (1, 5)  # which take ten row tiles
+    assert work.wgmma == counted.wgmma_m16n8k16
+    assert work.l2_bytes - 4 * 4 * 145 == counted.bulk_bytes
+
+
 @pytest.mark.parametrize("page_size", [8, 16, 64])
 def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     whole = Problem(16, batch=2, heads=4, kv_heads=2, seq_q=37, page_size=256, max_pages=1)
@@ -208,7 +223,6 @@ def packed(lengths: list[int], queries: list[int]) -> tuple[Problem, Any]:
 
 # A prompt, steps of decoding, a sequence without queries, one without positions, and the rest of a long one.
 LENGTHS, QUERIES = [33, 33, 94, 40, 0, 90], [33, 1, 1, 0, 2, 70]
-SHARED = replace(BASE, BN=32, splits=2)
 
 
 @pytest.mark.parametrize("config", [BASE, SHARED], ids=["whole", "in_shares"])
@@ -257,10 +271,7 @@ COMPILED = (
 
 @pytest.mark.parametrize("problem", COMPILED, ids=lambda each: f"d{each.head_dim}")
 def test_a_default_passes_the_lint(problem: Problem) -> None:
-    cubin = compile(
-        render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), Options("sm_90a"), Cache.of("cubin")
-    )
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
     assert lint(cubin, "paged_attention_wgmma") == Lint()
 
 
@@ -302,3 +313,26 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
     outputs, happened = run(problem, SHARED, arrays, operator=operator)
     close = np.allclose(outputs["o"].astype(float), expected["o"], atol=0.02)
     assert happened.findings or not close or not np.allclose(outputs["lse"], expected["lse"], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("file", "left_out"),
+    [
+        ("wgmma_block.cuh", "if (Tile::kWalks) __syncwarp();"),
+        ("wgmma_block.cuh", "named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q"),
+    ],
+    ids=["work_is_read", "output_is_read"],
+)
+def test_a_place_that_is_free_too_early_is_a_race(file: str, left_out: str, tmp_path: Path) -> None:
+    operator = injected(OPERATOR, tmp_path, file, left_out, "")
+    problem, arrays = packed([80, 90], [40, 33])
+    found = [run(problem, WALKS, arrays, Mode(True, "random", "early", seed), operator)[1].findings for seed in (1, 2)]
+    assert any(found)
+
+
+def test_packed_queries_of_blocks_that_walk_race_with_nobody() -> None:
+    problem, arrays = packed([80, 90], [40, 33])
+    for seed in (1, 2):
+        outputs, happened = run(problem, WALKS, arrays, Mode(True, "random", "early", seed))
+        assert not happened.findings
+        assert right(problem, arrays, outputs)

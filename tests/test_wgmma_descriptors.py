@@ -120,7 +120,7 @@ class Told:
 def value_columns(D: int) -> list[int]:
     """The panels of V that the space offers, besides those of several widths."""
     space = WGMMA.space(Problem(head_dim=D), ARCHES["sm_90a"])
-    return sorted({config.value_columns for config in space})
+    return [int(columns) for columns in np.unique(space.columns.value_columns)]
 
 
 KEYS = {f"keys<{D}, {rows}>": (D, rows) for D in HEAD_DIMS for rows in (64, BN)}

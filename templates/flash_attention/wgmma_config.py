@@ -95,7 +95,8 @@ def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> A
     D)."""
     widest = max(D, DV)
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
-    rest = np.where(c.overlap == 2, _OTHER_REGISTERS_OVER_BOTH + 20 * (widest > 128), _OTHER_REGISTERS)
+    over_both = _OTHER_REGISTERS_OVER_BOTH + 20 * (widest > 128) + 24 * (widest > 224)
+    rest = np.where(c.overlap == 2, over_both, _OTHER_REGISTERS)
     return scores + c.BN / 4 + (DV or D) / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
 
 

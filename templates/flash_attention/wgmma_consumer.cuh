@@ -7,6 +7,13 @@
 #include "register.cuh"
 #include "thread.cuh"
 
+// What a descriptor names, in a later slot of a ring of kBytes each.
+template <int kBytes>
+__device__ __forceinline__ uint64_t in_stage(uint64_t first, int stage) {
+  static_assert(kBytes % 16 == 0, "descriptors count 16 bytes");
+  return first >> 32 << 32 | (uint32_t(first) + stage * (kBytes / 16));
+}
+
 // The same in all lanes, which the compiler cannot know of threadIdx.
 __device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
 
@@ -23,8 +30,8 @@ struct Consumer {
   typename Tile::Keys::Mask mask;
   float scale;         // in base 2, of scores or of capped ones
   float inner;         // softcap: of scores before they are capped
-  Position<Tile::kStages> keys, values;
-  int released = 0;    // stage of V that is read
+  Position<Tile::kStages> keys, values;  // of the next scores, and of the newest that are there
+  int released = 0;                      // stage of V that is read
   float r_o[DV / 2];   // [64, DV]
   uint32_t r_p[BN / 16][4];
   Softmax softmax;
@@ -33,19 +40,25 @@ struct Consumer {
   __device__ __forceinline__ void issue_scores(Scores& r_s) {
     using Rows = typename Tile::Rows;
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
-    uint32_t const s_q = smem + warpgroup * Tile::kQueryBytes, s_k = smem + Tile::kKeys + keys.stage * Tile::kKeyBytes;
+    uint32_t const s_q = smem + warpgroup * Tile::kQueryBytes, s_k = smem + Tile::kKeys;
     fence_registers(r_s);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Tile::D16; k += 16)
-      wgmma_m64k16<T>(r_s, Rows::template k_major<64>(s_q, k), Rows::template k_major<BN>(s_k, k), k > 0);
+      wgmma_m64k16<T>(r_s, Rows::template k_major<64>(s_q, k),
+                      in_stage<Tile::kKeyBytes>(Rows::template k_major<BN>(s_k, k), keys.stage), k > 0);
     wgmma_commit();
   }
   template <int kInFlight>
   __device__ __forceinline__ void wait_scores(Scores& r_s) {
     wgmma_wait<kInFlight>();
     fence_registers(r_s);
+    leave_keys();
+  }
+  // Values come in the same stages.
+  __device__ __forceinline__ void leave_keys() {
     release(barriers.keys_empty(keys.stage));
+    values = keys;
     keys.advance();
   }
 
@@ -54,45 +67,43 @@ struct Consumer {
   }
   // O += P V in flight as one group.
   __device__ __forceinline__ void issue_values() {
-    uint32_t const s_v = smem + Tile::kValues + values.stage * Tile::kValueBytes;
     fence_registers(r_o);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < BN; k += 16) multiply_values(s_v, k);
+    for (int k = 0; k < BN; k += 16) multiply_values(k);
     wgmma_commit();
-    values.advance();
+    released = values.stage;
   }
   // One wgmma for panels of equal width.
-  __device__ __forceinline__ void multiply_values(uint32_t s_v, int k) {
+  __device__ __forceinline__ void multiply_values(int k) {
     using Values = typename Tile::Values;
     if constexpr (Tile::kUniform) {
-      wgmma_m64k16<T, Major::kMN>(r_o, r_p[k / 16], Values::template mn_major<BN>(s_v, k, 0), true);
+      wgmma_m64k16<T, Major::kMN>(r_o, r_p[k / 16], place_of_values(k, 0), true);
     } else {
       constexpr int kEnd64 = 64 * Values::k64, kEnd32 = kEnd64 + 32 * Values::k32;
-      multiply_columns<0, kEnd64>(s_v, k);
-      multiply_columns<kEnd64, kEnd32>(s_v, k);
-      multiply_columns<kEnd32, DV>(s_v, k);
+      multiply_columns<0, kEnd64>(k);
+      multiply_columns<kEnd64, kEnd32>(k);
+      multiply_columns<kEnd32, DV>(k);
     }
   }
   // Columns of O from kFirst to kEnd, as far as there are any: the last panel may be wider than what is left of O.
   template <int kFirst, int kEnd>
-  __device__ __forceinline__ void multiply_columns(uint32_t s_v, int k) {
+  __device__ __forceinline__ void multiply_columns(int k) {
     constexpr int kCount = (kEnd < DV ? kEnd : DV) - kFirst;
     if constexpr (kCount > 0)
       wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[kCount / 2]>(r_o[kFirst / 2]), r_p[k / 16],
-                                  Tile::Values::template mn_major<BN>(s_v, k, kFirst), true);
+                                  place_of_values(k, kFirst), true);
+  }
+  // 16 rows of V from row k on, of columns from `col` on.
+  __device__ __forceinline__ uint64_t place_of_values(int k, int col) const {
+    uint64_t const first = Tile::Values::template mn_major<BN>(smem + Tile::kValues, k, col);
+    return in_stage<Tile::kValueBytes>(first, values.stage);
   }
   template <int kInFlight>
   __device__ __forceinline__ void wait_values(bool issued = true) {
     wgmma_wait<kInFlight>();
     fence_registers(r_o);
-    if (!issued) return;
-    release_values();
-  }
-
-  __device__ __forceinline__ void release_values() {
-    release(barriers.values_empty(released));
-    if (++released == Tile::kStages) released = 0;
+    if (issued) release(barriers.values_empty(released));
   }
   // The warp has read a stage: to be told to all that load into it.
   __device__ __forceinline__ void release(uint32_t empty) const {
@@ -106,11 +117,9 @@ struct Consumer {
   // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place.
   __device__ __forceinline__ void skip() {
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
-    release(barriers.keys_empty(keys.stage));
-    keys.advance();
+    leave_keys();
     await_values();
-    values.advance();
-    release_values();
+    release(barriers.values_empty(values.stage));
   }
 
   // Scores to unrounded P.
@@ -129,7 +138,7 @@ struct Consumer {
   }
   // P and O for the next product; no product may be reading them.
   __device__ __forceinline__ void prepare(Scores const& r_s) {
-    rescale<Tile::kLazyRescale>(r_o, softmax.factor);
+    if (softmax.raised) rescale(r_o, softmax.factor);
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
   }

@@ -26,7 +26,7 @@ __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& ro
   for (int h = 0; h < 2; ++h) {
     int const head = (M64K16::C::row(thread, 0) + 8 * h) & ((1 << work.packed_log2) - 1);
     if (thread % 4 == 0 && rows.query[h] < work.sequence.queries)
-      g_lse[int64_t(head) * seq_q + work.place(rows.query[h])] = rows.softmax.lse(h, rows.scale);
+      g_lse[int64_t(head) * seq_q + work.place(rows.query[h])] = rows.softmax.lse(h);
   }
 }
 

@@ -21,8 +21,8 @@ __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typ
   using Values = typename Tile::Values;
   int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows
   if (own >= Tile::BN) return;
-  rows.await_values();
-  unsigned char* s_values = smem + Tile::kValues + rows.values.stage * Tile::kValueBytes;
+  mbarrier_wait(rows.barriers.values_full(rows.keys.stage), rows.keys.parity);
+  unsigned char* s_values = smem + Tile::kValues + rows.keys.stage * Tile::kValueBytes;
 #pragma unroll
   for (int p = 0; p < Values::kCount; ++p) {
     int const row_bytes = 2 * Values::width(p);

@@ -13,47 +13,71 @@ __device__ __forceinline__ float exp2_polynomial(float x) {
   return __uint_as_float(__float_as_uint(power) + (__float_as_uint(whole) << 23));
 }
 
-// What exponents are taken relative to; 0 for a row that has attended no key, where -inf would give NaN.
-__device__ __forceinline__ float exponent_shift(float max, float scale) { return max == -kInfinity ? 0 : max * scale; }
+__device__ __forceinline__ int bits(float x) { return int(__float_as_uint(x)); }
+
+// Of three integers, which sm_90 finds in one instruction.
+template <bool kLargest>
+__device__ __forceinline__ int extreme(int a, int b, int c) {
+  int const either = (b > c) == kLargest ? b : c;
+  return (a > either) == kLargest ? a : either;
+}
+
+// Of the bits of a row's scores: its elements 2 h and 2 h + 1 of every 4.
+template <bool kLargest, int R>
+__device__ __forceinline__ int extreme_bits(float const (&r_s)[R], int h) {
+  int even = bits(r_s[2 * h]), odd = bits(r_s[2 * h + 4]);  // two chains of half the latency
+#pragma unroll
+  for (int e = 2 * h; e < R; e += 8) {
+    even = extreme<kLargest>(even, bits(r_s[e]), bits(r_s[e + 1]));
+    odd = extreme<kLargest>(odd, bits(r_s[e + 4]), bits(r_s[e + 5]));
+  }
+  return (even > odd) == kLargest ? even : odd;
+}
 
 struct Softmax {
-  float max[2] = {-kInfinity, -kInfinity};
-  float sum[2] = {0, 0};  // of this thread's columns only, until `reduce`
-  float factor[2];        // of what was summed before the newest tile
+  float max[2] = {kLowest, kLowest};  // in units of the exponent: scale · score, base 2
+  float sum[2] = {0, 0};              // of this thread's columns only, until `reduce`
+  float factor[2] = {1, 1};           // of what was summed before the newest tile, where maxima were raised
+  int bound[2] = {kNone, kNone};      // kLazy: bits of the score from which on a maximum may have to be raised
+  bool raised = true;                 // by the newest tile, in one of the warp's rows
+
+  static constexpr int kNone = -2147483647 - 1;  // no score has less
 
   // Scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th exponential is a polynomial (0: none).
   template <bool kLazy, int kPolynomial, int R>
   __device__ __forceinline__ void exponentiate(float (&r_s)[R], float scale) {
-    float shift[2];
-    raise_maxima<kLazy>(shift, r_s, scale);
-    float total[2] = {0, 0};
+    int const most[2] = {extreme_bits<true>(r_s, 0), extreme_bits<true>(r_s, 1)};
+    raised = !kLazy || __any_sync(0xffffffff, most[0] >= bound[0] || most[1] >= bound[1]);
+    if (raised) raise_maxima<kLazy>(r_s, most, scale);
 #pragma unroll
     for (int e = 0; e < R; ++e) {
-      float const x = fmaf(r_s[e], scale, -shift[e / 2 % 2]);
+      float const x = fmaf(r_s[e], scale, -max[e / 2 % 2]);
       bool const polynomial = kPolynomial && e % (kPolynomial ? kPolynomial : 1) == 0;
       r_s[e] = polynomial ? exp2_polynomial(x) : exp2_approx(x);
-      total[e / 2 % 2] += r_s[e];
     }
+    float total[2] = {r_s[0] + r_s[1], r_s[2] + r_s[3]};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], factor[h], total[h]);
+    for (int e = 4; e < R; ++e) total[e / 2 % 2] += r_s[e];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sum[h] += total[h];
   }
 
-  // Takes in the tile's maxima. kLazy: see raise_max of softmax.cuh.
+  // Takes in the tile's maxima. kLazy: those of rows that grow by more than a factor of 2^8 of exponentials; until then
+  // sums in fp32 are as exact. From 0 on, bits are ordered as the numbers are, and those of negative ones are less: of
+  // these, the largest number has the least bits.
   template <bool kLazy, int R>
-  __device__ __forceinline__ void raise_maxima(float (&shift)[2], float const (&r_s)[R], float scale) {
+  __device__ __forceinline__ void raise_maxima(float const (&r_s)[R], int const (&most)[2], float scale) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float even = -kInfinity, odd = -kInfinity;  // two chains of half the latency
-#pragma unroll
-      for (int e = 2 * h; e < R; e += 8) {
-        even = fmaxf(even, fmaxf(r_s[e], r_s[e + 1]));
-        odd = fmaxf(odd, fmaxf(r_s[e + 4], r_s[e + 5]));
-      }
-      float const raised = fmaxf(max[h], quad_max(fmaxf(even, odd)));
-      float const kept = kLazy && (raised - max[h]) * scale <= 8 ? max[h] : raised;
-      shift[h] = exponent_shift(kept, scale);
-      factor[h] = exp2_approx(fmaf(max[h], scale, -shift[h]));
-      max[h] = kept;
+      int const least = extreme_bits<false>(r_s, h);
+      float const peak = quad_max(__uint_as_float(most[h] >= 0 ? most[h] : least)) * scale;
+      float const grown = kLazy && peak - max[h] <= 8 ? max[h] : fmaxf(max[h], peak);
+      factor[h] = exp2_approx(max[h] - grown);
+      sum[h] *= factor[h];
+      max[h] = grown;
+      // A bound below 0 could not be compared as an integer: every tile of such a row is looked at.
+      float const score = (grown + 8) * rcp_approx(scale);
+      bound[h] = score >= 0 ? bits(score) : kNone;
     }
   }
 
@@ -63,15 +87,12 @@ struct Softmax {
   }
   __device__ __forceinline__ float inverse(int h) const { return sum[h] > 0 ? rcp_approx(sum[h]) : 0; }
   // Natural logarithm of the sum of the exponentials; -inf for a row that attended no key.
-  __device__ __forceinline__ float lse(int h, float scale) const {
-    return (exponent_shift(max[h], scale) + log2_approx(sum[h])) * kLn2;
-  }
+  __device__ __forceinline__ float lse(int h) const { return (max[h] + log2_approx(sum[h])) * kLn2; }
 };
 
-// r_o *= factor, row by row; kLazy: unless it is 1 in all rows of the warp.
-template <bool kLazy, int R>
+// r_o *= factor, row by row.
+template <int R>
 __device__ __forceinline__ void rescale(float (&r_o)[R], float const (&factor)[2]) {
-  if (kLazy && !__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
   for (int e = 0; e < R; ++e) r_o[e] *= factor[e / 2 % 2];
 }

@@ -133,13 +133,14 @@ def work_of(
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
     lanes = 0 if config.lazy_rescale else 16 * DV / _WARP  # of O, scaled
+    maxima = 0 if config.lazy_rescale else scores  # of numbers; lazy: of three integers each, half as many
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
         mma=0.0,
-        fma=warps * (3 * scores + lanes + 12 + 7 * polynomials + 5 * caps),
+        fma=warps * (2 * scores + maxima + lanes + 12 + 7 * polynomials + 5 * caps),
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
-        alu=warps * (scores / 2 + 40 + 2 * polynomials),
+        alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, DV, config) / _WARPS / 128,
         l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + _stored_bytes(problem, config)),
         dram_bytes=dram,

@@ -4,14 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 from tuner.arch import Arch, gpu
+from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.result import Scalar
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
 from ..flash_attention import wgmma as dense
-from ..flash_attention.split_keys_config import SPLITS, filling
+from ..flash_attention.split_keys_config import SPLITS, WARP, filling
 from ..flash_attention.wgmma_config import ROWS, WIDTHS, ctas, fits, register_estimate, smem_bytes, widest_product
 from .problem import Problem, unpacked
 from .split_keys import RAGGED, parts
@@ -29,9 +30,20 @@ from .wgmma_config import (
 )
 from .wgmma_work import work
 
-ENTRIES = ("paged_attention_wgmma", "paged_attention_wgmma_merge")
+ENTRY = "paged_attention_wgmma"
 _BATCH = ("block_table", "cache_seqlens")
-_SCALARS = ("softmax_scale", "batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
+_SCALARS = (
+    "softmax_scale",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "page_size",
+    "max_pages",
+    "window",
+    "sinks",
+    "sequences",
+)
 _LEAST = 4  # tiles of keys a share
 _TILES = 4  # of rows, up to which a sequence has few
 
@@ -53,6 +65,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "value_columns": WIDTHS,
             "packed_heads": dense.packs(problem),
             "splits": SPLITS,
+            "blocks": (0, *dense.sm_counts(arch)),
         },
         constraints=(
             Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
@@ -60,6 +73,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint(
                 "polynomials are worth their registers only while nothing else is in flight but P V",
                 lambda c: (c.polynomial == 0) | (c.overlap == 1),
+            ),
+            Constraint(
+                "blocks that walk take whole row tiles: shares are for as many blocks as can run at a time",
+                lambda c: (c.blocks == 0) | (c.splits == 1),
             ),
             Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * D),
             Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
@@ -79,14 +96,18 @@ def plan(problem: Problem, config: Config) -> Plan:
     """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
     split, heads = config.splits > 1, heads_of_tile(problem, config)
     maps = _maps(ROWS // heads, heads, box_rows(problem, config))
-    smem, shared = int(smem_bytes(problem.head_dim, config)), blocks(problem, config)
-    spaces = parts(problem, (shared, ROWS * config.warpgroups) if split else ())
-    left = tuple(each.name for each in spaces) if split else ()
-    optional, spelled = _optional(problem, split=split)
-    given = (*(each.name for each in maps), "lse", *_BATCH, *_SCALARS, "sequences", *optional, *left)
-    launch = Launch(ENTRIES[0], (shared, 1, 1), 128 * (config.warpgroups + 1), smem, given)
-    merged = ("o", "lse", *_SCALARS, "sequences", *(name for name in optional if name != "o"), *left)
-    merge = Launch(ENTRIES[1], (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, merged)
+    smem, grid = int(smem_bytes(problem.head_dim, config)), blocks(problem, config)
+    spaces = parts(problem, (grid, ROWS * config.warpgroups)) if split else ()
+    spaces += (Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else ()
+    left = tuple(each.name for each in spaces)
+    optional, spelled = _optional(problem, config)
+    given = (*(each.name for each in maps), "lse", *_BATCH, *_SCALARS, *optional, *left)
+    merged = ("o", "lse", *_SCALARS, *(name for name in optional if name != "o"), *left)
+    launches = (
+        *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, left),) if config.blocks else ()),
+        Launch(ENTRY, (grid, 1, 1), 128 * (config.warpgroups + 1), smem, given),
+        *((Launch(f"{ENTRY}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, merged),) if split else ()),
+    )
     constants: dict[str, Scalar] = {
         "smem_bytes": smem,
         "ctas": int(ctas(config)),
@@ -96,12 +117,13 @@ def plan(problem: Problem, config: Config) -> Plan:
         "merge_threads": MERGE_THREADS,
         **spelled,
     }
-    return Plan((launch, merge) if split else (launch,), constants, spaces if split else (), maps)
+    return Plan(launches, constants, spaces, maps)
 
 
-def _optional(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The arguments that packed queries and a softcap bring; how templates spell them, or what stands for them."""
-    packed, capped = problem.use_cu_seqlens_q, problem.use_softcap
+def _optional(problem: Problem, config: Config) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The arguments that packed queries and a softcap bring; how templates spell these and workspaces, or what stands
+    for them."""
+    packed, capped, split = problem.use_cu_seqlens_q, problem.use_softcap, config.splits > 1
     names = (("o", "cu_seqlens_q", "max_seqlen_q") if packed else ()) + (("softcap",) if capped else ())
     return names, {
         "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
@@ -109,7 +131,8 @@ def _optional(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[s
         "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
         "softcap_argument": "softcap" if capped else "0.0f",
         "shares_argument": "shares" if split else "nullptr",
-        "parts_argument": "part_o, part_rows" if split else "",
+        "parts_argument": "part_o, part_rows" if split else "nullptr, nullptr",
+        "ticket_argument": "ticket" if config.blocks else "nullptr",
     }
 
 
@@ -132,7 +155,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     rows = problem.longest * heads
     warpgroups = 1 if rows <= ROWS and D <= 192 else 3 if D <= 96 and rows > 2 * ROWS else 2
     for BN in range(128, 31, -16):
-        config = Config(BN, warpgroups, 2, 1, warpgroups > 1, columns, 0, True, heads, 1)
+        config = Config(BN, warpgroups, 2, 1, warpgroups > 1, columns, 0, True, heads, 1, 0)
         registers = register_estimate(D, config, capped=problem.use_softcap)
         if fits(D, config, arch) and registers <= consumer_registers(config):
             return replace(config, splits=_splits(unpacked(problem), arch, config))

@@ -1,6 +1,7 @@
 // A block of paged attention on wgmma: one warp finds which row tile it computes, one loads, and each of the other
-// warpgroups computes 64 rows of O, from all keys or from a share of them.
+// warpgroups computes 64 rows of O, from all keys or from a share of them; of one row tile, or of one after another.
 #pragma once
+#include "atomic.cuh"
 #include "flash_attention/part.cuh"
 #include "flash_attention/wgmma_block.cuh"
 #include "paged_attention/lengths.cuh"
@@ -33,10 +34,9 @@ struct Batch {
     };
     return share_among(block, blocks, sequences, steps, row_tiles);
   }
-  // To shared memory, what the block computes: no tiles where there is nothing. All lanes of a warp call it.
-  __device__ __forceinline__ void find(PagedWork& s_work, typename Tile::Keys const& keys) const {
-    int const log2 = packed_log2(), sharers = heads >> log2;
-    int const block = blockIdx.x / sharers, sharer = blockIdx.x - block * sharers;
+  // To shared memory, the i-th of what is computed: no tiles where there is nothing. All lanes of a warp call it.
+  __device__ __forceinline__ void find(PagedWork& s_work, int i, typename Tile::Keys const& keys) const {
+    int const log2 = packed_log2(), sharers = heads >> log2, block = i / sharers, sharer = i - block * sharers;
     Share const found = share(block, gridDim.x / sharers, keys);
     if (threadIdx.x % 32 != 0) return;
     PagedWork work;
@@ -83,50 +83,102 @@ __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Con
   }
 }
 
-// Where parts of O lie, if the block has only a share of the keys.
-struct Parts {
-  float *o, *rows;
+// What blocks that walk take row tiles by, and where parts of O lie if the block has only a share of the keys.
+struct Exchange {
+  int* ticket;
+  float *part_o, *part_rows;
 };
+
+// A block's work in shared memory: the one at hand, and the next.
+template <class Tile>
+struct WorkPosts {
+  PagedWork* s_work;  // [2]
+  Barriers<Tile> barriers;
+
+  __device__ __forceinline__ PagedWork const& await(int n) const {
+    if (Tile::kWalks) mbarrier_wait(barriers.posted(n % 2), n / 2 % 2);
+    return s_work[n % 2];
+  }
+  // By one warp of a block that walks, which has found the first: row tiles by tickets, from the grid's size on. The
+  // place of one is free when Q of the next is loaded, since O of it was stored then.
+  __device__ __forceinline__ void find_all(Batch<Tile> const& batch, typename Tile::Keys const& keys,
+                                           int* ticket) const {
+    int const lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.posted(n % 2));
+      if (s_work[n % 2].tiles == 0) return;
+      int const drawn = lane == 0 ? int(atomic_add_relaxed(reinterpret_cast<uint32_t*>(ticket), 1)) : 0;
+      mbarrier_wait(barriers.read(), n % 2);
+      batch.find(s_work[(n + 1) % 2], gridDim.x + __shfl_sync(0xffffffff, drawn, 0), keys);
+    }
+  }
+};
+
+// By the loading warp.
+template <class Tile>
+__device__ __forceinline__ void load_all(PageLoader<Tile>& loader, WorkPosts<Tile> const& posts) {
+#pragma unroll 1
+  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+    PagedWork const& work = posts.await(n);
+    if (work.tiles == 0) break;
+    if (Tile::kWalks) __syncwarp();  // all lanes have read the work before, whose place becomes free
+    loader.load(work, n % 2);
+  }
+}
 
 // By the warpgroups that compute. `scale`: scale_of it.
 template <class Tile, class Scale>
-__device__ __forceinline__ void compute_share(unsigned char* smem, Barriers<Tile> const& barriers,
-                                              PagedWork const& work, Tensors<Tile> const& of, Parts const& parts,
-                                              typename Tile::Keys const& keys, Sizes const& sizes, Scale scale) {
+__device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile> const& posts, Tensors<Tile> const& of,
+                                            Exchange const& exchange, typename Tile::Keys const& keys,
+                                            Sizes const& sizes, Scale scale) {
   Consumer<Tile> rows;
   rows.smem = shared_address(smem);
-  rows.barriers = barriers;
+  rows.barriers = posts.barriers;
   set_scale(rows, scale);
-  start(rows, work, keys, 0);
-  clear_neighbours(rows, keys, smem, work);
-  attend(rows, work.tiles);
-  if (Tile::kSplits > 1 && work.parts > 1) return store_share(parts.o, parts.rows, rows, work);
-  float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
-  store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
+#pragma unroll 1
+  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+    PagedWork const& work = posts.await(n);
+    if (work.tiles == 0) break;
+    start(rows, work, keys, n % 2);
+    clear_neighbours(rows, keys, smem, work);
+    attend(rows, work.tiles);
+    if (Tile::kSplits > 1 && work.parts > 1) return store_share(exchange.part_o, exchange.part_rows, rows, work);
+    float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
+    store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
+    if constexpr (Tile::kWalks) {
+      named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q
+      if (threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(rows.warpgroup));
+    }
+  }
 }
 
-// By all threads. Tables: of all sequences, `table_stride` apart.
+// By all threads. `tables`: of all sequences, `table_stride` apart.
 template <class Tile, class Scale>
 __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
-                                              Parts const& parts, typename Tile::Keys const& keys, Table tables,
-                                              int64_t table_stride, Scale scale) {
+                                          Exchange const& exchange, typename Tile::Keys const& keys, Table tables,
+                                          int64_t table_stride, Scale scale) {
+  static_assert(Tile::kWork + 2 * int(sizeof(PagedWork)) <= Tile::kSharedBytes, "work lies where a dense block's does");
   Barriers<Tile> const barriers{shared_address(smem) + Tile::kBarriers};
-  PagedWork& work = *reinterpret_cast<PagedWork*>(smem + Tile::kWork);
-  static_assert(sizeof(PagedWork) <= Tile::kPosts * sizeof(Work), "work lies where a block that walks has several");
+  WorkPosts<Tile> const posts{reinterpret_cast<PagedWork*>(smem + Tile::kWork), barriers};
+  constexpr int kLoads = Tile::kConsumers / 32, kFinds = kLoads + 1;  // warps
+  int const warp = threadIdx.x / 32;
   if (threadIdx.x == 0) init_barriers(barriers);
-  if (threadIdx.x / 32 == 1) batch.find(work, keys);
-  if (threadIdx.x == Tile::kConsumers) prefetch(of);
-  __syncthreads();  // barriers and work are there
-  if (work.tiles == 0) return;
+  if (threadIdx.x == 32 * kLoads) prefetch(of);
+  if (warp == kFinds) batch.find(posts.s_work[0], blockIdx.x, keys);
+  __syncthreads();  // barriers and the first work are there
+  if (!Tile::kWalks && posts.s_work[0].tiles == 0) return;
   if (own_warpgroup() == Tile::kWarpgroups) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
-    if (threadIdx.x / 32 == Tile::kConsumers / 32) {
-      tables.entries += work.number * table_stride;
-      PageLoader<Tile>{{shared_address(smem), barriers, of.q, of.k, of.v}, keys, tables}.load(work);
+    if (Tile::kWalks && warp == kFinds) posts.find_all(batch, keys, exchange.ticket);
+    if (warp == kLoads) {
+      PageLoader<Tile> loader{{shared_address(smem), barriers, of.q, of.k, of.v}, keys, tables, table_stride};
+      load_all(loader, posts);
     }
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     Sizes const sizes{batch.sequences, batch.heads, batch.kv_heads, batch.seq_q, 0};
-    compute_share(smem, barriers, work, of, parts, keys, sizes, scale);
+    compute_all(smem, posts, of, exchange, keys, sizes, scale);
   }
 }

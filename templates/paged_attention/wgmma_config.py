@@ -12,7 +12,7 @@ from .problem import Problem
 LEAST_BOX = 8  # rows, in which swizzles repeat
 WINDOW_BOX = 16  # rows, where there is a window: a row tile begins with a box
 MERGE_THREADS = 128
-# Registers of a thread by warpgroups, of those that compute and of the one that loads: as where dense blocks walk.
+# Registers of a thread by warpgroups, of those that compute and of the one that loads: hardly any of an SM are left.
 _CONSUMER_REGISTERS = np.array([0, 216, 232, 160])
 _PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
 
@@ -29,10 +29,11 @@ class Config:
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
     splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
+    blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
 
     @property
     def tile(self) -> dense.Config:
-        """flash_attention's config with the same tiles and steps, for a block a row tile."""
+        """flash_attention's config with the same tiles and steps, for row tiles alone."""
         return dense.Config(
             BN=self.BN,
             warpgroups=self.warpgroups,
@@ -45,18 +46,23 @@ class Config:
             heavy_first=True,
             packed_heads=self.packed_heads,
             cluster=1,
-            blocks=0,
+            blocks=self.blocks,
         )
 
 
 def consumer_registers(c: Any) -> Any:
     """Registers of a thread that computes."""
-    return _CONSUMER_REGISTERS[c.warpgroups]
+    return _CONSUMER_REGISTERS[c.warpgroups] - _moved(c)
 
 
 def producer_registers(c: Any) -> Any:
     """Registers of a thread of the warpgroup that loads."""
-    return _PRODUCER_REGISTERS[c.warpgroups]
+    return _PRODUCER_REGISTERS[c.warpgroups] + 3 * _moved(c)
+
+
+def _moved(c: Any) -> Any:
+    """Registers that each of three warpgroups leaves to the one that loads and finds row tiles: with 32 that spills."""
+    return np.where((c.warpgroups == 3) & (c.blocks != 0), 8, 0)
 
 
 def heads_of_tile(problem: Problem, c: Any) -> int:
@@ -69,9 +75,15 @@ def queries_of_tile(problem: Problem, c: Any) -> int:
     return ROWS * int(c.warpgroups) // heads_of_tile(problem, c)
 
 
-def blocks(problem: Problem, c: Any) -> int:
-    """Shares of row tiles of all heads."""
+def shares(problem: Problem, c: Any) -> int:
+    """Of row tiles of all heads: what blocks take."""
     return row_tiles(problem, c) * (problem.heads // heads_of_tile(problem, c)) * int(c.splits)
+
+
+def blocks(problem: Problem, c: Config) -> int:
+    """Of the grid."""
+    taken = shares(problem, c)
+    return dense.walkers(taken, c.tile) if c.blocks else taken
 
 
 def merge_blocks(problem: Problem) -> int:

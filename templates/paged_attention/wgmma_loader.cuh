@@ -11,9 +11,13 @@ struct PageLoader : Loader<Tile> {
   static_assert(BN <= 32 * PagedKeys<BN>::kLeastBox, "each lane copies one box");
 
   typename Tile::Keys keys;
-  Table table;
+  Table tables;  // of all sequences
+  int64_t table_stride;
 
-  __device__ __forceinline__ void load(PagedWork const& work) {
+  // All of a row tile. `parity`: of the round of Q.
+  __device__ __forceinline__ void load(PagedWork const& work, int parity) {
+    Table table = tables;
+    table.entries += work.number * table_stride;
     int const lane = threadIdx.x % 32, row = lane * keys.box;
     Barriers<Tile> const& barriers = this->barriers;
     auto const look_up = [&](int tile) {
@@ -28,7 +32,10 @@ struct PageLoader : Loader<Tile> {
       mbarrier_wait(barriers.keys_empty(stage), this->at.parity ^ 1);
       copy<typename Tile::Rows>(this->smem + Tile::kKeys + stage * Tile::kKeyBytes, this->k, barriers.keys_full(stage),
                                 work.kv_head, from, row);
-      if (tile == work.tiles - 1 && lane == 0) this->load_queries(work, 0);
+      if (tile == work.tiles - 1 && lane == 0) {
+        this->load_queries(work, parity);
+        if (Tile::kWalks) mbarrier_arrive(barriers.read());  // the work before has been stored
+      }
       mbarrier_wait(barriers.values_empty(stage), this->at.parity ^ 1);
       copy<typename Tile::Values>(this->smem + Tile::kValues + stage * Tile::kValueBytes, this->v,
                                   barriers.values_full(stage), work.kv_head, from, row);

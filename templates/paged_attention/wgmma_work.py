@@ -10,7 +10,7 @@ from tuner.operator import Array, Work
 from ..flash_attention import split_keys_config as merging
 from ..flash_attention.split_keys_work import Walked, work_of_walks
 from ..flash_attention.wgmma_config import ELEMENT, ROWS
-from ..flash_attention.wgmma_work import Grid, work_of
+from ..flash_attention.wgmma_work import Grid, shared_out, work_of
 from .operator import cost
 from .problem import Problem, unpacked
 from .split_keys_work import Shared, merge_work
@@ -27,9 +27,9 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """
     equal, ctas = unpacked(problem), blocks(problem, config)
     cut = cut_of(equal, config)
-    main = _attend(equal, config, cut, ctas)
+    *clear, main = _attend(equal, config, cut, ctas)
     if config.splits == 1:
-        return (main,)
+        return (*clear, main)
     merged = merge_work(equal, _merger(cut.parts), _merge(equal, cut.parts))
     return main, replace(merged, ctas=merge_blocks(problem))
 
@@ -51,24 +51,29 @@ def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
     return np.maximum(np.minimum(own, begin + cut.most) - begin, 1).reshape(-1, 1)
 
 
-def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> Work:
+def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[Work, ...]:
     """Where each sequence has as many queries: each share takes Q, and its parts go to the merge for the outputs."""
     packed = heads_of_tile(problem, config)
     taken, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
     visited = tiles(problem, config, cut)
-    grid = Grid(ctas, float(np.max(visited)), float(problem.batch * problem.kv_heads * taken * np.sum(visited)))
-    (whole,) = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
+    ordered = in_turn(problem, visited, problem.kv_heads * taken)
+    longest = np.max(shared_out(ordered, config.tile)) if config.blocks else np.max(visited)
+    grid = Grid(ctas, float(longest), float(np.sum(ordered)))
+    works = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
     if cut.parts == 1:
-        return whole
+        return works
     D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
     boxes = problem.batch * (problem.heads // packed) * -(-problem.seq_q * packed // ROWS)
     stored = boxes * ROWS * ELEMENT * (-(-D // 16) * 16) + 4 * items
     parts = items * cut.parts * (4 * D + 8)
-    return replace(
-        whole,
-        l2_bytes=whole.l2_bytes - stored + parts,
-        dram_bytes=floor - items * (ELEMENT * D + 4) + parts,
-    )
+    (whole,) = works
+    left = floor - items * (ELEMENT * D + 4) + parts
+    return (replace(whole, l2_bytes=whole.l2_bytes - stored + parts, dram_bytes=left),)
+
+
+def in_turn(problem: Problem, visited: Array, sharers: int) -> Array:
+    """The same of all heads and sequences, in the order in which they are taken: the last row tiles first."""
+    return np.tile(np.repeat(visited[::-1], sharers, axis=0), (problem.batch, 1))
 
 
 def _places(problem: Problem, config: Config, queries: int, count: int) -> Array:
