@@ -84,11 +84,18 @@ struct Bf16Operands {
     // r [tokens, channels] += T'(i, j)ᵀ k¯(i), of 16 channels.
     static __device__ __forceinline__ void keys(float (&r)[2][4], uint32_t s_inverse, uint32_t s_rest,
                                                 unsigned char const*, int i, int j, int step, int lane) {
-      A r_a;
+      A r_inverse;
+      load_inverse(r_inverse, s_inverse, i, j, lane);
+      add_keys(r, r_inverse, s_rest, i, step, lane);
+    }
+    static __device__ __forceinline__ void load_inverse(A& r, uint32_t s_inverse, int i, int j, int lane) {
+      ldmatrix_trans<4>(r, s_inverse + block(i, j) + chunks_by_lane<Square>(lane));
+    }
+    static __device__ __forceinline__ void add_keys(float (&r)[2][4], A const& r_inverse, uint32_t s_rest, int i,
+                                                    int step, int lane) {
       B r_b;
-      ldmatrix_trans<4>(r_a, s_inverse + block(i, j) + chunks_by_lane<Square>(lane));
       ldmatrix_trans<4>(r_b, Rows::advance(s_rest + rows_by_lane<Rows>(lane), 2 * step) + i * 16 * Rows::kRowBytes);
-      multiply(r[0], r[1], r_a, r_b);
+      multiply(r[0], r[1], r_inverse, r_b);
     }
     static __device__ __forceinline__ void store_keys(unsigned char* tile, float const (&r)[2][4], int j, int step,
                                                       int lane) {

@@ -165,6 +165,31 @@ struct Triangle {
     }
   }
 
+  // The same, all products of a warp before its first store: a load may not pass a store.
+  __device__ __forceinline__ void fold_keys_together() const {
+    constexpr int kPasses = ceil_div(K / 16, kWarps);
+    uint32_t const s_base = shared_address(smem);
+#pragma unroll
+    for (int j = 0; j < kSubs; ++j) {
+      float r[kPasses][2][4] = {};
+#pragma unroll
+      for (int i = j; i < kSubs; ++i) {
+        typename Operands::A r_inverse;
+        Folds::load_inverse(r_inverse, s_base + kT, i, j, lane());
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+          int const step = warp() + pass * kWarps;
+          if (step < K / 16) Folds::add_keys(r[pass], r_inverse, s_base + kRest, i, step, lane());
+        }
+      }
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        int const step = warp() + pass * kWarps;
+        if (step < K / 16) Folds::store_keys(image + Image::kUpdates, r[pass], j, step, lane());
+      }
+    }
+  }
+
   // P T' by the last warp, to the image.
   __device__ __forceinline__ void fold_queries() const {
     if (warp() != kWarps - 1) return;
