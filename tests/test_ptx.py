@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
+from tuner.ptx.floats import e4m3_floats, e5m2_floats
 
 HEAD = """
 .extern .shared .align 16 .b8 smem[];
@@ -24,13 +25,13 @@ TAIL = "\n  st.global.u32 [%rd2], %r9;\n  ret;\n}"
 WORDS = np.array([0, 1, 2, 7, 31, 32, 40, 255, 0x80000000, 0xFFFFFFFF, 0x7FFFFFFF, 0x12345678], np.uint32)
 
 
-def executed(body: str, words: np.ndarray, order: Order = "together") -> np.ndarray:
+def executed(body: str, words: np.ndarray, order: Order = "together", strict: bool = True) -> np.ndarray:
     """out[thread] = %r9 of `body`, which finds in[thread] in %r2, the thread in %r1 and &in[thread] in %rd1."""
     memory = Global({"in": words.nbytes, "out": words.nbytes}, frozenset({"out"}))
     memory.view("in", words.dtype, words.shape)[...] = words
     shape = Shape((1, 1, 1), len(words), 256)
     arguments = [memory.address("in"), memory.address("out")]
-    launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, arguments, order=order)
+    launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, arguments, order=order, strict=strict)
     return memory.view("out", words.dtype, words.shape).copy()
 
 
@@ -172,6 +173,110 @@ def test_names_of_an_inner_scope_hide_those_outside() -> None:
       { .reg .b32 t; mov.u32 t, %r9; bra DONE; add.u32 t, t, 50; DONE: add.u32 %r9, t, 1; }
     """
     assert (executed(body, WORDS) == 2).all()
+
+
+def test_directives_of_debuggers_hide_no_instruction() -> None:
+    assert (executed("\n  .loc 1 9 0\n  mov.u32 %r9, 7;\n", WORDS) == 7).all()
+
+
+def test_an_atomic_of_a_vector_adds_to_each_element() -> None:
+    body = """
+      setp.ne.u32 %p1, %r1, 0;
+      @%p1 bra OVER;
+      st.global.v2.f32 [%rd2], {0f3F800000, 0f40000000};
+      mov.f32 %f1, 0f40A00000;
+      atom.global.gpu.acq_rel.add.v2.f32 {%f2, %f3}, [%rd2], {%f1, %f1};
+      ld.global.v2.f32 {%f4, %f5}, [%rd2];
+      fma.rn.f32 %f2, %f2, 0f41200000, %f3;
+      fma.rn.f32 %f4, %f4, 0f41200000, %f5;
+      fma.rn.f32 %f2, %f2, 0f42C80000, %f4;
+      cvt.rni.u32.f32 %r9, %f2;
+    OVER:
+    """
+    assert executed(body, WORDS)[0] == 1267  # it held 1 and 2, and holds 6 and 7
+
+
+def test_floats_of_8_bits_are_what_their_definition_says() -> None:
+    def found(function: Callable[[np.ndarray], np.ndarray], *bits: int) -> list[float]:
+        return function(np.array(bits, np.uint8)).tolist()
+
+    assert found(e4m3_floats, 0x01, 0x08, 0x38, 0xC4, 0x7E) == [2**-9, 2**-6, 1, -3, 448]
+    assert found(e5m2_floats, 0x01, 0x04, 0x3C, 0xC6, 0x7C) == [2**-16, 2**-14, 1, -6, np.inf]
+    assert np.isnan(found(e4m3_floats, 0x7F, 0xFF)).all()
+
+
+STRUCT = """
+.visible .entry kernel(.param .align 8 .b8 given[24], .param .u64 out) {
+  .reg .b32 %r<4>; .reg .b64 %rd<4>;
+  mov.b64 %rd1, given;
+  add.s64 %rd1, %rd1, 8;
+  ld.param.u32 %r1, [%rd1+4];
+  mov.u32 %r2, %cluster_ctaid.x;
+  mad.lo.u32 %r1, %r2, 100, %r1;
+  ld.param.u64 %rd2, [out];
+  mov.u32 %r3, %ctaid.x;
+  mul.wide.u32 %rd3, %r3, 4;
+  add.s64 %rd2, %rd2, %rd3;
+  st.global.u32 [%rd2], %r1;
+  ret;
+}
+"""
+
+
+def test_a_struct_is_read_by_an_address_and_a_block_knows_its_place_in_the_clusters_of_the_launch() -> None:
+    memory = Global({"out": 16}, frozenset({"out"}))
+    arguments = [np.arange(6, dtype=np.uint32).tobytes(), memory.address("out")]
+    launch(parse(STRUCT)["kernel"], Shape((4, 1, 1), 1, 0, cluster=2), memory, arguments)
+    assert memory.view("out", np.uint32, (4,)).tolist() == [3, 103, 3, 103]
+
+
+MAPPED = """
+  cvta.to.global.u64 %rd4, %rd2;
+  mul.wide.u32 %rd5, %r1, 4;
+  sub.s64 %rd4, %rd4, %rd5;
+  sub.s64 %rd5, %rd1, %rd5;
+  shl.b32 %r3, %r1, 2;
+  mov.u32 %r4, smem;
+  add.u32 %r3, %r4, %r3;
+  setp.gt.u32 %p1, %r1, 31;
+  @%p1 bra WAITING;
+  st.shared.u32 [%r3], 0;
+  bar.warp.sync -1;
+  setp.ne.u32 %p2, %r1, 0;
+  @%p2 bra WRITTEN;
+  cvt.u64.u32 %rd6, %r4;
+  tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%rd6], %rd5;
+  tensormap.replace.tile.rank.shared::cta.b1024.b32 [%rd6], 0;
+  tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%rd6], 0, 16;
+  tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%rd6], 0, 10;
+  tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%rd6], 0, 1;
+  tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%rd6], 3;
+  mbarrier.init.shared::cta.b64 [%r4+128], 1;
+WRITTEN:
+  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd4], [%r4], 128;
+  fence.proxy.tensormap::generic.acquire.gpu [%rd4], 128;
+  @%p2 bra WAITING;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4+128], 64;
+  cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint
+    [%r4], [%rd4, {4}], [%r4+128], %rd4;
+WAITING:
+  bar.sync 0;
+AGAIN:
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4+128], 0;
+  @!%p3 bra AGAIN;
+  setp.lt.u32 %p4, %r1, 16;
+  @%p4 ld.shared.u32 %r9, [%r3];
+"""
+
+
+def test_tma_follows_a_map_that_the_kernel_wrote_in_shared_memory_and_published() -> None:
+    x = np.arange(64, dtype=np.uint32) + 100
+    np.testing.assert_array_equal(executed(MAPPED, x, strict=False)[:16], [*range(104, 110), *[0] * 10])
+
+
+def test_an_mbarrier_without_a_fence_counts_no_copy_unless_it_may() -> None:
+    with pytest.raises(FaultError, match=r"no fence\.mbarrier_init came"):
+        executed(MAPPED, np.arange(64, dtype=np.uint32))
 
 
 EXCHANGE = """

@@ -77,15 +77,17 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
-    kind, address = instruction.type, instruction.address(1)
-    if address.base not in wave.parameters.data:
-        raise UnsupportedError(f"ld.param of {address.base}")
-    data, dtype = wave.parameters.data[address.base], DTYPES[kind]
-    places = [address.offset + i * dtype.itemsize for i in range(len(instruction.words(0)))]
-    values = [np.frombuffer(data, dtype, 1, place)[0] for place in places]
+    """By the name of a parameter, or by an address that all lanes have in common."""
+    kind, address, parameters = instruction.type, instruction.address(1), wave.parameters
+    dtype, count = DTYPES[kind], len(instruction.words(0))
     to = [wave.registers.write(each, kind) for each in instruction.words(0)]
+    at = addresses(wave, address, "param")
 
     def loaded(mask: Mask) -> None:
+        places = at(wave.index(mask))
+        if (places != places[0]).any():
+            raise FaultError("unsupported: lanes that read parameters at different addresses")
+        values = np.frombuffer(parameters.read(int(places[0]), dtype.itemsize * count), dtype)
         for target, value in zip(to, values, strict=True):
             assign(target, value, mask)
 

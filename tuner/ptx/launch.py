@@ -36,7 +36,8 @@ class Shape:
         return (self.threads, 1, 1) if isinstance(self.threads, int) else self.threads
 
 
-Value = int | np.generic | MappedTensor  # an address; a scalar of exactly the parameter's type; a tensor map
+# An address; a scalar of exactly the parameter's type; a tensor map; all bytes of a struct.
+Value = int | np.generic | MappedTensor | bytes
 
 
 def launch(
@@ -55,7 +56,7 @@ def launch(
 
     Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
     """
-    if shape.cluster != entry.cluster:
+    if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     parameters = _parameters(entry, values)
     threads = math.prod(shape.block)
@@ -101,7 +102,8 @@ def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
         if isinstance(value, MappedTensor):
             data[parameter.name], maps[parameter.name] = bytes(parameter.nbytes), value
         else:
-            data[parameter.name] = np.uint64(value).tobytes() if isinstance(value, int) else value.tobytes()
+            number = np.uint64(value) if isinstance(value, int) else value
+            data[parameter.name] = number if isinstance(number, bytes) else number.tobytes()
         if len(data[parameter.name]) != parameter.nbytes:
             size = len(data[parameter.name])
             raise InputError(f"{parameter.name} has {parameter.nbytes} bytes, the value {value!r} {size}")
@@ -137,6 +139,10 @@ def _special(shape: Shape, blocks: int, lanes: int) -> dict[str, Array]:
     found |= {f"%ntid.{name}": np.full(count, n) for name, n in zip(names, block, strict=True)}
     found |= {f"%nctaid.{name}": np.full(count, n) for name, n in zip(names, shape.grid, strict=True)}
     found |= {f"%ctaid.{name}": np.zeros(count) for name in names}
+    found |= {f"%cluster_ctaid.{name}": np.zeros(count) for name in names}
+    found |= {
+        f"%cluster_nctaid.{name}": np.full(count, n) for name, n in zip(names, (shape.cluster, 1, 1), strict=True)
+    }
     found |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
     return {name: each if name == "%clock64" else each.astype(np.uint32) for name, each in found.items()}
 
@@ -147,4 +153,4 @@ def _place(special: Mapping[str, Array], shape: Shape, first: int, blocks: int, 
     special["%ctaid.x"][...] = number % x
     special["%ctaid.y"][...] = number // x % y
     special["%ctaid.z"][...] = number // (x * y)
-    special["%cluster_ctarank"][...] = number % x % shape.cluster
+    special["%cluster_ctarank"][...] = special["%cluster_ctaid.x"][...] = number % x % shape.cluster

@@ -220,7 +220,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
     """fence.proxy.async and fence.mbarrier_init; memory of this machine is in order but for these."""
-    proxy = instruction.opcode[1] == "proxy" and not instruction.has("global")
+    proxy = instruction.opcode[1:3] == ("proxy", "async") and not instruction.has("global")
     if not proxy and instruction.opcode[1] != "mbarrier_init":
         return lambda _: None
 

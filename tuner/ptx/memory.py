@@ -135,11 +135,17 @@ class Parameters:
     maps: dict[str, MappedTensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.addresses = {name: 4096 * (i + 1) for i, name in enumerate(self.data)}  # as .param sees them
+        self.addresses = {name: (i + 1) << 16 for i, name in enumerate(self.data)}  # as .param sees them
         self._mapped = {PARAMETER_WINDOW + self.addresses[name]: each for name, each in self.maps.items()}
 
-    def mapped(self, address: int) -> MappedTensor:
-        """The tensor map at a generic address."""
-        if address not in self._mapped:
-            raise FaultError(f"no tensor map at {address:#x}: TMA takes the address of a parameter that is one")
-        return self._mapped[address]
+    def mapped(self, address: int) -> MappedTensor | None:
+        """The tensor map at a generic address, where a whole parameter is one."""
+        return self._mapped.get(address)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes at an address of .param. Raises FaultError where they are in no parameter, or in a whole tensor map."""
+        for name, begin in self.addresses.items():
+            first = address - begin
+            if 0 <= first <= len(self.data[name]) - nbytes and name not in self.maps:
+                return self.data[name][first : first + nbytes]
+        raise FaultError(f"{nbytes} bytes at {address:#x} of .param: no parameter is there")

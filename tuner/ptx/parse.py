@@ -77,7 +77,7 @@ class Entry:
     code: tuple[Instruction, ...]
     labels: Mapping[str, int]
     registers: Mapping[str, str]
-    cluster: int = 1
+    cluster: int = 0  # blocks; 0 where the launch says
 
     def register_type(self, name: str) -> str | None:
         return self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
@@ -107,7 +107,7 @@ def _entry(text: str, head: re.Match[str], shared: tuple[Variable, ...]) -> Entr
         code=tuple(body.code),
         labels=body.labels,
         registers=body.registers,
-        cluster=int(cluster[1]) if cluster else 1,
+        cluster=int(cluster[1]) if cluster else 0,
     )
 
 

@@ -4,6 +4,7 @@ What lies in the 128 bytes is between the instructions and the copy engine (PTX 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from tuner.dtype import DType
 from tuner.ptx.access import addresses
 from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.memory import GLOBAL, FaultError
+from tuner.ptx.memory import GLOBAL, PARAMETER_WINDOW, FaultError
 from tuner.ptx.parse import Instruction
-from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.values import Mask, UnsupportedError
 from tuner.ptx.wave import WARP, Wave
 from tuner.tensor_map import MappedTensor
 
@@ -35,14 +36,22 @@ _SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
 
 
 def mapped(wave: Wave, address: int) -> MappedTensor:
-    """The map at a generic address: a parameter, or 128 bytes of global memory.
+    """The map at a generic address: a parameter, or 128 bytes of one or of global memory.
 
     Raises FaultError for what this machine's copy engine cannot follow.
     """
+    if (known := wave.parameters.mapped(address)) is not None:
+        return known
     if address < GLOBAL:
-        return wave.parameters.mapped(address)
+        return _decoded(wave.parameters.read(address - PARAMETER_WINDOW, _BYTES))
     begin = int(wave.memory.locate(np.array([address], np.uint64), _BYTES)[0])
-    found = {name: _field(wave.memory.data, begin, name) for name in _FIELDS}
+    return _decoded(wave.memory.data[begin : begin + _BYTES].tobytes())
+
+
+@lru_cache
+def _decoded(data: bytes) -> MappedTensor:
+    """What `_FIELDS` say."""
+    found = {name: np.frombuffer(data, kind, n, byte).tolist() for name, (byte, kind, n) in _FIELDS.items()}
     rank = found["rank"][0] + 1
     dtype, swizzle = _ELEMENTS.get(found["elemtype"][0]), _SWIZZLES.get(found["swizzle_mode"][0])
     plain = found["interleave_layout"] == found["fill_mode"] == [0] and set(found["element_stride"][:rank]) == {1}
@@ -51,12 +60,6 @@ def mapped(wave: Wave, address: int) -> MappedTensor:
     dims = found["global_dim"][:rank], [dtype.itemsize, *found["global_stride"][: rank - 1]], found["box_dim"][:rank]
     shape, strides, box = (tuple(reversed(each)) for each in dims)  # innermost last
     return MappedTensor("a map of the kernel's", found["global_address"][0], dtype, shape, strides, box, swizzle)
-
-
-def _field(data: Array, begin: int, name: str) -> list[int]:
-    byte, kind, count = _FIELDS[name]
-    found: list[int] = np.frombuffer(data[begin : begin + _BYTES].tobytes(), kind, count, byte).tolist()
-    return found
 
 
 def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
