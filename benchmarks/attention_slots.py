@@ -2,23 +2,24 @@
 
 python benchmarks/attention_slots.py
 
-Counted in the machine code of the defaults, along the main loop: blocks that only hide scores or scale sums are left
-out. `tensor` is for how many cycles the tile's matrix instructions keep a tensor core busy, at the rate of an A100 for
-mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2 a m64nNk16). To compare tiles that differ in size, take
-`issued / mufu`: a lane has an exponential for each of its scores. Nothing here is a time.
+Counted in the machine code of the defaults, along the way through the main loop that `tuner inspect --waits` replays:
+without the detours that hide scores, raise maxima or scale sums. `tensor` is for how many cycles the tile's matrix
+instructions keep a tensor core busy, at the rate of an A100 for mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2
+a m64nNk16). To compare tiles that differ in size, take `issued / mufu`: a lane has an exponential for each of its
+scores. The way through `wgmma_once` makes a part of dQ, which a warpgroup does for every second tile. Nothing here is a
+time.
 """
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.render import render
-from tuner.sass import Instruction
+from tuner.timeline_paths import paths
 from tuner.toolkit import Options
 
 DECODING = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192}
@@ -31,6 +32,7 @@ KERNELS = (  # operator, implementation, arch, sizes
     ("flash_attention", "split_keys", "sm_90a", DECODING),
     ("flash_attention_backward", "mma_sync", "sm_90a", {}),
     ("flash_attention_backward", "wgmma", "sm_90a", {}),
+    ("flash_attention_backward", "wgmma_once", "sm_90a", {}),
 )
 MATRIX = ("HMMA", "HGMMA")
 COLUMNS = ("mma", "shared", "mufu", "fma", "alu", "uniform", "copy", "lanes", "order", "control")
@@ -47,12 +49,13 @@ class Tile:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--head-dims", type=int, nargs="+", default=[64, 72, 128, 256])
+    parser.add_argument("--causal", action="store_true")
     given = parser.parse_args()
     print(f"| kernel | arch | D | issued | {' | '.join(COLUMNS)} | tensor | issued / tensor | issued / mufu |")
     print("|---" * (len(COLUMNS) + 7) + "|")
     for name, implementation, arch, sizes in KERNELS:
         for D in given.head_dims:
-            for entry, tile in tiles(name, implementation, arch, {"head_dim": D, **sizes}):
+            for entry, tile in tiles(name, implementation, arch, {"head_dim": D, "causal": given.causal, **sizes}):
                 total = sum(tile.issued.values())
                 counts = " | ".join(str(tile.issued[each]) for each in COLUMNS)
                 tensor = f"{tile.tensor_cycles:.0f} | {total / tile.tensor_cycles:.2f}"
@@ -66,6 +69,8 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
     """Of each entry that has matrix products in a loop."""
     operator, kernel = operators.load(name), operators.implementation(name, implementation)
     problem = operator.problem(**sizes)
+    if kernel.refusal(problem, ARCHES[arch]):
+        return
     source = render(operator, kernel, problem, kernel.default(problem, ARCHES[arch]))
     cubin = nvrtc.compile(source, Options(arch))
     assert isinstance(cubin, Cubin), cubin
@@ -76,15 +81,18 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
 
 
 def steady_tile(code: bytes, arch: str) -> Tile:
-    issued: Counter[str] = Counter()
-    cycles = 0.0
-    for first, end in steady_blocks(code, arch):
-        mix = mix_of(code, arch, first, end)
-        for each, count in mix.items():
-            (kind,) = sass.work_mix({each: 1})
-            issued[kind] += count
-            cycles += count * tensor_cycles(each)
-    return Tile(issued, cycles)
+    steady = b"".join(code[16 * index : 16 * index + 16] for index in steady_path(code, arch))
+    mix = sass.instruction_mix(steady, arch)
+    issued = Counter({kind: int(sum(mix[each] for each in names)) for kind, names in by_kind(mix).items()})
+    return Tile(issued, sum(count * tensor_cycles(each) for each, count in mix.items()))
+
+
+def by_kind(mix: Mapping[str, int]) -> Mapping[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for each in mix:
+        (kind,) = sass.work_mix({each: 1})
+        found[kind].append(each)
+    return found
 
 
 def tensor_cycles(name: str) -> float:
@@ -94,40 +102,15 @@ def tensor_cycles(name: str) -> float:
     return {"16816": 8.0, "1688": 4.0}[shape] if base == "HMMA" else 0.0
 
 
-def mix_of(code: bytes, arch: str, first: int, end: int) -> Mapping[str, int]:
-    return sass.instruction_mix(code[16 * first : 16 * end], arch)
-
-
-def steady_blocks(code: bytes, arch: str) -> Iterator[tuple[int, int]]:
-    """Basic blocks, (first, end), of the shortest loop with products and exponentials, but for what is rarely run."""
+def steady_path(code: bytes, arch: str) -> tuple[int, ...]:
+    """Instructions of the shortest way through a loop with products and exponentials, by index."""
     instructions = sass.decode(code, arch)
-    first, last = min(loops(code, arch, instructions), key=lambda loop: loop[1] - loop[0])
-    edges = sorted({first, last + 1, *boundaries(instructions, first, last)})
-    for begin, end in pairwise(edges):
-        if not rare(Counter(each.mnemonic for each in instructions[begin:end])):
-            yield begin, end
+    found = [path.indices for path in paths(instructions) if path.repeats]
+    return min((each for each in found if attends([instructions[index].mnemonic for index in each])), key=len)
 
 
-def loops(code: bytes, arch: str, instructions: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
-    for index, each in enumerate(instructions):
-        if each.target is not None and each.target <= index:
-            mix = mix_of(code, arch, each.target, index + 1)
-            if mix.get("MUFU.EX2", 0) >= 8 and any(name.startswith(MATRIX) for name in mix):
-                yield each.target, index
-
-
-def boundaries(code: Sequence[Instruction], first: int, last: int) -> Iterator[int]:
-    for index in range(first, last + 1):
-        target = code[index].target
-        if target is not None:
-            yield index + 1
-            if first < target <= last:
-                yield target
-
-
-def rare(held: Counter[str]) -> bool:
-    """Whether a block only hides scores or scales sums."""
-    return not any(held[each] for each in (*MATRIX, "F2FP")) and max(held["FSEL"], held["FMUL"]) > 8 > held["FMNMX"]
+def attends(mnemonics: Sequence[str]) -> bool:
+    return mnemonics.count("MUFU") >= 8 and any(each in MATRIX for each in mnemonics)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from tuner import gpu as devices
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.commands import COMMANDS
+from tuner.operator import from_fields, to_fields
 from tuner.policy import MeasurementPolicy
-from tuner.result import Evidence, Measurement, Verdict
+from tuner.result import Evidence, Measurement, Verdict, spelled
 from tuner.store import Store
 from tuner.tune.log import code_of
 
@@ -106,7 +107,8 @@ def test_several_problems_end_in_a_table_of_winners_and_their_portfolio(tmp_path
     where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
     done = run("search", "flash_attention", "--gpu", "sm_80", *options, *where)
     assert "winners (predicted, not validated on sm_80)" in done.stdout
-    assert "portfolio for head_dim=8" in done.stdout
+    assert "portfolio for head_dim=8: 1 config for 2 problems, at most 0.0% behind the best" in done.stdout
+    assert re.search(r"^seq_q=64 seq_k=64 +1 +0\.0% +\d\.\d%$", done.stdout, re.MULTILINE)
     assert "if it were not listed (predicted)" in done.stdout
     with Store.open(tmp_path / "tuner.db") as store:
         attempts = store.attempts("flash_attention")
@@ -189,21 +191,36 @@ def test_a_report_that_is_no_page_goes_to_stdout_where_no_place_is_named(searche
     assert json.loads(done.stdout)["problems"]
 
 
-def test_a_report_is_of_what_was_measured_where_anything_was(searched: Path, tmp_path: Path) -> None:
-    with Store.open(searched) as predicted, Store.open(tmp_path / "tuner.db") as store:
-        found, code = predicted.attempts("flash_attention"), code_of(operators.load("flash_attention"))
-        for time_us, each in enumerate(found, start=10):
+@pytest.fixture
+def measured(searched: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """(a database of the same configs, as if they had been timed; the record's config, the slowest, in its order)."""
+    place, code = tmp_path / "tuner.db", code_of(operators.load("flash_attention"))
+    with Store.open(searched) as predicted, Store.open(place) as store:
+        for time_us, each in enumerate(predicted.attempts("flash_attention"), start=10):
             identity = replace(each.attempt.identity, policy=MeasurementPolicy().name)
-            measured = Measurement(time_us, time_us, time_us, 12)
-            (row,) = store.append([replace(each.attempt, identity=identity, measurement=measured)])
+            timed = Measurement(time_us, time_us, time_us, 12)
+            (row,) = store.append([replace(each.attempt, identity=identity, measurement=timed)])
             store.append_verdict(row, Verdict((), checks=("on the device",)), code)
         (record,) = predicted.records("flash_attention")
-        winner = replace(record, identity=identity, config=each.attempt.config, evidence=Evidence.MEASURED)
-        store.promote(replace(winner, measurement=measured))  # the slowest one: a final race said so
-    done = run("report", *HEAD, "--db", tmp_path / "tuner.db", "--format", "json")
-    (reported,) = json.loads(done.stdout)["problems"]
+        winner = replace(record, identity=identity, config=each.attempt.config, measurement=timed)
+        store.promote(replace(winner, evidence=Evidence.MEASURED))
+    kind = operators.implementation("flash_attention", "mma_sync").config
+    return place, to_fields(from_fields(kind, each.attempt.config))
+
+
+def test_a_report_is_of_what_was_measured_where_anything_was(measured: tuple[Path, dict[str, Any]]) -> None:
+    place, config = measured
+    (reported,) = json.loads(run("report", *HEAD, "--db", place, "--format", "json").stdout)["problems"]
     assert reported["evidence"] == "measured"
-    assert reported["record"]["config"] == dict(each.attempt.config)
+    assert list(reported["record"]["config"].items()) == list(config.items())
+
+
+def test_show_tells_the_time_of_a_measured_record_and_its_choices_in_their_order(
+    measured: tuple[Path, dict[str, Any]],
+) -> None:
+    place, config = measured
+    shown = run("show", "--db", place).stdout
+    assert spelled(config) in shown and "measured 12.0 us" in shown
 
 
 def test_doctor_and_operators_speak_json_too() -> None:
@@ -244,6 +261,7 @@ def test_every_command_has_help() -> None:
 def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = run("bench", "streaming_attention", "--gpu", "sm_80", "--seq-q", "128..512", "--out", page)
+    assert "Ahead (predicted): streaming_attention/" in done.stdout
     assert done.exit_code == 0, done.output
     assert "nothing was timed: the tables are predictions for sm_80" in done.stderr
     dense = [line.split()[0] for line in done.stdout.splitlines() if "flash_attention/" in line]

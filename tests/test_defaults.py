@@ -1,6 +1,6 @@
 """What an operator and an implementation leave out follows from what they say."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,16 @@ def test_a_size_that_no_tensor_shows_must_be_given_in_a_call() -> None:
     assert signature(operator.call).parameters["batch"].default is Parameter.empty
 
 
+def test_a_choice_without_a_default_must_be_given_in_a_call() -> None:
+    kinds = make_dataclass("Kinds", [("mode", str, static("how"))], bases=(Problem,), kw_only=True, frozen=True)
+    call = completed(replace(OPERATOR, problem=kinds, call=left_out)).call
+    assert signature(call).parameters["mode"].default is Parameter.empty
+
+
+def test_the_call_is_named_and_told_as_its_operator() -> None:
+    assert (OPERATOR.call.__name__, OPERATOR.call.__doc__) == ("third", "a third")
+
+
 def test_the_default_is_the_first_config_that_the_constraints_allow() -> None:
     assert IMPLEMENTATION.default(Problem(), TARGET.arch) == Config(96)
     assert IMPLEMENTATION.refusal(Problem(), TARGET.arch) is None
@@ -182,6 +192,12 @@ def test_work_is_the_least_shared_out_among_the_launches_and_known_not_to_be_dec
     assert [(each.ctas, each.warps) for each in works] == [(4096, 3)] * 2
     assert sum(each.dram_bytes for each in works) == OPERATOR.cost(problem).bytes
     assert not IMPLEMENTATION.declared
+
+
+def test_a_thread_has_one_load_of_16_bytes_in_flight_where_no_work_is_declared() -> None:
+    problem = Problem(columns=8000)
+    works = IMPLEMENTATION.work(problem, Config(96), TARGET)
+    assert sum(each.chain * each.ctas * 96 * 16 for each in works) == pytest.approx(OPERATOR.cost(problem).bytes)
 
 
 SCALED = (

@@ -187,6 +187,24 @@ def test_a_plain_copy_is_timed_like_a_kernel() -> None:
     assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
 
 
+def test_where_memory_ends_in_a_measurement_of_copies_what_it_has_is_given_back(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, malloc = Physical().open(), runtime.malloc
+
+    def room_for_one(nbytes: int) -> int:
+        if len(runtime.buffers) > held:
+            raise RuntimeFailedError(2)
+        return malloc(nbytes)
+
+    held = len(runtime.buffers)
+    monkeypatch.setattr(gpu_device, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(runtime, "malloc", room_for_one)
+    with pytest.raises(MachineError, match="the GPU has no 1048576 bytes left"):
+        device.copy_gb_s()
+    assert len(runtime.buffers) == held
+
+
 def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
     found = Stand(Physical().open()).do(Heat((code, code), POLICY, POLICY.rounds, seed=0))
     assert np.shape(found.times_us) == (4, 2)

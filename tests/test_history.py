@@ -13,7 +13,7 @@ from tuner.arch import gpu
 from tuner.belief import Belief, together
 from tuner.canonical import encode
 from tuner.evaluate import Candidate
-from tuner.history import Past, pasts
+from tuner.history import Past, code_of, pasts
 from tuner.operator import canonical, to_fields
 from tuner.race import Method, lane
 from tuner.result import Verdict
@@ -140,7 +140,8 @@ def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
     searched(store, target=SM_86, budget=3)
     wrong, flawed, right = store.attempts(OPERATOR.name)
     assert flawed.attempt.resources is not None
-    store.append_verdict(wrong.id, Verdict((), ("o: other bits",)))
+    store.append_verdict(wrong.id, Verdict((), ("o: other bits",)), code_of(OPERATOR))
+    store.append_verdict(right.id, Verdict((), ("o: a reference that was mended since",)), "other code")
     store.append([replace(flawed.attempt, resources=replace(flawed.attempt.resources, spill_bytes=8))])
     (past,) = told(store)
     assert [*past.results.values()] == [None, None, right.attempt.value]

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = """
-errors canonical
+errors canonical cupy_folder
 assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument

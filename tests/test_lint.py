@@ -8,6 +8,7 @@ import pytest
 from tuner import lint as rules
 from tuner import nvrtc, operators
 from tuner.arch import ARCHES, gpu
+from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.evaluate import resources_of
 from tuner.lint import Lint, lint
@@ -23,7 +24,7 @@ DEFAULT = replace(WGMMA.default(Problem(head_dim=64), ARCHES["sm_90a"]), warpgro
 
 
 def compiled(source: Source, arch: str = "sm_90a") -> Cubin:
-    cubin = nvrtc.compile(source, Options(arch=arch))
+    cubin = nvrtc.compile(source, Options(arch=arch), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     return cubin
 

@@ -222,6 +222,26 @@ def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_chea
     assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == found.record
 
 
+def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store) -> None:
+    outcomes = []
+    for length in (512, 1024):
+        evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
+        request = Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
+        searched = tune.search(request, store, evaluator)
+        (default,) = (each.candidate for each in searched.tried)
+        smaller = replace(default, config=replace(default.config, BM=64))
+        outcomes.append(tune.extend(searched, store, evaluator, [smaller]))
+    (family,) = campaign.known(outcomes, Terms())
+    assert [config["BM"] for _, config in family.members] == [64]
+
+
+def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store) -> None:
+    first, second = run(Session(store, wide_when_long), (256, 512), Terms()).outcomes
+    unjudged = replace(second, tried=tuple(replace(each, verdict=None) for each in second.tried))
+    (family,) = campaign.known([first, unjudged], Terms())
+    assert [place.member for place in family.places] == [0, None]
+
+
 def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store) -> None:
     requests = [
         Request(OPERATOR, sized(length, head_dim), SM_80, implementation="mma_sync", budget=8, history=False)

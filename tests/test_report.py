@@ -269,6 +269,17 @@ def test_json_holds_every_attempt_under_named_columns() -> None:
     assert [row["stage"] for row in rows] == [a.failure.stage.value if a.failure else None for a in data.attempts]
 
 
+def test_json_holds_what_an_attempt_cost_took_and_used() -> None:
+    data = report_data(40, measured=True)
+    (problem,) = json.loads(report.data_json([data]))["problems"]
+    place = next(i for i, each in enumerate(data.attempts) if each.failure is None)
+    row = dict(zip(problem["attempts"]["columns"], problem["attempts"]["rows"][place], strict=True))
+    used, time, cost = (getattr(data.attempts[place], part) for part in ("resources", "measurement", "prediction"))
+    assert (row["registers"], row["smem_bytes"], row["threads"]) == (used.registers, used.smem_bytes, used.threads)
+    assert (row["time_us"], row["cost"]) == pytest.approx((time.time_us, cost.cost), rel=1e-5)
+    assert "duplicate_of" not in row
+
+
 def test_json_has_null_for_what_is_not_finite() -> None:
     data = report_data(8)
     verdict = Verdict((OutputError("o", math.nan, math.inf, 0.01, 0.1),))

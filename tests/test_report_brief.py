@@ -56,6 +56,30 @@ def test_a_winner_is_told_by_what_is_not_its_default() -> None:
     assert f"mma_sync, {len(changed)} of 8 parameters not the default: {changed[0]}=" in told(data)["What won"]
 
 
+def test_a_winner_of_many_changes_names_the_first_five() -> None:
+    data = report_data(40)
+    assert data.default is not None
+    other = replace(data.default, config=dict.fromkeys(data.default.config, "other"))
+    text = told(replace(data, default=other))["What won"]
+    assert text.startswith("mma_sync, 8 of 8 parameters not the default: ") and text.endswith(" ….")
+    assert text.count("=") == 5
+
+
+@pytest.mark.parametrize(
+    ("margin", "text"), [(0.0, "the runner-up ties"), (0.031, "the runner-up costs 3.1\u00a0% more")]
+)
+def test_a_margin_is_told_beside_that_of_the_default(margin: float, text: str) -> None:
+    data = report_data(40)
+    assert data.record is not None
+    found = told(replace(data, record=replace(data.record, margin=margin)))
+    assert found["By how much"] == f"The default config costs 9.6\u00a0% more, {text} (predicted)."
+    assert "the default config differs by shared memory +9.4\u00a0%, " in found["Why"]
+
+
+def test_without_anything_to_compare_with_only_what_binds_is_told() -> None:
+    assert told(report_data(1))["Why"] == "It is bound by tensor (predicted)."
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_what_is_unknown_is_left_out(n: int) -> None:
     found = told(report_data(n))

@@ -48,3 +48,23 @@ def test_a_line_that_ends_early_is_named_where_it_ends() -> None:
     assert drawn is not None
     early = drawn.lines[1]
     assert early.end[0] < drawn.right and early.label_at == early.end[1]
+
+
+def test_equal_values_are_a_level_line() -> None:
+    drawn = lines([Series("flat", ((1.0, 5.0), (2.0, 5.0)))])
+    assert drawn is not None
+    assert drawn.lines[0].path.split("L")[0].split()[1] == drawn.lines[0].path.split()[-1]
+
+
+def test_names_stand_in_the_order_of_their_lines() -> None:
+    series = [Series(name, ((1.0, 1.0), (2.0, value))) for name, value in (("a", 100.0), ("c", 99.0), ("b", 98.0))]
+    drawn = lines(series)
+    assert drawn is not None
+    assert [each.name for each in sorted(drawn.lines, key=lambda each: each.label_at)] == ["a", "c", "b"]
+
+
+def test_a_drawing_is_high_enough_for_the_names_of_many_lines() -> None:
+    series = [Series(str(i), ((1.0, 1.0), (2.0, 1.0 + i))) for i in range(60)]
+    drawn = lines(series)
+    assert drawn is not None
+    assert all(0 <= each.label_at <= drawn.height for each in drawn.lines)

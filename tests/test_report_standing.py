@@ -1,4 +1,4 @@
-"""Ranks, reasons and failure groups of a report."""
+"""Ranks, finalists, reasons and failure groups of a report."""
 
 import math
 import random
@@ -9,6 +9,7 @@ from report_factory import DEFAULT, attempt, identity, record, report_data, reso
 
 from tuner.report import rivals_of
 from tuner.report import standing as s
+from tuner.report.section import sections
 from tuner.result import Attempt, Evidence, Failed, Fields, Lint, Measurement, OutputError, Prediction, Stage, Verdict
 
 FASTER = {**DEFAULT, "BT": 128}
@@ -69,6 +70,16 @@ def test_a_rival_of_which_nothing_came_through_says_so() -> None:
     attempts = [predicted(DEFAULT, 10.0), failed]
     (rival,) = rivals_of(attempts, {}, Evidence.PREDICTED, None, {"mma_sync": "", "naive": ""})
     assert rival.reason == "none of 1 tries came through"
+
+
+def test_rivals_stand_in_the_order_of_their_best_and_those_without_one_last() -> None:
+    costs = {"mma_sync": 10.0, "naive": 30.0, "wgmma": 20.0}
+    attempts = [
+        replace(predicted(DEFAULT, cost), identity=replace(identity(), implementation=name))
+        for name, cost in costs.items()
+    ]
+    found = rivals_of(attempts, {}, Evidence.PREDICTED, None, dict.fromkeys(("untried", *costs), ""))
+    assert [each.implementation for each in found] == ["wgmma", "naive", "untried"]
 
 
 def test_a_rival_that_was_not_tried_says_so() -> None:
@@ -167,3 +178,49 @@ def test_the_same_config_of_another_implementation_is_another_config() -> None:
     rng = random.Random(0)
     attempts = [attempt(DEFAULT, rng), attempt(DEFAULT, rng, implementation="naive")]
     assert len(s.standing(attempts, Evidence.PREDICTED, None)) == 2
+
+
+def test_the_best_eight_of_distinct_machine_code_and_the_default_stand_side_by_side() -> None:
+    (section,) = sections([report_data(128)])
+    *best, last = section.finalists
+    assert len(best) == 8 and last.is_default
+    codes = [s.machine_code(each.entry) for each in best]
+    assert len(set(codes)) == 8
+    assert [each.entry.value for each in best] == sorted(each.entry.value for each in best)
+
+
+def test_what_finalists_share_is_told_once_and_the_rest_of_each() -> None:
+    (section,) = sections([report_data(128)])
+    fields = [each.fields for each in section.finalists]
+    assert section.shared == {n: v for n, v in fields[0].items() if all(each[n] == v for each in fields)} != {}
+    assert set(section.shared) | set(section.varying) == set(fields[0])
+
+
+def test_the_default_is_told_by_its_value_over_the_winners() -> None:
+    (section,) = sections([report_data(40)])
+    assert section.default is not None and section.default.prediction is not None and section.winner is not None
+    assert section.over_default == pytest.approx(section.default.prediction.cost / section.winner.value)
+    assert section.over_default > 1
+
+
+def test_the_pace_is_of_the_attempts_of_this_session() -> None:
+    data = report_data(40)
+    (section,) = sections([replace(data, search=replace(data.search, seconds=30.0, resumed=4))])
+    assert section.per_minute == 72
+    (section,) = sections([replace(data, search=replace(data.search, resumed=40))])
+    assert section.per_minute is None
+
+
+def test_a_title_tells_the_fields_in_which_problems_differ() -> None:
+    data = report_data(3)
+    assert [each.title for each in sections([data])] == ["flash_attention on sm_90a"]
+    pair = sections([data, replace(data, problem={**data.problem, "head_dim": 64})])
+    assert [each.title for each in pair] == [f"flash_attention on sm_90a: head_dim={n}" for n in (72, 64)]
+
+
+def test_only_what_has_flaws_is_passed_over() -> None:
+    cheaper = replace(predicted(SMALLER, 9.0), resources=resources(SMALLER, spill_bytes=64))
+    attempts = [predicted(DEFAULT, 10.0), predicted(FASTER, 9.999), cheaper]
+    won = replace(record(attempts[:1], Evidence.PREDICTED, {}), config=DEFAULT)
+    (section,) = sections([replace(report_data(1), attempts=attempts, record=won, verdicts={})])
+    assert section.n_passed_over == 1

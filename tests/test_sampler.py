@@ -15,9 +15,10 @@ import pytest
 
 from tuner.errors import UsageError
 from tuner.sampler import METHODS, Sampler
-from tuner.sampler.gaussian import fit, spread_after
-from tuner.sampler.history import Prior
-from tuner.space import Constraint, Space
+from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
+from tuner.sampler.history import History, Prior
+from tuner.sampler.improvement import predicted_scores, representative
+from tuner.space import Array, Constraint, Space
 
 POWERS = tuple(1 << k for k in range(7))
 
@@ -122,6 +123,46 @@ def _fitted_scale(results: int) -> float:
         points, np.zeros(1, int), (wave - wave.mean()) / wave.std(), np.array([1.5]), None, 60, spread_after(results)
     )
     return float(np.exp(fitted.log_scales[0]))
+
+
+def _matern(a: Array, b: Array, scales: Array) -> Array:
+    """Matérn-5/2 as textbooks state it (Rasmussen and Williams 2006, equation 4.17) [len(a), len(b)]."""
+    r = np.sqrt(5 * (((a[:, None] - b[None]) / scales) ** 2).sum(axis=2))
+    found: Array = (1 + r + r**2 / 3) * np.exp(-r)
+    return found
+
+
+def test_a_posterior_that_grows_row_by_row_is_the_textbooks() -> None:
+    rng, scales, noise = np.random.default_rng(0), np.array([0.5, 2.0]), 0.01
+    points, pool, scores = rng.random((9, 2)), rng.random((30, 2)), rng.standard_normal(7)
+    posterior = Posterior(Hyperparameters(np.log(scales), np.log(noise)), np.arange(2), pool.astype(np.float32), 9)
+    for rows in (points[:4], points[4:7], points[7:]):
+        posterior.append(rows.astype(np.float32))
+    told, tried = points[:7], points  # two are being tried: they lower the deviation, and move no mean
+    known = np.linalg.inv(_matern(told, told, scales) + noise * np.eye(7))
+    np.testing.assert_allclose(posterior.mean(scores), _matern(pool, told, scales) @ known @ scores, atol=1e-3)
+    across, inside = _matern(pool, tried, scales), _matern(tried, tried, scales) + noise * np.eye(9)
+    left = 1 - np.einsum("ij,jk,ik->i", across, np.linalg.inv(inside), across)
+    spread = (scores @ known @ scores + 2) / (7 + 2)
+    np.testing.assert_allclose(posterior.deviation(scores), np.sqrt(left * spread), atol=2e-3)
+
+
+def test_expected_improvement_is_what_draws_improve_by_and_never_underflows() -> None:
+    draws = np.random.default_rng(0).standard_normal(400_000)
+    mean, deviation = np.array([-1.0, 0.0, 2.0]), np.array([0.5, 1.0, 2.0])
+    drawn = [np.maximum(0.5 - (m + s * draws), 0).mean() for m, s in zip(mean, deviation, strict=True)]
+    np.testing.assert_allclose(np.exp(log_expected_improvement(mean, deviation, 0.5)), drawn, rtol=0.02)
+    far = log_expected_improvement(np.arange(1.0, 60.0), np.ones(59), 0.0)
+    assert np.isfinite(far).all() and (np.diff(far) < 0).all()
+
+
+def test_of_very_many_results_a_prediction_learns_from_the_best_and_from_some_of_all_others() -> None:
+    values = np.array([math.inf if (value := COSTS[index]) is None else value for index in range(200)])
+    history = History(np.arange(200), values, np.zeros(0, int))
+    few = representative(history, 40)
+    assert len(few.tried) == 40
+    assert sorted(few.values)[:20] == sorted(values)[:20] and np.isinf(few.values).any() == np.isinf(values).any()
+    np.testing.assert_array_equal(predicted_scores(SPACE, history, 40), predicted_scores(SPACE, few))
 
 
 def test_starts_are_asked_first_in_order() -> None:

@@ -58,6 +58,13 @@ def test_the_same_search_again_tries_nothing(store: Store) -> None:
     assert outcome.record is not None
 
 
+def test_what_is_taken_over_keeps_the_order_of_its_fields(store: Store) -> None:
+    tune.search(request(budget=1), store, Recorded())
+    again = tune.search(request(budget=1), store, Recorded())
+    assert [*again.tried[0].attempt.config] == [*to_fields(MMA_SYNC.default(PROBLEM, GPU.arch))]
+    assert again.why_stopped == "the budget of 1 try is spent"
+
+
 def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store) -> None:
     first = tune.search(request(), store, Recorded())
     assert first.record is not None
@@ -335,10 +342,23 @@ def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spe
     assert "batches in a row" in outcome.why_stopped
 
 
+class Unranked(Recorded):
+    """Predicts nothing, which takes no time for all implementations."""
+
+    def prior(self, candidate: Candidate) -> float:  # noqa: ARG002
+        return 1.0
+
+
+def test_each_implementation_is_tried_from_its_default_on_however_small_its_space(store: Store) -> None:
+    outcome = tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
+    first = {each.candidate.implementation.name: each for each in reversed(outcome.tried)}
+    assert {name: each.differs for name, each in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
+
+
 def test_configs_of_an_implementation_that_was_given_up_are_not_said_to_be_tried(store: Store) -> None:
     naive = operators.implementation(OPERATOR.name, "naive").config
     outcome = tune.search(
-        request(implementation=None, budget=100), store, Recorded(lambda c: 1.0 if isinstance(c, naive) else 1000.0)
+        request(implementation=None, budget=100), store, Unranked(lambda c: 1.0 if isinstance(c, naive) else 1000.0)
     )
     assert len(outcome.tried) < 100
     assert outcome.why_stopped == "every config of the implementations that were not given up was tried"

@@ -9,7 +9,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
-from tuner import arch, gpu_tensor_map
+from tuner import arch, cupy_folder, gpu_tensor_map
 from tuner.arch import ARCHES, GPU
 from tuner.arrays import Framework
 from tuner.binding import Binding
@@ -221,6 +221,7 @@ def _driver_error() -> type[Exception]:
 @cache
 def _cupy() -> ModuleType:
     """CuPy, on a machine where it has a device to work with."""
+    cupy_folder.prepare()
     try:
         import cupy
     except ImportError as error:

@@ -165,19 +165,25 @@ class GpuDevice:
         return self._monitor.state()
 
     def copy_gb_s(self) -> float:
-        source, target = self.allocate(_COPY_BYTES), self.allocate(_COPY_BYTES)
-        self.fill(source, _COPY_BYTES)
-        runtime, times = self._runtime, []
-        with self._faults():
+        times = []
+        with self._scratch(_COPY_BYTES) as source, self._scratch(_COPY_BYTES) as target, self._faults():
+            self.fill(source, _COPY_BYTES)
             for begin, end in self._pairs(_COPIES):
-                runtime.eventRecord(begin, _DEFAULT_STREAM)
-                runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
-                runtime.eventRecord(end, _DEFAULT_STREAM)
+                self._runtime.eventRecord(begin, _DEFAULT_STREAM)
+                self._runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
+                self._runtime.eventRecord(end, _DEFAULT_STREAM)
                 self._wait(end, _COPY_LIMIT_S)
-                times.append(1e-3 * float(runtime.eventElapsedTime(begin, end)))
-        self.free(source)
-        self.free(target)
+                times.append(1e-3 * float(self._runtime.eventElapsedTime(begin, end)))
         return 2e-9 * _COPY_BYTES / float(np.median(times))
+
+    @contextmanager
+    def _scratch(self, nbytes: int) -> Iterator[int]:
+        """Memory that is given back, also where there is not enough for what is allocated next."""
+        address = self.allocate(nbytes)
+        try:
+            yield address
+        finally:
+            self.free(address)
 
     def _open(self, ordinal: int) -> None:
         """Make it the current device, with its context."""

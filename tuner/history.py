@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from tuner.arch import GPU
@@ -70,6 +71,14 @@ class _Place:
     source: str
 
 
+def code_of(operator: Operator[Any]) -> str:
+    """A digest of the operator's Python: its reference and tolerances judge, and its plans launch what is judged."""
+    digest = sha256()
+    for path in sorted(operator.folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(operator.folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def pasts(
     store: Store,
     operator: Operator[Any],
@@ -91,7 +100,7 @@ def pasts(
         places = sorted((each for each in every if each.kind == kind), key=_nearest)
         taken: set[str] = set()
         for place in places[:_AT_MOST]:
-            for name, results in _results(store, operator.name, place, policy, resumed).items():
+            for name, results in _results(store, operator, place, policy, resumed).items():
                 if name not in taken:
                     taken.add(name)
                     found.setdefault(name, []).append(Past(place.source, results))
@@ -128,11 +137,12 @@ def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
 
 
 def _results(
-    store: Store, operator: str, place: _Place, policy: str, resumed: Collection[int]
+    store: Store, operator: Operator[Any], place: _Place, policy: str, resumed: Collection[int]
 ) -> dict[str, dict[str, float | None]]:
-    """Implementation → canonical config → value. What is wrong or has flaws does not work."""
-    stored = store.attempts(operator=operator, problem=place.problem, gpu=place.gpu, policy=policy)
-    wrong = {row for row, verdict in store.verdicts([each.id for each in stored]).items() if not verdict.ok}
+    """Implementation → canonical config → value. What is wrong by today's code, or has flaws, does not work."""
+    stored = store.attempts(operator=operator.name, problem=place.problem, gpu=place.gpu, policy=policy)
+    verdicts = store.verdicts([each.id for each in stored], code_of(operator))
+    wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
     found: dict[str, dict[str, float | None]] = {}
     for each in stored:
         if each.id not in resumed:

@@ -9,6 +9,7 @@ from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, cast
 
+from tuner import cupy_folder
 from tuner.arch import ARCHES
 from tuner.cache import Cache, Entry, key_of
 from tuner.cubin import Cubin, read
@@ -269,6 +270,7 @@ def _verdict(outcome: _Outcome) -> Cubin | Failed:
 @cache
 def _binding() -> ModuleType:
     """CuPy's NVRTC functions, which need no driver."""
+    cupy_folder.prepare()
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:

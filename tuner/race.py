@@ -23,7 +23,7 @@ _PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
 @dataclass(frozen=True)
 class Method:
-    """How the lanes are searched: one of sampler.METHODS, its seed, and the tries that the race has in all."""
+    """How the lanes are searched: one of sampler.METHODS, its seed, and the tries that each lane may count on."""
 
     name: str
     seed: int

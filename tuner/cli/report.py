@@ -82,5 +82,7 @@ def _with_its_record(outcome: tune.Outcome, store: Store) -> tune.Outcome:
     """The record that serves, where it is of these attempts: a final race may have named another than their times."""
     request = outcome.request
     record = store.record(request.operator.name, canonical(request.problem), request.gpu.name)
-    known = {each.attempt.identity for each in outcome.tried}
-    return replace(outcome, record=record) if record is not None and record.identity in known else outcome
+    own = {each.attempt.identity: each.attempt.config for each in outcome.tried}  # stored ones are sorted by name
+    if record is None or record.identity not in own:
+        return outcome
+    return replace(outcome, record=replace(record, config=own[record.identity]))

@@ -51,11 +51,13 @@ def _by_how_much(section: Section, record: TuningRecord) -> str:
     if section.over_default and not section.default_won:
         found.append(f"the default config {_dearer(section, section.over_default - 1)}")
     if len(section.finalists) > 1:
-        found.append(f"the runner-up {_dearer(section, record.margin) if record.margin else 'ties'}")
+        found.append(f"the runner-up {_dearer(section, record.margin)}")
     return f"{_capital(', '.join(found))} ({section.data.evidence.value})." if found else ""
 
 
 def _dearer(section: Section, share: float) -> str:
+    if not share:
+        return "ties"
     much = f"{percent(abs(share))} {'less' if share < 0 else 'more'}"
     return f"takes {much} time" if section.measured else f"costs {much}"
 

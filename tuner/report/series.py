@@ -125,5 +125,5 @@ def _apart(wanted: dict[str, float]) -> dict[str, float]:
     last = _TOP - _LABEL_DISTANCE
     for name in sorted(wanted, key=wanted.__getitem__):
         last = found[name] = max(wanted[name], last + _LABEL_DISTANCE)
-    over = last - _BOTTOM
-    return {name: at - max(over, 0.0) for name, at in found.items()}
+    lifted = min(max(last - _BOTTOM, 0.0), min(found.values(), default=_TOP) - _TOP)
+    return {name: at - lifted for name, at in found.items()}

@@ -28,6 +28,7 @@ _SURE_FAILURE = 0.9  # highest believed probability that a config fails
 _HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
 _ROOM = 64  # rows that a model can grow by before it is fitted again
 _MOST_RESULTS = 1000  # a fit compares each pair of them
+_MOST_LEARNT = 600  # … and a prediction for all configs fits anew, from more steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +117,12 @@ class Gaussian:
         return Model(axes, fitted, pool, posterior, len(history.tried), [])
 
 
-def predicted_scores(space: Space[Any], history: History) -> Array:
-    """The model's mean for every config of the space, given a history [configs]; lower is better."""
+def predicted_scores(space: Space[Any], history: History, most: int = _MOST_LEARNT) -> Array:
+    """The model's mean for every config of the space, given a history [configs]; lower is better.
+
+    Of more than `most` results it learns from so many.
+    """
+    history = representative(history, most)
     axes, scores = coordinates(space), standard_scores(history.values)
     with ThreadpoolController().limit(limits=1):
         points = axes.of(history.tried)
@@ -128,6 +133,17 @@ def predicted_scores(space: Space[Any], history: History) -> Array:
             posterior.append(points)
             means.append(posterior.mean(scores))
     return np.concatenate(means)
+
+
+def representative(history: History, most: int) -> History:
+    """A history of at most so many results: half of them the best, half spread evenly over the ranks of the others."""
+    ranked = np.argsort(history.values, kind="stable")
+    if len(ranked) <= most:
+        return history
+    best, others = ranked[: most // 2], ranked[most // 2 :]
+    spread = others[np.linspace(0, len(others) - 1, most - len(best)).astype(int)]
+    kept = np.sort(np.concatenate([best, spread]))
+    return History(history.tried[kept], history.values[kept], history.pending)
 
 
 def standard_scores(values: Array) -> Array:

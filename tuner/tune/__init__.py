@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from tuner import __version__
 from tuner.evaluate import Candidate, Evaluator, contenders
-from tuner.history import Past, pasts
+from tuner.history import Past, code_of, pasts
 from tuner.operator import canonical
 from tuner.race import Method, Race, lane
 from tuner.result import Evidence, TuningRecord
 from tuner.store import Store
 from tuner.tune.contest import contest, passed, record_of
 from tuner.tune.explore import SMALL_GAIN, Stop, explore
-from tuner.tune.log import Earlier, Log, Tried, code_of, earlier, ranked
+from tuner.tune.log import Earlier, Log, Tried, earlier, ranked
 from tuner.tune.request import EFFORTS, SWEEP, Request
 from tuner.tune.run import Progress, Run
 from tuner.tune.sweep import Swept, sweep
@@ -160,7 +160,9 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     if r.history:
         resumed = {each.row for each in kept}
         known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
-    method, prior = Method(r.method, r.seed, r.tries), evaluator.prior if guided else None
+    whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
+    method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
+    prior = evaluator.prior if guided else None
     lanes = [
         lane(each, space, each.default(r.problem, arch), prior, method, known.get(each.name, ()))
         for each, space in zip(found, spaces, strict=True)

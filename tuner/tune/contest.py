@@ -21,9 +21,11 @@ def contest(tried: Sequence[Tried]) -> list[Tried]:
         return found
     best = found[0]
     equal = [each for each in found if each is best or _equal(each, best)]
-    close = [each for each in found if each not in equal and ties(each, best) and each.differs < best.differs]
+    taken = {each.row for each in equal}
+    close = [each for each in found if each.row not in taken and ties(each, best) and each.differs < best.differs]
     front = sorted(equal, key=lambda each: each.differs) + sorted(close, key=lambda each: each.differs)[:1]
-    return [*front, *(each for each in found if each not in front)]
+    taken = {each.row for each in front}
+    return [*front, *(each for each in found if each.row not in taken)]
 
 
 def ties(each: Tried, best: Tried) -> bool:

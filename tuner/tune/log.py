@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from hashlib import sha256
 from typing import Any
 
 from tuner.evaluate import AnyImplementation, Candidate, Evaluator
-from tuner.operator import Operator, canonical, from_fields, to_fields
+from tuner.history import code_of
+from tuner.operator import canonical, from_fields, to_fields
 from tuner.race import Race
 from tuner.result import Attempt, Fields, Identity, Stage, Verdict, order
 from tuner.space import Space
@@ -124,14 +124,6 @@ def earlier(
             verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
             found[identity] = Earlier(each.id, candidate, each.attempt, verdict)
     return list(found.values())
-
-
-def code_of(operator: Operator[Any]) -> str:
-    """A digest of the operator's Python: its reference and tolerances judge, and its plans launch what is judged."""
-    digest = sha256()
-    for path in sorted(operator.folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(operator.folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _lasts(attempt: Attempt) -> bool:
