@@ -2,24 +2,24 @@
 
 python benchmarks/attention_slots.py
 
-Counted in the machine code of the defaults, along the way through the main loop that `tuner inspect --waits` replays:
-without the detours that hide scores, raise maxima or scale sums. `tensor` is for how many cycles the tile's matrix
-instructions keep a tensor core busy, at the rate of an A100 for mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2
-a m64nNk16). To compare tiles that differ in size, take `issued / mufu`: a lane has an exponential for each of its
-scores. The way through `wgmma_once` makes a part of dQ, which a warpgroup does for every second tile. Nothing here is a
-time.
+Counted in the machine code of the defaults, along the main loop: blocks that only hide scores, scale sums or raise
+maxima are left out. `tensor` is for how many cycles the tile's matrix instructions keep a tensor core busy, at the rate
+of an A100 for mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2 a m64nNk16). To compare tiles that differ in
+size, take `issued / mufu`: a lane has an exponential for each of its scores. The loop of `wgmma_once` is counted with a
+part of dQ, which a warpgroup makes for every second tile. Nothing here is a time.
 """
 
 import argparse
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.render import render
-from tuner.timeline_paths import paths
+from tuner.sass import Instruction
 from tuner.toolkit import Options
 
 DECODING = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192}
@@ -81,18 +81,15 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
 
 
 def steady_tile(code: bytes, arch: str) -> Tile:
-    steady = b"".join(code[16 * index : 16 * index + 16] for index in steady_path(code, arch))
-    mix = sass.instruction_mix(steady, arch)
-    issued = Counter({kind: int(sum(mix[each] for each in names)) for kind, names in by_kind(mix).items()})
-    return Tile(issued, sum(count * tensor_cycles(each) for each, count in mix.items()))
-
-
-def by_kind(mix: Mapping[str, int]) -> Mapping[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for each in mix:
-        (kind,) = sass.work_mix({each: 1})
-        found[kind].append(each)
-    return found
+    issued: Counter[str] = Counter()
+    cycles = 0.0
+    for first, end in steady_blocks(code, arch):
+        mix = mix_of(code, arch, first, end)
+        for each, count in mix.items():
+            (kind,) = sass.work_mix({each: 1})
+            issued[kind] += count
+            cycles += count * tensor_cycles(each)
+    return Tile(issued, cycles)
 
 
 def tensor_cycles(name: str) -> float:
@@ -102,15 +99,43 @@ def tensor_cycles(name: str) -> float:
     return {"16816": 8.0, "1688": 4.0}[shape] if base == "HMMA" else 0.0
 
 
-def steady_path(code: bytes, arch: str) -> tuple[int, ...]:
-    """Instructions of the shortest way through a loop with products and exponentials, by index."""
+def mix_of(code: bytes, arch: str, first: int, end: int) -> Mapping[str, int]:
+    return sass.instruction_mix(code[16 * first : 16 * end], arch)
+
+
+def steady_blocks(code: bytes, arch: str) -> Iterator[tuple[int, int]]:
+    """Basic blocks, (first, end), of the shortest loop with products and exponentials, but for what is rarely run."""
     instructions = sass.decode(code, arch)
-    found = [path.indices for path in paths(instructions) if path.repeats]
-    return min((each for each in found if attends([instructions[index].mnemonic for index in each])), key=len)
+    first, last = min(loops(code, arch, instructions), key=lambda loop: loop[1] - loop[0])
+    edges = sorted({first, last + 1, *boundaries(instructions, first, last)})
+    for begin, end in pairwise(edges):
+        if not rare(Counter(each.mnemonic for each in instructions[begin:end])):
+            yield begin, end
 
 
-def attends(mnemonics: Sequence[str]) -> bool:
-    return mnemonics.count("MUFU") >= 8 and any(each in MATRIX for each in mnemonics)
+def loops(code: bytes, arch: str, instructions: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
+    for index, each in enumerate(instructions):
+        if each.target is not None and each.target <= index:
+            mix = mix_of(code, arch, each.target, index + 1)
+            if mix.get("MUFU.EX2", 0) >= 8 and any(name.startswith(MATRIX) for name in mix):
+                yield each.target, index
+
+
+def boundaries(code: Sequence[Instruction], first: int, last: int) -> Iterator[int]:
+    for index in range(first, last + 1):
+        target = code[index].target
+        if target is not None:
+            yield index + 1
+            if first < target <= last:
+                yield target
+
+
+def rare(held: Counter[str]) -> bool:
+    """Whether a block only hides scores, scales sums, or raises maxima where a vote found that one may have to be."""
+    if any(held[each] for each in (*MATRIX, "F2FP")):
+        return False
+    hides = max(held["FSEL"], held["SEL"], held["FMUL"]) > 8 > held["FMNMX"]
+    return hides or (held["VIMNMX3"] > 8 and held["SHFL"] > 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -98,6 +99,10 @@ def test_a_foreign_array_on_a_gpu_needs_one(at: Dispatcher) -> None:
 @pytest.mark.parametrize(("device", "place"), [((1, 0), CPU), ((3, 0), CPU), ((2, 3), 3), ((13, 1), 1)])
 def test_dlpack_devices_are_places(device: tuple[int, int], place: int) -> None:
     assert foreign_place("x", Foreign(np.zeros(1), device)) == place
+
+
+def test_an_array_that_only_speaks_numpys_interface_is_in_cpu_memory() -> None:
+    assert foreign_place("x", SimpleNamespace(__array_interface__=np.zeros(1).__array_interface__)) == CPU
 
 
 def test_a_device_that_is_neither_cpu_nor_cuda_is_an_input_error() -> None:

@@ -18,7 +18,7 @@ from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Evidence
-from tuner.session import evidence_for, would_be_measured
+from tuner.session import evidence_for, why_predicted
 from tuner.verify import errors
 
 __all__ = ["driver"]  # a fixture
@@ -131,9 +131,27 @@ def test_a_search_is_measured_for_the_gpu_that_is_here_and_predicted_for_others(
 
 
 @pytest.mark.usefixtures("driver")
-@pytest.mark.parametrize(("asked", "named"), [("sm_90a", "H200"), ("H100", ""), ("H200", ""), ("sm_80", "")])
-def test_who_asks_for_the_arch_of_the_gpu_that_is_here_is_told_its_name(asked: str, named: str) -> None:
-    assert would_be_measured(arch.gpu(asked)) == named
+@pytest.mark.parametrize("asked", ["sm_90a", "H100", "H200", "sm_80"])
+def test_who_asks_for_the_arch_of_the_gpu_that_is_here_is_told_its_name(asked: str) -> None:
+    assert why_predicted(arch.gpu(asked)) == (
+        "ask for the GPU of this machine by --gpu H200" if asked == "sm_90a" else ""
+    )
+
+
+def test_where_the_driver_cannot_be_used_who_gets_a_prediction_is_told_why(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def insufficient() -> int:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setattr(driver.modules()["cupy"].cuda.runtime, "getDeviceCount", insufficient)
+    assert why_predicted(arch.gpu("H200")).startswith("no GPU (cudaErrorInsufficientDriver)")
+
+
+def test_without_a_driver_nothing_is_said_of_a_prediction() -> None:
+    if gpu.available():
+        pytest.skip("this machine has a GPU")
+    assert why_predicted(arch.gpu("H200")) == ""
 
 
 def test_a_search_on_a_device_that_is_too_old_is_predicted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

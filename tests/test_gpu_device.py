@@ -272,6 +272,19 @@ def test_a_config_that_was_timed_is_unloaded(runtime: Runtime, code: Code) -> No
     assert runtime.driver.unloaded == 2  # one for the verdict, one for the times
 
 
+def test_workspaces_are_given_back_after_every_config(runtime: Runtime, code: Code) -> None:
+    split_keys = operators.implementation("flash_attention", "split_keys")
+    config = split_keys.default(PROBLEM, gpu("H200").arch)
+    runtime.driver.know(emulator.build(render(OPERATOR, split_keys, PROBLEM, config, "host"), checked=False))
+    stand = Stand(Physical().open())
+    assert stand.do(Task(code, POLICY)).samples
+    held = len(runtime.buffers)
+    other = replace(code, implementation="split_keys", config=to_fields(config))
+    assert stand.do(Task(other, POLICY)).samples
+    assert stand.do(Heat((other, code), POLICY, 2, seed=0)).times_us
+    assert len(runtime.buffers) == held
+
+
 def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, code: Code) -> None:
     stand = Stand(Physical().open())
     stand.do(Task(code, POLICY))

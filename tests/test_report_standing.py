@@ -224,3 +224,10 @@ def test_only_what_has_flaws_is_passed_over() -> None:
     won = replace(record(attempts[:1], Evidence.PREDICTED, {}), config=DEFAULT)
     (section,) = sections([replace(report_data(1), attempts=attempts, record=won, verdicts={})])
     assert section.n_passed_over == 1
+
+
+def test_a_config_that_only_the_final_race_put_behind_says_so() -> None:
+    attempts = [measured(DEFAULT, 9.9, 10.0, 10.1), measured(FASTER, 9.4, 9.5, 9.6)]
+    won = record(attempts[:1], Evidence.MEASURED, {})
+    (section,) = sections([replace(report_data(1, measured=True), attempts=attempts, record=won, verdicts={})])
+    assert [each.remarks for each in section.finalists] == [(), ("faster when it was tried: the final race decided",)]

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,17 @@ def test_outputs_states_and_gradients_are_those_of_flas_own_kernels(call: str, t
     assert {each: error(found[each], right) for each, right in theirs[call].items()} == dict.fromkeys(
         found, pytest.approx(0, abs=1e-5)
     )
+
+
+@pytest.mark.parametrize("ours", [chunk_kda, fused_recurrent_kda])
+def test_arguments_have_flas_names_order_and_defaults(ours: Any) -> None:
+    fla = pytest.importorskip("fla.ops.kda")
+    assert positional(ours) == positional(getattr(fla, ours.__name__))
+
+
+def positional(function: Any) -> list[tuple[str, Any]]:
+    each = signature(function).parameters.values()
+    return [(one.name, one.default) for one in each if one.kind is one.POSITIONAL_OR_KEYWORD]
 
 
 def error(found: Any, right: Any) -> float:

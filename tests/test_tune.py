@@ -342,6 +342,18 @@ def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spe
     assert "batches in a row" in outcome.why_stopped
 
 
+def test_a_search_ends_with_its_space(store: Store) -> None:
+    asked = request(implementation="naive", budget=50)
+    outcome = tune.search(asked, store, Recorded(lambda c: float(c.threads)))
+    assert outcome.why_stopped == "every config of the space was tried"
+    assert outcome.record is not None
+
+
+def test_a_search_without_time_tries_nothing(store: Store) -> None:
+    outcome = tune.search(request(seconds=0.0), store, Recorded())
+    assert (outcome.why_stopped, outcome.tried, outcome.record) == ("the budget of 0 s is spent", (), None)
+
+
 class Unranked(Recorded):
     """Predicts nothing, which takes no time for all implementations."""
 

@@ -30,6 +30,19 @@ def available() -> bool:
     return True
 
 
+def trouble() -> str:
+    """Why no GPU can be used on a machine that has a CUDA driver; empty without one, and where a GPU can be used."""
+    try:
+        _with_driver()
+    except MachineError:
+        return ""
+    try:
+        current_gpu()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
 def describe() -> str:
     """One line about the current device."""
     found, (major, minor) = current_gpu(), driver()
@@ -221,6 +234,16 @@ def _driver_error() -> type[Exception]:
 @cache
 def _cupy() -> ModuleType:
     """CuPy, on a machine where it has a device to work with."""
+    cupy = _with_driver()
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise MachineError(f"no GPU ({error}): {_WITHOUT}") from error
+    return cupy
+
+
+def _with_driver() -> ModuleType:
+    """CuPy, on a machine with a CUDA driver."""
     cupy_folder.prepare()
     try:
         import cupy
@@ -230,10 +253,6 @@ def _cupy() -> ModuleType:
     # With no driver every other call says that the driver is too old; the version 0 is the plain answer.
     if cupy.cuda.runtime.driverGetVersion() == 0:
         raise MachineError(f"no GPU, because there is no CUDA driver: {_WITHOUT}")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise MachineError(f"no GPU ({error}): {_WITHOUT}") from error
     return cast(ModuleType, cupy)
 
 

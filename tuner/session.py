@@ -1,5 +1,6 @@
 """Searches with what this machine has: measured where the GPU that is asked for is here, predicted elsewhere."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -94,12 +95,14 @@ def evidence_for(target: GPU) -> Evidence:
     return Evidence.MEASURED if here is not None and here.name == target.name else Evidence.PREDICTED
 
 
-def would_be_measured(target: GPU) -> str:
-    """Where only an arch is asked for, and this machine's GPU is of it: the name under which a search is measured."""
+def why_predicted(target: GPU) -> str:
+    """What keeps a search from being measured on the GPU of this machine; empty where there is none to be meant."""
     here = _here()
-    if here is None or target.name != target.arch.name or here.arch is not target.arch or here.name == target.name:
+    if here is None:
+        return gpu.trouble()
+    if target.name != target.arch.name or here.arch is not target.arch or here.name == target.name:
         return ""
-    return here.name
+    return f"ask for the GPU of this machine by --gpu {shlex.quote(here.name)}"
 
 
 @contextmanager

@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Con
     if (rows.query[h] >= work.sequence.queries) continue;
     int64_t const place = first + M64K16::C::row(thread, 2 * h);
     if (thread % 4 == 0)
-      reinterpret_cast<RowSum*>(part_rows)[place] = {rows.softmax.max[h] * rows.scale, rows.softmax.sum[h]};
+      reinterpret_cast<RowSum*>(part_rows)[place] = {rows.softmax.max[h], rows.softmax.sum[h]};
 #pragma unroll
     for (int e = 2 * h; e < Tile::DV / 2; e += 4)
       *reinterpret_cast<float2*>(part_o + place * Tile::DV + M64K16::C::col(thread, e)) =

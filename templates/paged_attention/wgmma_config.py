@@ -33,7 +33,7 @@ class Config:
 
     @property
     def tile(self) -> dense.Config:
-        """flash_attention's config with the same tiles and steps, for row tiles alone."""
+        """flash_attention's config with the same tiles and steps."""
         return dense.Config(
             BN=self.BN,
             warpgroups=self.warpgroups,

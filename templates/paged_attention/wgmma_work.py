@@ -1,6 +1,7 @@
 """What wgmma does where every table is full, counted from its loops: the emulator's counters agree with the exact."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,10 +56,8 @@ def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[W
     """Where each sequence has as many queries: each share takes Q, and its parts go to the merge for the outputs."""
     packed = heads_of_tile(problem, config)
     taken, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
-    visited = tiles(problem, config, cut)
-    ordered = in_turn(problem, visited, problem.kv_heads * taken)
-    longest = np.max(shared_out(ordered, config.tile)) if config.blocks else np.max(visited)
-    grid = Grid(ctas, float(longest), float(np.sum(ordered)))
+    visited, (longest, visits) = tiles(problem, config, cut), _dealt(problem, _dealing(config))
+    grid = Grid(ctas, longest, visits)
     works = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
     if cut.parts == 1:
         return works
@@ -71,9 +70,21 @@ def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[W
     return (replace(whole, l2_bytes=whole.l2_bytes - stored + parts, dram_bytes=left),)
 
 
-def in_turn(problem: Problem, visited: Array, sharers: int) -> Array:
-    """The same of all heads and sequences, in the order in which they are taken: the last row tiles first."""
-    return np.tile(np.repeat(visited[::-1], sharers, axis=0), (problem.batch, 1))
+def _dealing(config: Config) -> Config:
+    """The config with what has no part in how row tiles are dealt at one value."""
+    return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=16, polynomial=0, lazy_rescale=False)
+
+
+@lru_cache(maxsize=4096)
+def _dealt(problem: Problem, config: Config) -> tuple[float, float]:
+    """Tiles that the block with most visits, and that all visit. The last row tiles of a sequence are taken first."""
+    visited = tiles(problem, config, cut_of(problem, config))
+    sharers = problem.heads // heads_of_tile(problem, config)
+    visits = float(problem.batch * sharers * np.sum(visited))
+    if not config.blocks:
+        return float(np.max(visited)), visits
+    in_turn = np.tile(np.repeat(visited[::-1], sharers, axis=0), (problem.batch, 1))
+    return float(np.max(shared_out(in_turn, config.tile))), visits
 
 
 def _places(problem: Problem, config: Config, queries: int, count: int) -> Array:

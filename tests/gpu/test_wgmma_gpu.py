@@ -4,6 +4,7 @@ To be run first where a device has sm_90a; a failure names the columns that are 
 """
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -34,6 +35,7 @@ from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
+from tuner.peers import to_torch
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
 from tuner.trial import Task
@@ -56,19 +58,25 @@ def compiled(operator: str, problem: Any, config: Any) -> Cubin:
     return cubin
 
 
+def loaded(name: str, question: Question | BackwardQuestion, device: Mapping[str, Any], framework: str) -> gpu.Kernel:
+    """The kernel of a question for the arrays of a framework."""
+    operator = operators.load(name)
+    facts = {key: FRAMEWORKS[framework].facts(key, array) for key, array in device.items()}
+    binding = bind(operator, operator.call(**device), facts)
+    plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
+    return gpu.Kernel(
+        operator, binding, plan, compiled(name, question.problem, question.config), FRAMEWORKS[framework], 0
+    )
+
+
 def answered(name: str, question: Question | BackwardQuestion, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The outputs of one launch on the device."""
     import cupy
 
-    operator, given = operators.load(name), {"softmax_scale": arrays["softmax_scale"]}
     device = {key: cupy.asarray(array) for key, array in arrays.items() if np.size(array) > 1}
-    facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
-    binding = bind(operator, operator.call(**device), facts)
-    plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
-    cubin = compiled(name, question.problem, question.config)
-    call = gpu.Kernel(operator, binding, plan, cubin, FRAMEWORKS["cupy"], 0)
-    outputs = call(device, given)
-    return {argument.name: array.get() for argument, array in zip(operator.outputs, outputs, strict=True)}
+    outputs = loaded(name, question, device, "cupy")(device, {"softmax_scale": arrays["softmax_scale"]})
+    names = [argument.name for argument in operators.load(name).outputs]
+    return {name: array.get() for name, array in zip(names, outputs, strict=True)}
 
 
 @by_question
@@ -85,6 +93,21 @@ def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
     given = {column: one_column(question.problem, column) for column in range(D)}
     lse = {column: answered("flash_attention", question, arrays)["lse"] for column, arrays in given.items()}
     assert [column for column in given if wrong_lse(given[column], column, lse[column])] == []
+
+
+def test_tensor_maps_are_encoded_in_a_thread_that_never_used_the_device() -> None:
+    """Such as one of autograd's. torch allocates there from what it has cached, which binds no context."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch is built without CUDA")
+    question = QUESTIONS[0]
+    arrays = equal_weights(question.problem)
+    device = to_torch({key: array for key, array in arrays.items() if np.size(array) > 1})
+    call, given = loaded("flash_attention", question, device, "torch"), {"softmax_scale": arrays["softmax_scale"]}
+    call(device, given)
+    with ThreadPoolExecutor(1) as thread:
+        o, _ = thread.submit(call, device, given).result()
+    assert wrong_columns(arrays, o.float().cpu().numpy()) == []
 
 
 @by_backward_question

@@ -93,4 +93,5 @@ def _nothing_timed(target: GPU, *, asked: bool) -> None:
     if asked:
         say(said)
         return
-    raise MachineError(f"this machine has no GPU, and {said}. Ask for them with --gpu {target.name}")
+    why = gpu.trouble() or "this machine has no GPU"
+    raise MachineError(f"{why}, and {said}. Ask for them with --gpu {target.name}")

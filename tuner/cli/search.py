@@ -30,7 +30,7 @@ from tuner.promises import broken
 from tuner.report import default_path, prepare
 from tuner.result import Evidence
 from tuner.sampler import METHODS
-from tuner.session import Observe, evidence_for, session, would_be_measured
+from tuner.session import Observe, evidence_for, session, why_predicted
 from tuner.store import Store
 
 
@@ -97,8 +97,8 @@ def search(
     evidence = evidence_for(target)
     if evidence is Evidence.PREDICTED:
         emulator_build.compiler()  # the finalists will need it: better refused now than after the search
-        if named := would_be_measured(target):
-            say(f"nothing is timed for {target.name}: ask for the GPU of this machine by --gpu {shlex.quote(named)}")
+        if why := why_predicted(target):
+            say(f"nothing is timed for {target.name}: {why}")
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
     with (

@@ -257,6 +257,8 @@ def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
         found.append("same machine code as the winner")
     elif overlap(entry.attempt, winner.attempt):
         found.append("tie: the intervals overlap")
+    elif entry.attempt.measurement is not None and entry.value < winner.value and not entry.flaws:
+        found.append("faster when it was tried: the final race decided")
     elif entry.attempt.measurement is None and entry.value == winner.value:
         found.append("tie: the same predicted cost")
     elif entry.attempt.measurement is None and entry.value < winner.value and not entry.flaws:
