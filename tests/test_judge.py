@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,11 @@ def row_norm() -> Iterator[Operator[Any]]:
 
 @contextmanager
 def judging(device: SimulatedDevice, operator: Operator[Any], **sizes: int) -> Iterator[tuple[Judge, Arena]]:
-    """A judge of row_norm/naive, and the timed problem in the memory of the device."""
+    """A judge of the naive implementation, and the timed problem in the memory of the device."""
     problem = operator.problem(**sizes)
-    code = Code(operator.name, "naive", to_fields(problem), {"threads": 32}, b"")
+    naive = operators.implementation(operator.name, "naive")
+    config = to_fields(naive.default(problem, first_arch(naive, problem)))
+    code = Code(operator.name, "naive", to_fields(problem), config, b"")
     drawn = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
     with Arena(device, operator, problem, drawn) as arena:
         yield Judge(device, code, limit_s=1.0), arena
@@ -81,6 +84,17 @@ def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm
         found = judge.compare_timed(arena, judge.compare_timed(arena, {}))
         assert judge.right
         judge.compare_timed(arena, {name: array + 1 for name, array in found.items()})
+    assert not judge.right
+
+
+@pytest.mark.parametrize("wrong", ["o", "lse"])
+def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> None:
+    operator = operators.load("flash_attention")
+    with judging(Simulation().open(), operator, head_dim=8, batch=1, heads=1, seq_q=1) as (judge, arena):
+        case = cases(operator, to_fields(arena.problem), every=False)[0]
+        exact, rounded, tolerance = case.right[wrong]
+        judge.run(replace(case, right={**case.right, wrong: (exact + 1, rounded + 1, tolerance)}), twice=False)
+    assert [each.name for each in judge.verdict("here").errors if not each.ok] == [wrong]
     assert not judge.right
 
 

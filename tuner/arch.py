@@ -104,7 +104,7 @@ DEVICES = {
         Device("L40S", ARCHES["sm_89"], 142, 2520, 864, 96 * _MB, 1024, l2_bytes_per_clock=2100),
         # mma.sync reaches about 62 % of wgmma's rate on Hopper.
         Device("H100", ARCHES["sm_90a"], 132, 1755, 3352, 50 * _MB, 2540, 4096, ("H100 80GB HBM3", "H100 SXM")),
-        Device("H200", ARCHES["sm_90a"], 132, 1755, 4800, 50 * _MB, 2540, 4096),
+        Device("H200", ARCHES["sm_90a"], 132, 1755, 4800, 60 * _MB, 2540, 4096),
         Device("B200", ARCHES["sm_100a"], 148, 1850, 8000, 126 * _MB, 2048, l2_bytes_per_clock=10240),
         Device("RTX 5090", ARCHES["sm_120a"], 170, 2407, 1792, 96 * _MB, 512, l2_bytes_per_clock=2800),
         Device("RTX 5080", ARCHES["sm_120a"], 84, 2617, 960, 64 * _MB, 512, l2_bytes_per_clock=1400),
