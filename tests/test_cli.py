@@ -26,7 +26,8 @@ from tuner.store import Store
 from tuner.tune.log import code_of
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
-SMALL = [*HEAD, "--budget", "3", "--implementation", "mma_sync", "--quiet"]
+ALONE = ["--workers", "1"]  # the tests have the other cores
+SMALL = [*HEAD, "--budget", "3", "--implementation", "mma_sync", "--quiet", *ALONE]
 
 
 def run(*arguments: object) -> Any:
@@ -75,7 +76,7 @@ def test_search_as_json_is_one_object_with_the_record(searched: Path, tmp_path: 
 
 
 def test_several_values_make_several_problems(tmp_path: Path) -> None:
-    options = ["--budget", "1", "--implementation", "naive", "--quiet", "--json"]
+    options = ["--budget", "1", "--implementation", "naive", "--quiet", "--json", *ALONE]
     where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
     done = run("search", "flash_attention", "--gpu", "sm_80", "--head-dim", "8,16", *options, *where)
     assert [each["problem"]["head_dim"] for each in json.loads(done.stdout)["searches"]] == [8, 16]
@@ -90,7 +91,7 @@ ARRAY = '[{"head_dim": 8, "seq_q": 64, "causal": true},\n {"head_dim": 8, "seq_q
 def test_a_file_of_problems_is_one_search_with_one_report_and_a_portfolio(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     options = ["--gpu", "sm_80", "--heads", "2", "--budget", "2", "--implementation", "naive", "--quiet", "--json"]
-    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
+    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html", *ALONE]
     done = run("search", "flash_attention", "--problems", tmp_path / name, *options, *where)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -104,7 +105,7 @@ def test_a_file_of_problems_is_one_search_with_one_report_and_a_portfolio(tmp_pa
 
 def test_several_problems_end_in_a_table_of_winners_and_their_portfolio(tmp_path: Path) -> None:
     options = ["--head-dim", "8", "--seq-q", "64,300", "--budget", "2", "--implementation", "naive", "--quiet"]
-    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
+    where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html", *ALONE]
     done = run("search", "flash_attention", "--gpu", "sm_80", *options, *where)
     assert "winners (predicted, not validated on sm_80)" in done.stdout
     assert "portfolio for head_dim=8: 1 config for 2 problems, at most 0.0% behind the best" in done.stdout

@@ -94,11 +94,12 @@ def test_packed_sequences_are_refused_what_they_cannot_have(config: Config, reas
 
 
 NEIGHBOURS, FENCED = "wgmma_packed.cuh", "  fence_proxy_async();\n"
+AWAITED = "  mbarrier_wait(rows.barriers.values_full(rows.keys.stage), rows.keys.parity);\n"
 BUGS = (
     Bug("values_of_the_next_sequence", BLOCK, "clear_neighbours(rows, keys, smem, work);", ";", "o"),
     Bug("zeros_that_others_do_not_wait_for", NEIGHBOURS, "  named_barrier_sync(1, Tile::kConsumers);\n", "", "race"),
     Bug("zeros_that_wgmma_may_not_see", NEIGHBOURS, FENCED, "", "proxy_fence"),
-    Bug("zeros_before_the_values", NEIGHBOURS, "  rows.await_values();\n", "", "in_flight"),
+    Bug("zeros_before_the_values", NEIGHBOURS, AWAITED, "", "in_flight"),
     Bug("the_next_sequence_is_stored_over", OUTPUT, "> work.sequence.queries) {", "> sizes.seq_q) {", "o"),
     Bug("keys_from_the_first_row_on", KEYS, "work.sequence.first_key + tile * BN", "tile * BN", "lse"),
 )

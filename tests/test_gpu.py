@@ -12,8 +12,9 @@ from cupy_double import MODEL, Driver, asarray, driver, ndarray
 
 from tuner import arch, emulator, gpu, operators
 from tuner.arch import ARCHES
+from tuner.cli.new import write
 from tuner.dispatcher import Dispatcher, UntunedWarning
-from tuner.errors import InputError, MachineError
+from tuner.errors import InputError, MachineError, TemplateError
 from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
@@ -96,6 +97,18 @@ def test_a_kernel_with_static_shared_memory_asks_for_the_rest(driver: Driver, at
     driver.unasked = 1024  # as for one whose static arrays fill the rest
     at.call("flash_attention", *(asarray(arrays[name]) for name in "qkv"))
     assert len(driver.launches) == 1
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_kernel_that_does_not_compile_is_an_error_with_the_compilers_words(
+    at: Dispatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("half_written", tmp_path / "half_written")
+    for template in (tmp_path / "half_written").glob("*.jinja"):
+        template.write_text(f"{template.read_text()}\nunfinished;\n")
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    with pytest.raises(TemplateError, match=r"half_written/\w+ for sm_90a does not compile: kernel.cu.* error: "):
+        at.call("half_written", asarray(rows(np.float16)))
 
 
 def test_only_records_and_defaults_of_the_device_serve_it(driver: Driver, at: Dispatcher) -> None:

@@ -95,6 +95,11 @@ FLOATS = {
     # half-way between two floats but for 2^-70, which double precision cannot hold beside 1
     "fma.rn.f32 %f2, 0f33800001, 0f3F7FFFFE, 0f3F800001;": 1 + 2.0**-23,
     "fma.rn.f32 %f2, 0f33800000, 0f3F800000, 0f3F800001;": 1 + 2.0**-22,
+    # 1 + 2^-25 lies between 1 and 1 + 2^-23
+    "fma.rm.f32 %f2, 0f33000000, 0f3F800000, 0f3F800000;": 1.0,
+    "fma.rp.f32 %f2, 0f33000000, 0f3F800000, 0f3F800000;": 1 + 2.0**-23,
+    "fma.rz.f32 %f2, 0f33000000, 0fBF800000, 0f3F800000;": 1 - 2.0**-24,
+    "fma.rm.f32 %f2, 0f33000000, 0fBF800000, 0fBF800000;": -1 - 2.0**-23,
     "mul.f32 %f2, 0f00800000, 0f3F000000;": 2.0**-127,
     "mul.ftz.f32 %f2, 0f00800000, 0f3F000000;": 0.0,
     "max.f32 %f2, 0f7FC00000, 0fBF800000;": -1.0,

@@ -38,7 +38,8 @@ def test_commands_run_in_the_order_in_which_they_stand(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for line in commands("tuner"):
         # Of several implementations each gets tries; two are what there is to replay.
-        tries = ["--budget", "8" if "--effort" in line else "2"] if line[0] == "search" else []
+        few = ["--budget", "8"] if "--effort" in line else ["--budget", "2", "--workers", "1"]
+        tries = few if line[0] == "search" else []
         report = ["--report", str(tmp_path / "r.html")] if line[0] == "search" else []
         out = ["--out", str(tmp_path / "r.html")] if line[0] == "report" else []
         page = ["--out", str(tmp_path / "b.html")] if line[0] == "bench" else []

@@ -18,12 +18,12 @@ def flushed(x: Array) -> Array:
     return np.where(np.abs(x) < _SMALLEST, np.copysign(np.float32(0), x), x)
 
 
-def elementwise(function: Callable[..., Any], inputs: int) -> Decoder:
-    """The instruction that applies a NumPy function to `inputs` operands of its own type."""
+def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str, ...] = ()) -> Decoder:
+    """The instruction that applies a NumPy function, which knows `qualifiers`, to `inputs` operands of its own type."""
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind = instruction.type
-        known(instruction)
+        known(instruction, qualifiers)
         target = wave.registers.write(instruction.word(0), kind)
         sources = [wave.registers.read(instruction.word(i + 1), kind) for i in range(inputs)]
         return computed(target, function, sources, instruction.has("ftz"))
@@ -34,10 +34,10 @@ def elementwise(function: Callable[..., Any], inputs: int) -> Decoder:
 _KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as prmt spells its type
 
 
-def known(instruction: Instruction) -> None:
-    """Raises UnsupportedError for a qualifier that would change what is computed: another rounding, `.sat`, `.cc`."""
+def known(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
+    """Raises UnsupportedError for another qualifier that would change what is computed: a rounding, `.sat`, `.cc`."""
     relu = {"relu"} if instruction.type == "s32" else set()
-    if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu:
+    if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu - {*qualifiers}:
         raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
 
 
@@ -79,6 +79,21 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return (odd_sum(product, c) if doubtful.any() else total).astype(np.float32).reshape(np.shape(total))
 
 
+_TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
+
+
+def directed(towards: float) -> Callable[[Array, Array, Array], Array]:
+    """a b + c in fp32, rounded to the side of `towards`."""
+
+    def rounded(a: Array, b: Array, c: Array) -> Array:
+        exact = odd_sum(a.astype(np.float64) * b, c)
+        near = exact.astype(np.float32)
+        beyond = np.where(exact > towards, near > exact, near < exact)
+        return np.where(beyond, np.nextafter(near, np.float32(towards)), near)
+
+    return rounded
+
+
 def odd_sum(a: Array, b: Array) -> Array:
     """a + b in double precision, rounded to odd: what is inexact ends in a 1, and so lies half-way between nothing."""
     total = a + b
@@ -92,7 +107,9 @@ def odd_sum(a: Array, b: Array) -> Array:
 
 def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.type == "f32":
-        return elementwise(fused, 3)(wave, instruction, at)
+        side = next((each for each in _TOWARDS if instruction.has(each)), "")
+        rounding = directed(_TOWARDS[side]) if side else fused
+        return elementwise(rounding, 3, (side,))(wave, instruction, at)
     if instruction.type == "f64":  # in extended precision, which has 11 bits more: rounded twice in rare cases
         extended = elementwise(lambda a, b, c: (a.astype(np.longdouble) * b + c).astype(np.float64), 3)
         return extended(wave, instruction, at)
