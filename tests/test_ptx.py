@@ -210,6 +210,17 @@ def test_floats_of_8_bits_are_what_their_definition_says() -> None:
     assert np.isnan(found(e4m3_floats, 0x7F, 0xFF)).all()
 
 
+def test_sums_of_tensor_cores_in_fp16_are_rounded_and_packed_by_two() -> None:
+    body = """
+      mov.b32 %r3, 0x3C003C00;
+      mov.b32 %r4, 0x40004000;
+      mov.b32 %r5, 0x38006801;
+      mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r6, %r9}, {%r3, %r3, %r3, %r3}, {%r4, %r4}, {%r5, %r5};
+    """
+    # 16 times 1 · 2 added to 2050 and to 0.5: from 2048 on fp16 has every second integer
+    assert (executed(body, np.zeros(32, np.uint32)) == 0x50106811).all()
+
+
 STRUCT = """
 .visible .entry kernel(.param .align 8 .b8 given[24], .param .u64 out) {
   .reg .b32 %r<4>; .reg .b64 %rd<4>;

@@ -7,12 +7,13 @@ states in the notation of CuTe; what was written at (row, column) must be read t
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
+from claims import compiled
 
 from tuner import nvrtc, operators
 from tuner.arch import ARCHES
@@ -159,13 +160,14 @@ def test_scores_read_what_tma_wrote_of_q_and_k(name: str) -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_products_with_values_read_what_tma_wrote_of_v(name: str) -> None:
-    D, _ = VALUES[name]
+    D, columns = VALUES[name]
     found, memory = told()[name], written(D, BN, told()[name].panels)
     firsts = sorted({min(c for width, c, _ in found.panels if width == w) for w, _, _ in found.panels})
     assert len(found.descriptors) == len(firsts) * BN // 16
+    ends = [*firsts[1:], D if columns else sum(width for width, _, _ in found.panels)]
     for i, descriptor in enumerate(found.descriptors):
         piece, step = divmod(i, BN // 16)
-        end = (*firsts, D)[piece + 1] if piece + 1 < len(firsts) else D
+        end = ends[piece]
         for n, k in product(range(end - firsts[piece]), range(16)):
             assert memory[mn_major(descriptor, n, k)] == (16 * step + k, firsts[piece] + n), (i, n, k)
 
@@ -198,6 +200,16 @@ def test_the_gpu_gets_the_descriptors_that_the_emulator_gets(function: str) -> N
     texts = [header(name, FOLDER, target) for name, target in (("wgmma.cuh", "cuda"), ("wgmma.cuh", "host"))]
     bodies = [re.search(rf"uint64_t {function}\(.*?\n}}", text, re.DOTALL) for text in texts]
     assert bodies[0] and bodies[1] and bodies[0][0] == bodies[1][0]
+
+
+@pytest.mark.parametrize(("D", "widths"), [(24, {32}), (72, {64, 16})])
+def test_products_with_panels_of_several_widths_end_with_a_panel(D: int, widths: set[int]) -> None:
+    """So that none of their descriptors needs an N that ends inside a swizzle's span."""
+    problem = Problem(head_dim=D)
+    config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), BN=112, value_columns=0)
+    mix = compiled(render(OPERATOR, WGMMA, problem, config), "sm_90a").instruction_mix("flash_attention_wgmma")
+    products = {int(name.split("x")[1]) for name in mix if name.startswith("HGMMA")}
+    assert products == {config.BN} | widths
 
 
 def test_only_the_products_with_values_transpose_b_in_the_machine_code() -> None:

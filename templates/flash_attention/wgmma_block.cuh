@@ -42,7 +42,7 @@ __device__ __forceinline__ void start(Consumer<Tile>& rows, Work const& work, ty
   rows.mask = keys.mask(work, rows.warpgroup);
   rows.softmax = {};
 #pragma unroll
-  for (int e = 0; e < Tile::DV / 2; ++e) rows.r_o[e] = 0;
+  for (int e = 0; e < Tile::kSummed / 2; ++e) rows.r_o[e] = 0;
   mbarrier_wait(rows.barriers.query_full(rows.warpgroup), parity);
 }
 

@@ -85,9 +85,14 @@ def _moved(c: Any) -> Any:
     return np.where((c.warpgroups == 2) & (c.blocks != 0), 8, 0)
 
 
+def summed(DV: int, c: Any) -> Any:
+    """Columns of O that are computed: DV, or whole panels where these are of several widths."""
+    return np.where(c.value_columns == 0, _round_up(DV, 16), DV)
+
+
 def widest_product(DV: int, c: Any) -> Any:
     """N of the widest wgmma: the keys of a tile, or the columns of V that it spans."""
-    return np.maximum(c.BN, np.where(c.value_columns == 0, DV // 64 * 64, DV))
+    return np.maximum(c.BN, np.where(c.value_columns == 0, _round_up(DV, 16) // 64 * 64, DV))
 
 
 def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> Any:
@@ -97,7 +102,7 @@ def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> A
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
     over_both = _OTHER_REGISTERS_OVER_BOTH + 20 * (widest > 128) + 24 * (widest > 224)
     rest = np.where(c.overlap == 2, over_both, _OTHER_REGISTERS)
-    return scores + c.BN / 4 + (DV or D) / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
+    return scores + c.BN / 4 + summed(DV or D, c) / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
 
 
 def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:

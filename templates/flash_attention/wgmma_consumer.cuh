@@ -32,7 +32,7 @@ struct Consumer {
   float inner;         // softcap: of scores before they are capped
   Position<Tile::kStages> keys, values;  // of the next scores, and of the newest that are there
   int released = 0;                      // stage of V that is read
-  float r_o[DV / 2];   // [64, DV]
+  float r_o[Tile::kSummed / 2];  // [64, DV], and zeros
   uint32_t r_p[BN / 16][4];
   Softmax softmax;
 
@@ -83,15 +83,14 @@ struct Consumer {
       constexpr int kEnd64 = 64 * Values::k64, kEnd32 = kEnd64 + 32 * Values::k32;
       multiply_columns<0, kEnd64>(k);
       multiply_columns<kEnd64, kEnd32>(k);
-      multiply_columns<kEnd32, DV>(k);
+      multiply_columns<kEnd32, Tile::kSummed>(k);
     }
   }
-  // Columns of O from kFirst to kEnd, as far as there are any: the last panel may be wider than what is left of O.
+  // Columns of O from kFirst to kEnd, whole panels, if there are any.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void multiply_columns(int k) {
-    constexpr int kCount = (kEnd < DV ? kEnd : DV) - kFirst;
-    if constexpr (kCount > 0)
-      wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[kCount / 2]>(r_o[kFirst / 2]), r_p[k / 16],
+    if constexpr (kEnd > kFirst)
+      wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[(kEnd - kFirst) / 2]>(r_o[kFirst / 2]), r_p[k / 16],
                                   place_of_values(k, kFirst), true);
   }
   // 16 rows of V from row k on, of columns from `col` on.

@@ -22,6 +22,8 @@ struct WgmmaTile : Choice {
   static constexpr int kRegisters = kConsumers * Choice::kConsumerRegisters + 128 * Choice::kProducerRegisters;
   static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
   static constexpr bool kUniform = kValueColumns != 0;
+  // Columns of O that are summed: with panels of several widths these are multiplied as a whole, zeros included.
+  static constexpr int kSummed = kUniform ? DV : DV16;
   using Rows = Panels<D16, 64, false>;  // of Q and K
   using Values = Panels<kUniform ? DV : DV16, kUniform ? kValueColumns : 64, kUniform>;
   using Outputs = Panels<DV16, 64, false>;  // of O, in the place of Q

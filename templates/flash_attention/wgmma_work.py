@@ -13,7 +13,7 @@ from tuner.operator import Array, Work
 
 from .operator import cost
 from .problem import Problem, unpacked
-from .wgmma_config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, walkers
+from .wgmma_config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, summed, walkers
 
 _WARPS = 4  # a warpgroup
 _WARP = 32
@@ -125,6 +125,7 @@ def work_of(
     head: once for each of its heads, of groups of those that share rows, or of as many as clusters take.
     """
     D, DV = problem.head_dim, problem.head_dim_v
+    columns = int(summed(DV, config))  # of values that are multiplied
     heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = -(-D // 16) * 16
@@ -132,7 +133,7 @@ def work_of(
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
-    lanes = 0 if config.lazy_rescale else 16 * DV / _WARP  # of O, scaled
+    lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # of O, scaled
     maxima = 0 if config.lazy_rescale else scores  # of numbers; lazy: of three integers each, half as many
     main = Work(
         ctas=grid.blocks,
@@ -141,14 +142,14 @@ def work_of(
         fma=warps * (2 * scores + maxima + lanes + 12 + 7 * polynomials + 5 * caps),
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),
-        smem_wavefronts=warps * _operand_bytes(padded, DV, config) / _WARPS / 128,
+        smem_wavefronts=warps * _operand_bytes(padded, columns, config) / _WARPS / 128,
         l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + _stored_bytes(problem, config)),
         dram_bytes=dram,
         barriers=float(heads * blocks),
         longest_cta=grid.longest * grid.blocks / grid.visits,
         chain=grid.longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
         stages=config.stages,
-        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + DV) / _PRODUCT,
+        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + columns) / _PRODUCT,
     )
     return (_CLEARING, main) if config.blocks else (main,)
 
@@ -167,9 +168,9 @@ def _dealt(config: Config) -> Config:
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
 
-def _operand_bytes(padded: int, DV: int, config: Any) -> float:
+def _operand_bytes(padded: int, padded_v: int, config: Any) -> float:
     """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
-    return ELEMENT * (padded * (ROWS + config.BN) + DV * config.BN)
+    return ELEMENT * (padded * (ROWS + config.BN) + padded_v * config.BN)
 
 
 def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int:

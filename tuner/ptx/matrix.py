@@ -92,6 +92,9 @@ def _registers(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
 
 
+_SUMS = {"f32": np.float32, "f16": np.float16}  # of C and D; those in fp16 are rounded once, at the end
+
+
 def elements(registers: list[Array], lanes: Any, size: int) -> Array:
     """[warps, lanes, 4 / size · registers]: the elements of registers, as bits."""
     words = np.stack([each[lanes] for each in registers], axis=1)
@@ -101,22 +104,23 @@ def elements(registers: list[Array], lanes: Any, size: int) -> Array:
 def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     opcode = instruction.opcode
     shape, kinds = opcode[3], opcode[6:10]
-    typed = len(opcode) == 10 and kinds[0] == kinds[3] == "f32" and {*kinds[1:3]} <= ELEMENTS.keys()
+    typed = len(opcode) == 10 and kinds[0] == kinds[3] and kinds[0] in _SUMS and {*kinds[1:3]} <= ELEMENTS.keys()
     if not typed or opcode[4:6] != ("row", "col") or not shape.startswith("m16n8k"):
         raise UnsupportedError(".".join(opcode))
     left, right, k = ELEMENTS[kinds[1]], ELEMENTS[kinds[2]], int(shape.rpartition("k")[2])
     if k not in (left.depth, left.depth // 2) or left.size != right.size:
         raise UnsupportedError(".".join(opcode))
-    targets = [wave.registers.write(each, "f32") for each in instruction.words(0)]
+    targets, sums = [wave.registers.write(each, "b32") for each in instruction.words(0)], np.dtype(_SUMS[kinds[0]])
     a, b, c = (_registers(wave, instruction.words(i)) for i in (1, 2, 3))
     a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
 
     def multiplied(mask: Mask) -> None:
         lanes = wave.index(mask)
-        addend = c_at.tile(elements(c, lanes, 4).view(np.float32))
+        addend = c_at.tile(elements(c, lanes, sums.itemsize).view(sums).astype(np.float32))
         left_tile = a_at.tile(left.floats(elements(a, lanes, left.size)))
         product = left_tile @ b_at.tile(right.floats(elements(b, lanes, right.size))) + addend
-        for target, value in zip(targets, np.moveaxis(c_at.elements(product), 2, 0), strict=True):
+        found = np.ascontiguousarray(c_at.elements(product).astype(sums)).view(np.uint32)
+        for target, value in zip(targets, np.moveaxis(found, 2, 0), strict=True):
             target[lanes] = value.reshape(-1)
 
     return together(wave, at, WARP, multiplied)
