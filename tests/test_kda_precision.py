@@ -95,6 +95,11 @@ def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unles
     assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
 
 
+def test_fused_takes_split_operands_as_wide_as_no_register_is_spilled() -> None:
+    served = [FUSED.refusal(replace(FP32, key_dim=K), ARCHES["sm_90a"]) is None for K in (160, 192)]
+    assert served == [True, False]
+
+
 def test_fp32_operands_of_fp32_tensors_are_one_problem_however_they_are_asked_for() -> None:
     assert replace(FP32, precision=Precision.FP32) == FP32
 

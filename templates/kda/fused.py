@@ -62,6 +62,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 # Threads that leave each 168 registers, or 255, where no arch spills.
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
+_WIDEST_FP32 = 160  # channels: beside its operands, a warp's state of 192 spills in each config
 _THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
 BLOCKS = 128  # as many as a large device has SMs
 LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
@@ -77,6 +78,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
+    if problem.operands == "fp32" and problem.key_dim > _WIDEST_FP32:
+        return None
     found = space(problem, arch)
     for config in _candidates(problem):
         most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else _THREADS[problem.operands]
