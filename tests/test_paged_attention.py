@@ -60,6 +60,28 @@ def of_lengths(problem: Problem, lengths: list[int], seed: int = 0) -> dict[str,
     return {**arrays, "block_table": table, "k_cache": k, "v_cache": v, "cache_seqlens": np.array(lengths, np.int32)}
 
 
+def packed(lengths: list[int], queries: list[int], *, head_dim: int = 8, longest: int = 0) -> tuple[Problem, Any]:
+    """Sequences of so many positions, the last of which are queries."""
+    problem = Problem(
+        head_dim=head_dim,
+        use_cu_seqlens_q=True,
+        batch=1,
+        heads=4,
+        kv_heads=2,
+        seq_q=sum(queries),
+        sequences=len(queries),
+        page_size=8,
+        max_pages=12,
+    )
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
+    shape = (2, len(lengths), problem.seq_k, 2, head_dim)
+    keys = np.random.default_rng(1).standard_normal(shape).astype(problem.dtype.numpy)
+    table, (k, v) = paged(problem, np.random.default_rng(2), lengths, tuple(keys))
+    bounds = np.cumsum([0, *queries]).astype(np.int32)
+    given = {"block_table": table, "k_cache": k, "v_cache": v, "cu_seqlens_q": bounds}
+    return replace(problem, max_seqlen_q=longest), arrays | given | {"cache_seqlens": np.array(lengths, np.int32)}
+
+
 def run(problem: Problem, config: Any, arrays: Any, implementation: Any = SPLIT_KEYS, mode: Any = CHECKED[0]) -> Any:
     outputs, happened = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
     assert not happened.findings

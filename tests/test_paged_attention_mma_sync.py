@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from claims import DISTINCT_ARCHES, assert_no_spills
 from counted import counted, declared
-from test_paged_attention import BASE, NAIVE, OPERATOR, SPLIT_KEYS, of_lengths, run
+from test_paged_attention import BASE, NAIVE, OPERATOR, SPLIT_KEYS, of_lengths, packed, run
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
@@ -61,27 +61,6 @@ LENGTHS, QUERIES = [33, 33, 94, 40, 0, 90], [33, 1, 1, 0, 2, 33]
 def of_case(name: str, **sizes: int) -> tuple[Problem, Config]:
     D, config = CASES[name]
     return Problem(head_dim=D, dtype=DType.FP16 if D % 16 else DType.BF16, **sizes), config
-
-
-def packed(lengths: list[int], queries: list[int], longest: int = 0) -> tuple[Problem, Any]:
-    """Sequences of so many positions, the last of which are queries."""
-    problem = Problem(
-        head_dim=8,
-        use_cu_seqlens_q=True,
-        batch=1,
-        heads=4,
-        kv_heads=2,
-        seq_q=sum(queries),
-        sequences=len(queries),
-        page_size=8,
-        max_pages=12,
-    )
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
-    keys = np.random.default_rng(1).standard_normal((2, len(lengths), problem.seq_k, 2, 8)).astype(problem.dtype.numpy)
-    table, (k, v) = paged(problem, np.random.default_rng(2), lengths, tuple(keys))
-    bounds = np.cumsum([0, *queries]).astype(np.int32)
-    given = {"block_table": table, "k_cache": k, "v_cache": v, "cu_seqlens_q": bounds}
-    return replace(problem, max_seqlen_q=longest), arrays | given | {"cache_seqlens": np.array(lengths, np.int32)}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,7 @@ import pytest
 from claims import compiled
 from counted import by_launch, global_bytes
 from injected import injected
-from test_paged_attention import OPERATOR, of_lengths
+from test_paged_attention import OPERATOR, of_lengths, packed
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -199,35 +199,13 @@ def test_caches_with_heads_before_positions_and_both_in_one_tensor_need_no_copy(
     assert np.array_equal(plain["o"], strided["o"])
 
 
-def packed(lengths: list[int], queries: list[int]) -> tuple[Problem, Any]:
-    """Sequences of so many positions, the last of which are queries."""
-    problem = Problem(
-        head_dim=16,
-        use_cu_seqlens_q=True,
-        batch=1,
-        heads=4,
-        kv_heads=2,
-        seq_q=sum(queries),
-        sequences=len(queries),
-        page_size=8,
-        max_pages=12,
-    )
-    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
-    shape = (2, len(lengths), problem.seq_k, 2, 16)
-    keys = np.random.default_rng(1).standard_normal(shape).astype(problem.dtype.numpy)
-    table, (k, v) = paged(problem, np.random.default_rng(2), lengths, tuple(keys))
-    bounds = np.cumsum([0, *queries]).astype(np.int32)
-    given = {"block_table": table, "k_cache": k, "v_cache": v, "cu_seqlens_q": bounds}
-    return problem, arrays | given | {"cache_seqlens": np.array(lengths, np.int32)}
-
-
 # A prompt, steps of decoding, a sequence without queries, one without positions, and the rest of a long one.
 LENGTHS, QUERIES = [33, 33, 94, 40, 0, 90], [33, 1, 1, 0, 2, 70]
 
 
 @pytest.mark.parametrize("config", [BASE, SHARED], ids=["whole", "in_shares"])
 def test_packed_queries_attend_the_positions_of_their_own_sequence(config: Config) -> None:
-    problem, arrays = packed(LENGTHS, QUERIES)
+    problem, arrays = packed(LENGTHS, QUERIES, head_dim=16)
     outputs, happened = run(problem, config, arrays)
     assert not happened.findings
     assert right(problem, arrays, outputs)
@@ -235,7 +213,7 @@ def test_packed_queries_attend_the_positions_of_their_own_sequence(config: Confi
 
 def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
     """Tiles of the block that multiplies most."""
-    problem, arrays = packed(LENGTHS, QUERIES)
+    problem, arrays = packed(LENGTHS, QUERIES, head_dim=16)
     _, happened = run(problem, SHARED, arrays)
     shares = blocks(problem, SHARED) // 2  # of two KV heads
     tiles, steps = (-(-np.array(each) // 32) for each in (QUERIES, LENGTHS))  # of 32 queries of two heads; of keys
@@ -248,7 +226,7 @@ def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
 
 def test_bounds_that_no_packing_has_harm_no_other_sequence() -> None:
     """The last sequence ends beyond T, the second has more queries than the longest is said to have."""
-    problem, arrays = packed([96, 70, 20], [3, 40, 5])
+    problem, arrays = packed([96, 70, 20], [3, 40, 5], head_dim=16)
     expected = OPERATOR.reference(problem, arrays)
     arrays["cu_seqlens_q"][-1] += 100
     outputs, _ = run(replace(problem, max_seqlen_q=8), BASE, arrays)
@@ -325,13 +303,13 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
 )
 def test_a_place_that_is_free_too_early_is_a_race(file: str, left_out: str, tmp_path: Path) -> None:
     operator = injected(OPERATOR, tmp_path, file, left_out, "")
-    problem, arrays = packed([80, 90], [40, 33])
+    problem, arrays = packed([80, 90], [40, 33], head_dim=16)
     found = [run(problem, WALKS, arrays, Mode(True, "random", "early", seed), operator)[1].findings for seed in (1, 2)]
     assert any(found)
 
 
 def test_packed_queries_of_blocks_that_walk_race_with_nobody() -> None:
-    problem, arrays = packed([80, 90], [40, 33])
+    problem, arrays = packed([80, 90], [40, 33], head_dim=16)
     for seed in (1, 2):
         outputs, happened = run(problem, WALKS, arrays, Mode(True, "random", "early", seed))
         assert not happened.findings

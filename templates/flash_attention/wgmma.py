@@ -105,9 +105,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     )
 
 
-def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[Constraint, ...]:
-    """What any problem asks of its tiles and of the order of their steps. DV: of values (0: D)."""
-    DV = DV or D
+def step_constraints() -> tuple[Constraint, ...]:
+    """What the order of a tile's steps asks, whatever is loaded."""
     return (
         Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
         Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
@@ -115,6 +114,14 @@ def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[
             "polynomials are worth their registers only while nothing else is in flight but P V",
             lambda c: (c.polynomial == 0) | (c.overlap == 1),
         ),
+    )
+
+
+def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles and of the order of their steps. DV: of values (0: D)."""
+    DV = DV or D
+    return (
+        *step_constraints(),
         Constraint(
             "a panel of V no wider than V, or one panel",
             lambda c: c.value_columns < 2 * max(DV, 16),

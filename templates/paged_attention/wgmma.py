@@ -68,12 +68,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "blocks": (0, *dense.sm_counts(arch)),
         },
         constraints=(
-            Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
-            Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
-            Constraint(
-                "polynomials are worth their registers only while nothing else is in flight but P V",
-                lambda c: (c.polynomial == 0) | (c.overlap == 1),
-            ),
+            *dense.step_constraints(),
             Constraint(
                 "blocks that walk take whole row tiles: shares are for as many blocks as can run at a time",
                 lambda c: (c.blocks == 0) | (c.splits == 1),
