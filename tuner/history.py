@@ -95,12 +95,12 @@ def pasts(
     `own` all of the same problem and GPU is left out.
     """
     found: dict[str, list[Past]] = {}
-    every = list(_places(store, operator, problem, target))
+    every, code = list(_places(store, operator, problem, target)), code_of(operator)
     for kind in range(0 if own else 1, 3):
         places = sorted((each for each in every if each.kind == kind), key=_nearest)
         taken: set[str] = set()
         for place in places[:_AT_MOST]:
-            for name, results in _results(store, operator, place, policy, resumed).items():
+            for name, results in _results(store, operator.name, code, place, policy, resumed).items():
                 if name not in taken:
                     taken.add(name)
                     found.setdefault(name, []).append(Past(place.source, results))
@@ -137,11 +137,11 @@ def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
 
 
 def _results(
-    store: Store, operator: Operator[Any], place: _Place, policy: str, resumed: Collection[int]
+    store: Store, operator: str, code: str, place: _Place, policy: str, resumed: Collection[int]
 ) -> dict[str, dict[str, float | None]]:
-    """Implementation → canonical config → value. What is wrong by today's code, or has flaws, does not work."""
-    stored = store.attempts(operator=operator.name, problem=place.problem, gpu=place.gpu, policy=policy)
-    verdicts = store.verdicts([each.id for each in stored], code_of(operator))
+    """Implementation → canonical config → value. What is wrong by today's `code`, or has flaws, does not work."""
+    stored = store.attempts(operator=operator, problem=place.problem, gpu=place.gpu, policy=policy)
+    verdicts = store.verdicts([each.id for each in stored], code)
     wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
     found: dict[str, dict[str, float | None]] = {}
     for each in stored:
