@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,15 @@ def test_another_gpu_of_the_same_arch_is_nearer_than_another_arch(store: Store) 
     searched(store, target=SM_86, budget=2)
     searched(store, target=gpu("A100"), problem=longer, budget=2)
     assert [each.source.split(" seq_q")[0] for each in told(store)] == ["history of A100"]
+
+
+def test_an_operators_code_is_also_that_of_operators_beside_it_which_it_may_call(tmp_path: Path) -> None:
+    (own := replace(OPERATOR, folder=tmp_path / "own")).folder.mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "operator.py").write_text("a reference with a mistake\n")
+    before = code_of(own)
+    (tmp_path / "other" / "operator.py").write_text("a reference without\n")
+    assert code_of(own) != before
 
 
 def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:

@@ -139,11 +139,13 @@ def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
 
 
 def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "operator.py").write_text("a reference with a mistake\n")
-    asked = replace(request(), operator=replace(OPERATOR, folder=tmp_path))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "operator.py").write_text("a reference with a mistake\n")
+    asked = replace(request(), operator=replace(OPERATOR, folder=own))
     assert tune.search(asked, store, Recorded(right=lambda _: False)).record is None
     assert tune.search(asked, store, Recorded()).record is None
-    (tmp_path / "operator.py").write_text("a reference without\n")
+    (own / "operator.py").write_text("a reference without\n")
     again = Recorded()
     assert tune.search(asked, store, again).record is not None
     assert again.tried == []
@@ -157,13 +159,15 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
         def attempt(self, candidate: Candidate) -> Attempt:
             return replace(super().attempt(candidate), failure=Failed(stage, "recorded failure"))
 
-    (tmp_path / "naive.py").write_text("a grid that is too small\n")
-    asked = replace(request(), operator=replace(OPERATOR, folder=tmp_path))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "naive.py").write_text("a grid that is too small\n")
+    asked = replace(request(), operator=replace(OPERATOR, folder=own))
     tune.search(asked, store, Failing())
     unchanged, changed = Recorded(), Recorded()
     tune.search(asked, store, unchanged)
     assert unchanged.tried == []
-    (tmp_path / "naive.py").write_text("a grid that covers all\n")
+    (own / "naive.py").write_text("a grid that covers all\n")
     tune.search(asked, store, changed)
     assert len(changed.tried) == again
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from tuner.arch import GPU
+from tuner.assets import TEMPLATES
 from tuner.canonical import decode, encode
 from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
@@ -72,10 +73,12 @@ class _Place:
 
 
 def code_of(operator: Operator[Any]) -> str:
-    """A digest of the operator's Python: its reference and tolerances judge, and its plans launch what is judged."""
+    """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
+    plans launch what is judged.
+    """
     digest = sha256()
-    for path in sorted(operator.folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(operator.folder)}\0".encode() + path.read_bytes())
+    for path in sorted({*operator.folder.parent.glob("*/*.py"), *TEMPLATES.glob("*/*.py")}):
+        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
