@@ -154,7 +154,7 @@ def _line(
 
 def _fits(cubin: Cubin, launch: Any, arch: str) -> bool:
     usage = cubin.entries[launch.entry]
-    return occupancy(usage, launch.threads, launch.smem_bytes, ARCHES[arch], launch.cluster).ctas > 0
+    return occupancy(usage, launch, ARCHES[arch]).ctas > 0
 
 
 def _text(line: Line) -> str:

@@ -59,6 +59,10 @@ WHEN_CALLED: list[tuple[Edit, str]] = [
     ((BLOCK, LAUNCHES, LAUNCHES[1:-2]), "launches that are a Launch: give a tuple"),
     ((BLOCK, "problem.rows, 1, 1", "problem.rows / 1, 1, 1"), r"with the grid \(\d+\.0, 1, 1\): give three whole"),
     ((BLOCK, "config.threads, shared", "0, shared"), "with 0 threads a block"),
+    (
+        (BLOCK, "config.threads, shared", "config.threads, shared, tensor_columns=48"),
+        "with 48 columns of tensor memory",
+    ),
     ((BLOCK, "(1, 2, 4, 8)", "()"), r"space\(problem, arch\) has the choices \(\) for vector"),
     ((BLOCK, ', "vector": (1, 2, 4, 8)', ""), "choices for threads: give them for each field of Config"),
     (

@@ -13,8 +13,8 @@ errors canonical cupy_folder
 assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument
-usage operator tuned portfolio
-draw
+operator tuned portfolio
+usage draw
 contract defaults
 cubin operators arrays records_read sampler store device
 render verify lint predict floor timeline records nvrtc binding arena timer trial

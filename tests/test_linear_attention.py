@@ -316,7 +316,7 @@ def test_the_default_can_feed_an_h200() -> None:
     problem, config = Problem(), lookback.default(Problem(), HOPPER)
     launch = lookback.plan(problem, config).launches[-1]
     cubin = compiled(render(OPERATOR, lookback.IMPLEMENTATION, problem, config), "sm_90a")
-    ctas = occupancy(cubin.entries[launch.entry], launch.threads, launch.smem_bytes, HOPPER).ctas
+    ctas = occupancy(cubin.entries[launch.entry], launch, HOPPER).ctas
     assert ctas * 3 * config.BT * config.BK * problem.dtype.itemsize >= 5 * 26 * 1024
     mix, elements = cubin.instruction_mix(launch.entry), config.BT * config.BK / launch.threads
     assert sum(mix.values()) <= 36 * elements

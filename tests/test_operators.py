@@ -93,7 +93,7 @@ def test_the_default_is_in_the_space_compiles_launches_and_never_spills(
     for launch in implementation.plan(problem, config).launches:
         usage = cubin.entries[launch.entry]
         assert usage.spills == 0
-        assert occupancy(usage, launch.threads, launch.smem_bytes, arch, launch.cluster).ctas >= 1
+        assert occupancy(usage, launch, arch).ctas >= 1
 
 
 def test_the_default_is_right_on_the_emulator_in_every_mode(

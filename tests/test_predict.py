@@ -56,6 +56,12 @@ def test_products_through_wgmma_cost_what_its_own_rate_says() -> None:
     assert by_mma.terms["tensor"] == pytest.approx(rates * by_wgmma.terms["tensor"], rel=1e-4)
 
 
+def test_products_through_tcgen05_cost_what_its_own_rate_says() -> None:
+    b200 = gpu("B200")
+    by_mma, by_tcgen05 = formula(WORK, b200, 2), formula(replace(WORK, mma=0.0, tcgen05=WORK.mma), b200, 2)
+    assert by_mma.terms["tensor"] == pytest.approx(4 * float(by_tcgen05.terms["tensor"]), rel=1e-4)
+
+
 @pytest.mark.parametrize("look", [formula, lambda *at: from_cubin(*at, 0, {"mma": 64, "alu": 64})])
 def test_products_of_tf32_operands_run_at_half_the_rate(look: Callable[[Work, GPU, float], Prediction]) -> None:
     bound = replace(WORK, mma=1e9)
@@ -93,6 +99,7 @@ def test_residency_before_compiling_follows_the_scarcest_resource() -> None:
     large = Launch("k", (1, 1, 1), 128, 100 * 1024)
     assert guess_residency(small, H100) == 65536 // (168 * 128)
     assert guess_residency(large, H100) == 2
+    assert guess_residency(replace(small, threads=32, tensor_columns=256), gpu("B200")) == 2
 
 
 def test_launches_in_turn_cost_their_sum_and_the_time_between_them() -> None:

@@ -1,8 +1,11 @@
 """What a kernel takes of an SM: the compiler's log, and the CTAs that fit."""
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.arch import ARCHES
+from tuner.operator import Launch
 from tuner.usage import Occupancy, Usage, occupancy, parse_log
 
 LOG = """ptxas info    : 32 bytes gmem, 64 bytes cmem[3]
@@ -54,7 +57,8 @@ def test_a_log_without_kernels_tells_of_none() -> None:
 def test_the_scarcest_resource_limits_the_ctas(
     registers: int, threads: int, smem_bytes: int, arch: str, expected: Occupancy
 ) -> None:
-    assert occupancy(Usage(registers), threads, smem_bytes, ARCHES[arch]) == expected
+    launch = Launch("k", (1, 1, 1), threads, smem_bytes)
+    assert occupancy(Usage(registers), launch, ARCHES[arch]) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,11 +74,23 @@ def test_the_scarcest_resource_limits_the_ctas(
     ],
 )
 def test_what_cannot_be_launched_has_no_cta(usage: Usage, threads: int, smem_bytes: int, limiter: str) -> None:
-    assert occupancy(usage, threads, smem_bytes, ARCHES["sm_90a"]) == Occupancy(0, limiter)
+    launch = Launch("k", (1, 1, 1), threads, smem_bytes)
+    assert occupancy(usage, launch, ARCHES["sm_90a"]) == Occupancy(0, limiter)
 
 
 def test_a_kernel_runs_in_the_clusters_that_it_was_compiled_for() -> None:
-    in_pairs = Usage(32, cluster=2)
-    assert occupancy(in_pairs, 128, 0, ARCHES["sm_90a"], cluster=2).ctas > 0
-    alone = occupancy(in_pairs, 128, 0, ARCHES["sm_90a"])
-    assert alone == Occupancy(0, "__cluster_dims__ says 2 CTAs, the launch 1")
+    in_pairs, alone = Usage(32, cluster=2), Launch("k", (2, 1, 1), 128, 0)
+    assert occupancy(in_pairs, replace(alone, cluster=2), ARCHES["sm_90a"]).ctas > 0
+    assert occupancy(in_pairs, alone, ARCHES["sm_90a"]) == Occupancy(0, "__cluster_dims__ says 2 CTAs, the launch 1")
+
+
+@pytest.mark.parametrize(("columns", "ctas"), [(0, 16), (32, 16), (64, 8), (256, 2), (512, 1)])
+def test_tensor_memory_limits_the_ctas_that_hold_some_of_it(columns: int, ctas: int) -> None:
+    launch = Launch("k", (1, 1, 1), 128, 0, tensor_columns=columns)
+    limiter = "tensor memory" if ctas < 16 else "threads"
+    assert occupancy(Usage(24), launch, ARCHES["sm_100a"]) == Occupancy(ctas, limiter)
+
+
+def test_an_arch_without_tensor_memory_launches_nothing_that_holds_some() -> None:
+    launch = Launch("k", (1, 1, 1), 128, 0, tensor_columns=32)
+    assert occupancy(Usage(32), launch, ARCHES["sm_90a"]) == Occupancy(0, "tensor memory")

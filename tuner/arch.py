@@ -34,6 +34,15 @@ class Arch:
     def has_wgmma(self) -> bool:
         return self.name == "sm_90a"
 
+    @property
+    def has_tcgen05(self) -> bool:
+        return self.name == "sm_100a"
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns of an SM's tensor memory, each of 128 lanes of 32 bits; 0 where there is none."""
+        return 512 if self.has_tcgen05 else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -49,6 +58,7 @@ class Device:
     wgmma_flops: int = 0  # a clock and SM through wgmma; 0 where there is none
     aliases: tuple[str, ...] = ()  # parts of the name the driver reports
     l2_bytes_per_clock: int = 5120  # whole chip
+    tcgen05_flops: int = 0  # a clock and SM through tcgen05; 0 where there is none
 
     @property
     def dram_bytes_per_clock(self) -> float:
@@ -105,7 +115,10 @@ DEVICES = {
         # mma.sync reaches about 62 % of wgmma's rate on Hopper.
         Device("H100", ARCHES["sm_90a"], 132, 1755, 3352, 50 * _MB, 2540, 4096, ("H100 80GB HBM3", "H100 SXM")),
         Device("H200", ARCHES["sm_90a"], 132, 1755, 4800, 60 * _MB, 2540, 4096),
-        Device("B200", ARCHES["sm_100a"], 148, 1850, 8000, 126 * _MB, 2048, l2_bytes_per_clock=10240),
+        # 2.25 PFLOP/s dense of a B200's data sheet are 8192 a clock and SM, and mma.sync reaches a quarter.
+        Device(
+            "B200", ARCHES["sm_100a"], 148, 1850, 8000, 126 * _MB, 2048, l2_bytes_per_clock=10240, tcgen05_flops=8192
+        ),
         Device("RTX 5090", ARCHES["sm_120a"], 170, 2407, 1792, 96 * _MB, 512, l2_bytes_per_clock=2800),
         Device("RTX 5080", ARCHES["sm_120a"], 84, 2617, 960, 64 * _MB, 512, l2_bytes_per_clock=1400),
         Device("RTX 5070 Ti", ARCHES["sm_120a"], 70, 2452, 896, 48 * _MB, 512, l2_bytes_per_clock=1400),

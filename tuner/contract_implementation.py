@@ -12,6 +12,8 @@ from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Operator, Plan, Work
 from tuner.space import Space
 
+_COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation
+
 
 def held_implementation(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Implementation[Any, Any]:
     """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
@@ -66,6 +68,11 @@ def _plan(found: Any) -> Complaints:
             yield (
                 f"launches {each.entry} with {each.threads!r} threads a block and {each.smem_bytes!r} bytes of shared "
                 "memory: give whole numbers, 1 thread or more"
+            )
+        elif each.tensor_columns not in _COLUMNS:
+            yield (
+                f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block holds "
+                "at once, 0 for none, else a multiple of 32 up to 512"
             )
 
 

@@ -125,7 +125,7 @@ class Predictor:
 def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU) -> Prediction:
     """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it."""
     usage = cubin.entries[launch.entry]
-    ctas = occupancy(usage, launch.threads, launch.smem_bytes, gpu.arch, launch.cluster).ctas
+    ctas = occupancy(usage, launch, gpu.arch).ctas
     compiled = from_cubin(work, gpu, ctas, usage.spills, steady_mix(cubin, launch.entry))
     return combine(formula(work, gpu, ctas), compiled)
 
@@ -135,7 +135,7 @@ def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
     found, faults = [], lint_all(cubin)
     for launch in plan.launches:
         usage = cubin.entries[launch.entry]
-        fit = occupancy(usage, launch.threads, launch.smem_bytes, gpu.arch, launch.cluster)
+        fit = occupancy(usage, launch, gpu.arch)
         found.append(
             Resources(
                 registers=usage.registers,

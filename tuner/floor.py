@@ -18,7 +18,7 @@ class Standing:
     dram_bytes: float
     bytes_ratio: float
     l2_bytes: float
-    mma: float  # in units of m16n8k16, through mma.sync and wgmma
+    mma: float  # in units of m16n8k16, through mma.sync, wgmma and tcgen05
     mma_ratio: float
     steps: float  # dependent loop steps of the longest CTA; of launches, one after the other
     step_mma: float = 0.0  # what of a step is serial, where the implementation says
@@ -42,7 +42,7 @@ def together(launches: Sequence[Standing]) -> Standing:
 
 
 def _standing(kernel: str, work: Work, least: Cost) -> Standing:
-    mma = work.mma + work.wgmma
+    mma = work.products
     return Standing(
         kernel=kernel,
         dram_bytes=work.dram_bytes,

@@ -88,6 +88,7 @@ class Launch:
     """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
 
     `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
+    A block holds `tensor_columns` columns of its SM's tensor memory (sm_100a) at once, at most.
     """
 
     entry: str
@@ -96,6 +97,7 @@ class Launch:
     smem_bytes: int
     arguments: tuple[str, ...] | None = None
     cluster: int = 1
+    tensor_columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ class Work:
     """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
 
     Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
-    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tf32` says how many of `mma`
+    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tcgen05` counts them where one
+    thread issues them and tensor memory takes the sums: an m128n8k16 is 8. `tf32` says how many of `mma`
     have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other`
     say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
     to what the next step needs; 0 where nobody counted. The others are shuffles, loads from shared memory and barriers,
@@ -152,6 +155,12 @@ class Work:
     step_mma: float = 0.0
     step_other: float = 0.0
     cluster_bytes: float = 0.0  # between the SMs of a cluster
+    tcgen05: float = 0.0  # of m16n8k16, through tcgen05
+
+    @property
+    def products(self) -> float:
+        """In units of m16n8k16, whichever instruction makes them."""
+        return self.mma + self.wgmma + self.tcgen05
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
 
-from tuner.arch import GPU
+from tuner.arch import GPU, Device
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
@@ -72,7 +72,8 @@ def guess_residency(launch: Launch, gpu: GPU) -> float:
     by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
     by_threads = arch.threads_per_sm // launch.threads
     by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.threads)
-    return max(1, min(by_smem, by_threads, by_registers, arch.ctas_per_sm))
+    by_columns = arch.tensor_columns // launch.tensor_columns if launch.tensor_columns else arch.ctas_per_sm
+    return max(1, min(by_smem, by_threads, by_registers, by_columns, arch.ctas_per_sm))
 
 
 def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
@@ -126,7 +127,7 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     mma = work.mma + work.tf32  # half of an m16n8k16 in tf32 is an instruction, and takes as long as all of one
     instructions = mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
-        "tensor": _MMA_FLOPS * (mma / device.mma_flops + _over(work.wgmma, device.wgmma_flops)),
+        "tensor": _MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
         "fp32": work.fma * 32 / arch.fp32_lanes,
         "exp": work.mufu * 32 / _MUFU_LANES,
         "integer": work.alu * 32 / _INTEGER_LANES,
@@ -140,6 +141,11 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
         "L2": work.l2_bytes / min(device.l2_bytes_per_clock, reach),
         "DRAM": work.dram_bytes / min(device.dram_bytes_per_clock, reach),
     }
+
+
+def _of_units(work: Work, device: Device) -> float:
+    """Products that shared or tensor memory feeds, over their rates."""
+    return _over(work.wgmma, device.wgmma_flops) + _over(work.tcgen05, device.tcgen05_flops)
 
 
 def _over(work: float, rate: int) -> float:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tuner.arch import Arch
+from tuner.operator import Launch
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -39,7 +40,7 @@ class Occupancy:
     """CTAs that one SM holds at once, and the resource that keeps it from holding more."""
 
     ctas: int
-    limiter: str  # "registers", "shared memory", "threads" or "CTA slots"
+    limiter: str  # "registers", "shared memory", "threads", "tensor memory" or "CTA slots"
 
 
 def parse_log(log: str) -> dict[str, Usage]:
@@ -66,20 +67,22 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def occupancy(usage: Usage, threads: int, smem_bytes: int, arch: Arch, cluster: int = 1) -> Occupancy:
-    """How many CTAs of `threads` threads and `smem_bytes` of dynamic shared memory one SM of `arch` holds.
+def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
+    """How many CTAs of a launch one SM of `arch` holds.
 
-    0 CTAs means that the kernel cannot be launched so, in clusters of `cluster` CTAs. Follows the occupancy calculator
-    of the CUDA toolkit, which leaves out that a cluster must fit the SMs of one GPC.
+    0 CTAs means that the kernel cannot be launched so. Follows the occupancy calculator of the CUDA toolkit, which
+    leaves out that a cluster must fit the SMs of one GPC; a CTA that finds no tensor memory waits on its SM for it.
     """
-    if cluster != usage.cluster:
-        return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {cluster}")
+    if launch.cluster != usage.cluster:
+        return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {launch.cluster}")
     fits = {
-        "shared memory": _by_smem(usage.static_shared + smem_bytes, arch),
-        "registers": _by_registers(usage, threads, arch),
-        "threads": _by_threads(usage, threads, arch),
+        "shared memory": _by_smem(usage.static_shared + launch.smem_bytes, arch),
+        "registers": _by_registers(usage, launch.threads, arch),
+        "threads": _by_threads(usage, launch.threads, arch),
         "CTA slots": arch.ctas_per_sm,
     }
+    if launch.tensor_columns:
+        fits["tensor memory"] = arch.tensor_columns // launch.tensor_columns
     limiter = min(fits, key=lambda name: fits[name])
     return Occupancy(fits[limiter], limiter)
 

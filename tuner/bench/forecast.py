@@ -99,7 +99,7 @@ def _outlook(
     return Outlook(
         name=f"{operator.name}/{implementation.name}",
         origin=origin,
-        flops=sum(launch.mma + launch.wgmma for launch in work) * _MMA_FLOPS,
+        flops=sum(launch.products for launch in work) * _MMA_FLOPS,
         needed_flops=least.flops,
         nbytes=sum(launch.dram_bytes for launch in work),
         least_bytes=least.bytes,

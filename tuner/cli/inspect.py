@@ -120,7 +120,7 @@ def inspect_command(
     rows = []
     for launch in plan.launches:
         usage = cubin.entries[launch.entry]
-        fit = occupancy(usage, launch.threads, launch.smem_bytes, chosen.gpu.arch, launch.cluster)
+        fit = occupancy(usage, launch, chosen.gpu.arch)
         rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
     found = lint_all(cubin)

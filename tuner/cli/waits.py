@@ -34,7 +34,7 @@ def waiting(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Waiting
 
 def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
     """As many of its blocks share an SM as fit there, and as the grid has for each."""
-    fits = occupancy(cubin.entries[launch.entry], launch.threads, launch.smem_bytes, gpu.arch, launch.cluster).ctas
+    fits = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
     x, y, z = launch.grid
     blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
     warps = -(-blocks * launch.threads // 32 // _SCHEDULERS)  # of the scheduler with the most
