@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from tuner.toolkit import Options, Toolkit
 
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")
+BLACKWELL = Path(__file__).parent / "kernels" / "blackwell.cu"
 ENTRY = "flash_attention_wgmma"
 DEFAULT = replace(WGMMA.default(Problem(head_dim=64), ARCHES["sm_90a"]), warpgroups=2)
 
@@ -109,6 +111,13 @@ def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:
 def test_exponentials_are_not_judged_where_the_code_has_calls() -> None:
     found = lint(with_replaced("rcp_approx(sum[h])", "1 / sum[h]"), ENTRY)  # the slow path of a division
     assert found == Lint(unchecked=("exponentials under wgmma: not checked (calls, indirect branches)",))
+
+
+def test_products_of_tcgen05_are_issued_without_a_loop_over_lanes_by_who_was_elected() -> None:
+    cubin = compiled(Source((), BLACKWELL.read_text(), (), "cuda"), "sm_100a")
+    assert lint(cubin, "elected") == lint(cubin, "softmax") == Lint()
+    (reason,) = lint(cubin, "by_lane").failures
+    assert reason == "5 instructions of tcgen05 stand in loops over lanes: choose who issues them by elect.sync"
 
 
 def test_a_kernel_without_wgmma_has_nothing_to_overlap() -> None:

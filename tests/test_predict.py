@@ -78,6 +78,13 @@ def test_four_warps_run_what_surrounds_a_wgmma_that_they_share() -> None:
     assert by_wgmma.terms["integer"] == pytest.approx(4 * by_mma.terms["integer"], rel=1e-4)
 
 
+def test_exponentials_tell_how_often_warps_pass_that_issue_no_products() -> None:
+    by_one_thread = replace(WORK, mma=0.0, tcgen05=WORK.mma)
+    mix = {"alu": 64, "fma": 64, "mufu": 16}
+    found = from_cubin(by_one_thread, gpu("B200"), 2, 0, mix)
+    assert found.terms["integer"] == pytest.approx(WORK.mufu / 16 * 64 * 32 / 64 / 148, rel=1e-4)
+
+
 def test_spills_cost() -> None:
     assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
 

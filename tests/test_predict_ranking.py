@@ -65,6 +65,25 @@ def splits_by_waves(blocks: int, sm_count: int, tiles: int) -> int:
     return next(n for n, share in filled.items() if share >= 0.85 * max(filled.values()))
 
 
+# TFLOP/s of FlashAttention-3 over FlashAttention-2 on an H100, forward, 16k tokens (arXiv 2407.08608, figure 5).
+OVER_MMA_SYNC = [(64, 497 / 324), (128, 648 / 370)]
+
+
+@pytest.mark.parametrize(("head_dim", "published"), OVER_MMA_SYNC)
+def test_wgmma_gains_over_mma_sync_what_was_published_of_kernels_alike(head_dim: int, published: float) -> None:
+    operator, target = operators.load("flash_attention"), gpu("H100")
+    problem = operator.problem(head_dim=head_dim, batch=4, heads=16, kv_heads=16, seq_q=4096, seq_k=4096)
+    cost = {}
+    with Compiler(1) as compiler:
+        for name in ("mma_sync", "wgmma"):
+            kernel = operators.implementation("flash_attention", name)
+            wanted = Candidate(kernel, kernel.default(problem, target.arch))
+            ((_, attempt),) = Predictor(operator, problem, target, compiler, Checker()).attempts([wanted])
+            assert attempt.value is not None
+            cost[name] = attempt.value
+    assert cost["mma_sync"] / cost["wgmma"] == pytest.approx(published, rel=0.1)
+
+
 DECODING = [(1, 8, 1024), (1, 8, 8192), (1, 8, 131072), (4, 8, 8192), (16, 8, 8192), (64, 8, 4096), (1, 1, 65536)]
 
 

@@ -40,6 +40,11 @@ def hopper() -> Cubin:
     return compiled((KERNELS / "hopper.cu").read_text(), "sm_90a")
 
 
+@cache
+def blackwell() -> Cubin:
+    return compiled((KERNELS / "blackwell.cu").read_text(), "sm_100a")
+
+
 def disassembled(cubin: Cubin, entry: str) -> str:
     try:
         return cubin.disassemble(entry)
@@ -100,6 +105,12 @@ def test_the_decoder_agrees_with_nvdisasm_on_what_only_hopper_has() -> None:
         assert cubin.instruction_mix(entry) == mix_of(disassembled(cubin, entry)), entry
 
 
+def test_the_decoder_agrees_with_nvdisasm_on_what_only_sm_100a_has() -> None:
+    cubin = blackwell()
+    for entry in cubin.entries:
+        assert cubin.instruction_mix(entry) == mix_of(disassembled(cubin, entry)), entry
+
+
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
 def test_the_decoder_agrees_with_nvdisasm_on_packed_arithmetic(arch: str) -> None:
     cubin = compiled(PACKED, arch)
@@ -147,6 +158,18 @@ def test_warpgroup_products_count_by_their_size() -> None:
     mix = hopper().instruction_mix("warpgroup")
     assert {name for name in mix if name.startswith("HGMMA")} == {"HGMMA.64x8x16", "HGMMA.64x8x8", "HGMMA.64x72x16"}
     assert sass.work_mix(mix)["mma"] == 4 + 2 + 36
+
+
+def test_products_that_one_thread_issues_are_a_class_of_their_own() -> None:
+    """Their size is in a register."""
+    classes = sass.work_mix(blackwell().instruction_mix("elected"))
+    assert (classes["tcgen05"], classes.get("mma")) == (4 + 1, None)
+    assert blackwell().instruction_mix("softmax")["LDTM"] == 1
+
+
+def test_packed_arithmetic_counts_for_both_its_numbers() -> None:
+    mix = compiled(PACKED, "sm_100a").instruction_mix("packed")
+    assert sass.work_mix(mix)["fma"] == 2 * (mix["FFMA2"] + mix["FMUL2"]) == 4
 
 
 def test_spilled_registers_show_as_local_memory() -> None:

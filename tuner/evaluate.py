@@ -16,8 +16,9 @@ from tuner.operator import Implementation, Launch, Operator, Plan, Work, canonic
 from tuner.predict import MODEL, combine, formula, from_cubin, in_turn, uncompiled
 from tuner.render import render
 from tuner.result import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage, Verdict
-from tuner.sass import work_mix
+from tuner.sass import holds, work_mix
 from tuner.source import Source
+from tuner.timeline_paths import pass_mix
 from tuner.toolkit import Options
 from tuner.usage import occupancy
 
@@ -152,10 +153,17 @@ def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
 
 
 def steady_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
-    """Instructions by class of a kernel's loop that does the most mma; of the whole kernel where no loop does any."""
-    loops = [work_mix(loop.mix) for loop in cubin.innermost_loops(entry)]
-    busiest = max(loops, key=lambda mix: mix.get("mma", 0.0), default={})
-    return busiest if busiest.get("mma") else work_mix(cubin.instruction_mix(entry))
+    """Instructions by class of a pass of a kernel's main loop along its common way; of the whole kernel without one.
+
+    The main loop does the most mma. One thread issues all products of tcgen05, in a loop of its own: there it is the
+    one with the most exponentials.
+    """
+    loops = [(work_mix(loop.mix), loop) for loop in cubin.innermost_loops(entry)]
+    leading = "mufu" if holds(cubin.code(entry), "UTCHMMA") else "mma"
+    mix, loop = max(loops, key=lambda each: each[0].get(leading, 0.0), default=({}, None))
+    if loop is None or not mix.get(leading):
+        return work_mix(cubin.instruction_mix(entry))
+    return pass_mix(cubin.code(entry), loop, cubin.options.arch) or mix
 
 
 def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:

@@ -1,4 +1,4 @@
-"""What machine code must not do if its wgmmas are to run beside the softmax: rules on one kernel of a cubin."""
+"""What machine code must not do if its products are to run beside the softmax: rules on one kernel of a cubin."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ _MENDED = {"C7516": (12, 4)}  # the first CUDA that compiled clean what the one 
 _UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the instruction
 _BRX = 0x149  # an indirect branch
 _EX2 = 2  # MUFU's function
+_LANE_LOOP = 8  # instructions, at most
 _NO_BARRIER = 7  # of HGMMA's field for the barrier that the last one of a group names
 _MANY = 8  # groups in flight, at most
 _FACTORS = 2  # exponentials by which a thread's rows of O are rescaled: they may wait for it
@@ -22,8 +23,10 @@ _MOST_BARE = 0.05  # of the exponentials, where a loop has many
 
 
 def lint(cubin: Cubin, entry: str) -> Lint:
-    """The rules on the kernel `entry`. Code without wgmma has no rule to break but the first, and is not decoded."""
+    """The rules on the kernel `entry`. Code without wgmma or tcgen05 has one to break, the first: it is not decoded."""
     failures = [*_spills(cubin, entry), *_serialized(cubin, entry)]
+    if holds(cubin.code(entry), "UTCHMMA"):
+        failures += _looped(_instructions(cubin, entry))
     if not holds(cubin.code(entry), "HGMMA"):
         return Lint(tuple(failures))
     code = _instructions(cubin, entry)
@@ -69,6 +72,14 @@ def _remedy(warning: str, toolkit: Toolkit) -> str:
     if tuple(map(int, toolkit.version.split("."))) >= mended:
         return ""
     return f"; {toolkit} serializes what CUDA {'.'.join(map(str, mended))} and later compile clean: install one of them"
+
+
+def _looped(code: Sequence[Instruction]) -> Iterable[str]:
+    """ptxas makes a loop over lanes, which elects one a pass, of what it cannot prove a single lane to execute."""
+    loops = ((each.target, index) for index, each in enumerate(code) if each.target is not None and each.target < index)
+    bodies = ({each.mnemonic for each in code[first:last]} for first, last in loops if last - first < _LANE_LOOP)
+    if looped := sum("ELECT" in body and bool(body & {"UTCHMMA", "UTCBAR"}) for body in bodies):
+        yield f"{looped} instructions of tcgen05 stand in loops over lanes: choose who issues them by elect.sync"
 
 
 def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:

@@ -16,7 +16,7 @@ from tuner.arch import GPU, Device
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
-MODEL = "predicted/5"
+MODEL = "predicted/6"
 
 TERMS: Mapping[str, str] = {  # in a user's words
     "tensor": "matrix products",
@@ -84,19 +84,29 @@ def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
 def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: Mapping[str, float]) -> Prediction:
     """The cost with what the compiler made of it.
 
-    `mix` counts the static instructions of the kernel's main loop by class. How often each runs is anchored on the
-    mma or wgmma: declared over static count. Kernels without either, and those of a single step, most of which lies
-    outside any loop, keep the declared counts.
+    `mix` counts by class the instructions of a pass of the kernel's main loop along its common way: what only few
+    passes run, a mask or a maximum that grew, is not in it. How often each runs is anchored on the products: declared
+    over static count. Kernels without any, and those of a single step, most of which lies outside any loop, keep the
+    declared counts.
     """
-    static_mma = mix.get("mma", 0.0)
-    if static_mma and work.mma + work.wgmma and work.chain > 1:
-        # Each of a warpgroup's four warps runs the instruction that the four execute together.
-        trips = (work.mma + _WARPS * work.wgmma) / static_mma
+    if work.chain > 1 and (trips := _trips(work, mix)):
         fma, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "mufu", "alu"))
         work = replace(work, fma=fma, mufu=mufu, alu=alu)
     steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
     spill_cycles = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
     return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles)
+
+
+def _trips(work: Work, mix: Mapping[str, float]) -> float:
+    """Passes of a main loop by all warps; 0 where nothing tells.
+
+    Each of a warpgroup's four warps runs the wgmma that the four execute together. Of tcgen05 another warp issues the
+    products than those whose loop is looked at: there exponentials tell.
+    """
+    declared, static = work.mma + _WARPS * work.wgmma, mix.get("mma", 0.0)
+    if work.tcgen05:
+        declared, static = work.mufu, mix.get("mufu", 0.0)
+    return declared / static if static else 0.0
 
 
 def combine(*looks: Prediction) -> Prediction:

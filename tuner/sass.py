@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +22,8 @@ _DIVERGED = 91  # the bit of a branch that is taken only where lanes have diverg
 
 # Class of work, then mnemonics with their opcodes. What is not listed counts as OTHER.
 _TABLE = """
-mma     HMMA 03c IMMA 037 DMMA 03f QMMA 07a HGMMA 1f0 QGMMA 1f3 UTCHMMA 1ea
+mma     HMMA 03c IMMA 037 DMMA 03f QMMA 07a HGMMA 1f0 QGMMA 1f3
+tcgen05 UTCHMMA 1ea UTCBAR 1e9
 fma     FFMA 023 FMUL 020 FADD 021 FMNMX 009 FMNMX3 076 FFMA2 049 FADD2 04b HFMA2 031 HADD2 030 HMUL2 032 HMNMX2 040
 double  DFMA 02b DMUL 028 DADD 029 DSETP 02a
 mufu    MUFU 108
@@ -30,14 +31,14 @@ shared  LDS 184 STS 188 LDSM 03b STSM 044 ATOMS 18c 18d
 copy    LDGSTS 1ae UTMALDG 1b4 UTMASTG 1b5 UBLKCP 1ba UBLKRED 1bb
 global  LDG 181 STG 186 RED 18e 1a6 ATOMG 1a3 1a8 1a9
 local   LDL 183 STL 187
-tmem    LDTM 1ee STTM 1ed
+tmem    LDTM 1ee STTM 1ed UTCATOMSWS 1e3
 const   LDC 182 ULDC 0b9 LDCU 1ac
 alu     FSEL 008 FSETP 00b F2FP 03e F2F 110 F2I 105 I2F 106 112 I2FP 045 FRND 107 FCHK 102 VIMNMX3 00f
 alu     IADD3 010 IMAD 024 025 027 VIADD 036 LEA 011 LOP3 012 SHF 019 PRMT 016 SEL 007 MOV 002 CS2R 005 IABS 013
 alu     ISETP 00c IMNMX 017 VIMNMX 048 VIADDMNMX 046 PLOP3 01c P2R 003 R2P 004 POPC 109 FLO 100 BREV 101 S2R 119
 uniform S2UR 1c3 R2UR 0ca 1c2 UMOV 082 UIADD3 090 097 UIMAD 0a4 0a5 ULEA 091 ULOP3 092 USHF 099
 uniform UISETP 08c USEL 087 UFLO 0bd
-lanes   SHFL 189 VOTE 006 VOTEU 086 REDUX 1c4 MATCH 1a1 MOVM 03a
+lanes   SHFL 189 VOTE 006 VOTEU 086 REDUX 1c4 MATCH 1a1 MOVM 03a ELECT 02f
 order   BAR 11d SYNCS 1a7 1b2 DEPBAR 11a LDGDEPBAR 1af MEMBAR 192 WARPGROUP 1c5 WARPSYNC 148 USETMAXREG 1c8
 control BRA 147 EXIT 14d CALL 143 144 RET 150 BSSY 145 BSYNC 141
 padding NOP 118
@@ -49,6 +50,7 @@ _REUSED = {  # opcodes that mean different things, by the compute capability's t
     12: {0x035: "IADD"},
 }
 _REUSED_CLASSES = {"FMUL2": "fma", "IADD": "alu"}
+_PACKED = {"FFMA2", "FADD2", "FMUL2"}  # in fp32, two a lane: the pipe takes as long as for two instructions
 
 
 def _read_table() -> tuple[dict[int, str], dict[str, str]]:
@@ -96,7 +98,12 @@ def instruction_mix(code: bytes, arch: str) -> Mapping[str, int]:
     Counts are static. Names are SASS mnemonics, with the shape of a matrix product, the bits of a memory access a
     thread, the matrices of LDSM and STSM (`x4`), the function of MUFU. NOPs, which pad the end, are left out.
     """
-    names = (_name(word, _generation(arch)) for word in _words(code))
+    return mix_of(_words(code), arch)
+
+
+def mix_of(words: Iterable[int], arch: str) -> Mapping[str, int]:
+    """The same of instructions one by one, each its 128 bits."""
+    names = (_name(word, _generation(arch)) for word in words)
     return Counter(name for name in names if name != "NOP")
 
 
@@ -110,9 +117,7 @@ def decode(code: bytes, arch: str) -> tuple[Instruction, ...]:
 
 def holds(code: bytes, mnemonic: str) -> bool:
     """Whether machine code has an instruction of that name, found without decoding the others."""
-    opcodes = {opcode for opcode, name in _OPCODES.items() if name == mnemonic}
-    lowest = zip(code[::_BYTES], code[1::_BYTES], strict=True)
-    return any(low | (high & 1) << 8 in opcodes for low, high in lowest)
+    return next(_places(code, mnemonic), None) is not None
 
 
 def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:
@@ -122,11 +127,16 @@ def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:
     return tuple(Loop(to, at, instruction_mix(code[to : at + _BYTES], arch)) for to, at in sorted(inner))
 
 
+def span(code: bytes, loop: Loop) -> bytes:
+    """The loop's own part of the code, its branch included."""
+    return code[loop.start : loop.stop + _BYTES]
+
+
 def work_mix(mix: Mapping[str, int]) -> Mapping[str, float]:
-    """A mix by class: `mma` in units of m16n8k16, and `fma`, `mufu`, `alu`, `shared`, `copy`, `global`, `local` …"""
+    """A mix by class: `mma` in units of m16n8k16, `fma` of 32 lanes, and `mufu`, `alu`, `shared`, `copy`, `local` …"""
     total: defaultdict[str, float] = defaultdict(float)
     for name, count in mix.items():
-        total[_CLASSES.get(name.partition(".")[0], "other")] += count * _mma_units(name)
+        total[_CLASSES.get(name.partition(".")[0], "other")] += count * _units(name)
     return dict(total)
 
 
@@ -214,20 +224,27 @@ _MODIFIERS: Mapping[str, Callable[[int], str]] = {
 }
 
 
-def _mma_units(name: str) -> float:
-    """Multiply-adds of a matrix instruction over those of m16n8k16; 1 for everything else."""
+def _units(name: str) -> float:
+    """Multiply-adds of a matrix instruction over those of m16n8k16; 2 for packed arithmetic, 1 for everything else."""
     base, _, shape = name.partition(".")
     if base == "HGMMA":
         n, k = (int(side) for side in shape.split("x")[1:])
         return 64 * n * k / (16 * 8 * 16)
-    return {"1688": 0.5, "1684": 0.25}.get(shape, 1.0) if base == "HMMA" else 1.0
+    return {"1688": 0.5, "1684": 0.25}.get(shape, 1.0) if base == "HMMA" else 2.0 if base in _PACKED else 1.0
 
 
 def _branches(code: bytes, generation: int) -> Iterator[tuple[int, int]]:
     """(offset, target's offset) of each branch."""
-    for index, word in enumerate(_words(code)):
-        if _OPCODES.get(_bits(word, 0, 9)) == "BRA":
-            yield index * _BYTES, (index + 1) * _BYTES + _branch_distance(word, generation)
+    for at in _places(code, "BRA"):
+        word = int.from_bytes(code[at : at + _BYTES], "little")
+        yield at, at + _BYTES + _branch_distance(word, generation)
+
+
+def _places(code: bytes, mnemonic: str) -> Iterator[int]:
+    """Offsets of the instructions of that name, found without decoding the others."""
+    opcodes = {opcode for opcode, name in _OPCODES.items() if name == mnemonic}
+    lowest = zip(code[::_BYTES], code[1::_BYTES], strict=True)
+    return (index * _BYTES for index, (low, high) in enumerate(lowest) if low | (high & 1) << 8 in opcodes)
 
 
 def _branch_distance(word: int, generation: int) -> int:

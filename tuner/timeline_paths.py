@@ -1,11 +1,11 @@
 """The way through machine code that runs most: its products and accesses, without the detours that have neither."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.sass import Instruction
+from tuner.sass import Instruction, Loop, decode, mix_of, span, work_mix
 
-_MATRIX = frozenset({"HMMA", "HGMMA", "IMMA", "DMMA", "QMMA"})
+_MATRIX = frozenset({"HMMA", "HGMMA", "IMMA", "DMMA", "QMMA", "UTCHMMA"})
 _ACCESSES = frozenset({"LDS", "LDSM", "LDG", "LDGSTS", "STS", "STSM", "STG", "UTMALDG", "UBLKCP"})
 
 
@@ -27,12 +27,18 @@ def paths(code: Sequence[Instruction]) -> tuple[Path, ...]:
     back = {each.target: index for index, each in enumerate(code) if each.target is not None and each.target < index}
     spans = [(0, ends[-1], False)] if ends else []
     spans += [(first, last, True) for first, last in sorted(back.items())]
-    found = (Path(_busiest(code, first, last), repeats) for first, last, repeats in spans)
+    found = (Path(common_way(code, first, last), repeats) for first, last, repeats in spans)
     return tuple(path for path in found if path.indices)
 
 
-def _busiest(code: Sequence[Instruction], first: int, last: int) -> tuple[int, ...]:
-    """The path from `first` to `last`; nothing where no way leads there."""
+def pass_mix(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
+    """Instructions by class of one pass of a loop along its common way; nothing where ptxas laid the way outside."""
+    inside = decode(span(code, loop), arch)
+    return work_mix(mix_of((inside[index].word for index in common_way(inside, 0, len(inside) - 1)), arch))
+
+
+def common_way(code: Sequence[Instruction], first: int, last: int) -> tuple[int, ...]:
+    """The path from `first` to `last`; nothing where no way between them leads there."""
     best: dict[int, tuple[int, int, int]] = {last: (0, 0, 0)}
     following: dict[int, int] = {}
     for index in range(last - 1, first - 1, -1):
