@@ -25,11 +25,13 @@ TAIL = "\n  st.global.u32 [%rd2], %r9;\n  ret;\n}"
 WORDS = np.array([0, 1, 2, 7, 31, 32, 40, 255, 0x80000000, 0xFFFFFFFF, 0x7FFFFFFF, 0x12345678], np.uint32)
 
 
-def executed(body: str, words: np.ndarray, order: Order = "together", strict: bool = True) -> np.ndarray:
+def executed(
+    body: str, words: np.ndarray, order: Order = "together", strict: bool = True, smem_bytes: int = 256
+) -> np.ndarray:
     """out[thread] = %r9 of `body`, which finds in[thread] in %r2, the thread in %r1 and &in[thread] in %rd1."""
     memory = Global({"in": words.nbytes, "out": words.nbytes}, frozenset({"out"}))
     memory.view("in", words.dtype, words.shape)[...] = words
-    shape = Shape((1, 1, 1), len(words), 256)
+    shape = Shape((1, 1, 1), len(words), smem_bytes)
     arguments = [memory.address("in"), memory.address("out")]
     launch(parse(HEAD + body + TAIL)["kernel"], shape, memory, arguments, order=order, strict=strict)
     return memory.view("out", words.dtype, words.shape).copy()
@@ -136,6 +138,44 @@ FLOATS = {
 def test_an_instruction_on_floats_rounds_as_it_says(body: str) -> None:
     found = executed(f"{body} mov.b32 %r9, %f2;", WORDS)
     np.testing.assert_array_equal(found.view(np.float32), np.float32(FLOATS[body]))
+
+
+PAIRS = {  # of 1 and 2^-126 with 3 and 0.5; the lower half is the first
+    "add.rn.f32x2 %rd6, %rd4, %rd5;": (4.0, 0.5),
+    "sub.f32x2 %rd6, %rd4, %rd5;": (-2.0, -0.5),
+    "mul.rn.f32x2 %rd6, %rd4, %rd5;": (3.0, 2.0**-127),
+    "mul.rn.ftz.f32x2 %rd6, %rd4, %rd5;": (3.0, 0.0),
+    "fma.rn.f32x2 %rd6, %rd4, %rd5, %rd5;": (6.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("body", PAIRS)
+@pytest.mark.parametrize("half", [0, 1])
+def test_both_floats_of_64_bits_are_computed(body: str, half: int) -> None:
+    given = """
+      mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f00800000; mov.b64 %rd4, {%f1, %f2};
+      mov.f32 %f1, 0f40400000; mov.f32 %f2, 0f3F000000; mov.b64 %rd5, {%f1, %f2};
+    """
+    taken = "mov.b64 {%r9, %r3}, %rd6;" if half == 0 else "mov.b64 {%r3, %r9}, %rd6;"
+    np.testing.assert_array_equal(executed(given + body + taken, WORDS).view(np.float32), np.float32(PAIRS[body][half]))
+
+
+TABLE = """
+  rem.u32 %r3, %r1, 3;
+  LIST: .branchtargets ONE, TWO, THREE;
+  brx.idx %r3, LIST;
+ONE: mov.u32 %r9, 10; bra DONE;
+TWO: mov.u32 %r9, 20; bra DONE;
+THREE: mov.u32 %r9, 30;
+DONE: add.u32 %r9, %r9, %r1;
+"""
+
+
+def test_each_lane_goes_where_its_index_says() -> None:
+    thread = np.arange(len(WORDS))
+    np.testing.assert_array_equal(executed(TABLE, WORDS), 10 * (thread % 3 + 1) + thread)
+    with pytest.raises(FaultError, match=r"brx\.idx to number 3 of 3 labels"):
+        executed(TABLE.replace("rem.u32 %r3, %r1, 3", "rem.u32 %r3, %r1, 4"), WORDS)
 
 
 def test_lanes_that_took_two_ways_meet_again_before_a_shuffle() -> None:

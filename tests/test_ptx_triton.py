@@ -94,6 +94,39 @@ def test_wgmma_takes_a_from_registers(dtype: str) -> None:
     assert re.search(r"wgmma\.mma_async\S* \{[^}]*\}, \{", found.ptx)
 
 
+TENSOR_PRODUCTS = [  # type, M, N, K, layouts, spans of the swizzles of A and B in bytes
+    ("bf16", 64, 16, 16, "RR", (32, 32)),
+    ("fp16", 128, 16, 16, "CC", (128, 32)),
+    ("bf16", 64, 32, 32, "CC", (128, 64)),
+    ("fp16", 128, 64, 64, "RR", (128, 128)),
+    ("bf16", 128, 128, 32, "RC", (64, 64)),
+    ("fp16", 64, 256, 16, "RR", (32, 128)),
+    ("tf32", 128, 32, 16, "RC", (64, 64)),
+    ("tf32", 64, 64, 32, "RC", (128, 128)),
+    ("e4m3", 128, 64, 64, "CR", (128, 64)),
+    ("e4m3", 64, 64, 64, "RC", (64, 64)),
+    ("e5m2", 128, 16, 32, "RC", (32, 32)),
+]
+KINDS = {"bf16": "f16", "fp16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
+
+
+@pytest.mark.parametrize(("dtype", "m", "n", "k", "majors", "spans"), TENSOR_PRODUCTS)
+def test_tcgen05_finds_the_tiles_that_tritons_descriptors_describe(
+    dtype: str, m: int, n: int, k: int, majors: str, spans: tuple[int, int]
+) -> None:
+    found = multiplied(dtype, m, n, k, majors, False, Launch(arch=100))
+    assert f"tcgen05.mma.cta_group::1.kind::{KINDS[dtype]} " in found.ptx
+    assert f"tcgen05.ld.sync.aligned.{'32x32b' if m == 128 else '16x32bx2'}.x" in found.ptx
+    assert {int(span) for span in re.findall(r"swizzlingByteWidth = (\d+)", found.layouts)} == {*spans}
+
+
+@pytest.mark.parametrize("order", ptx.ORDERS)
+@pytest.mark.parametrize(("dtype", "m"), [("bf16", 128), ("fp16", 64), ("tf32", 128)])
+def test_tcgen05_takes_a_from_tensor_memory(dtype: str, m: int, order: ptx.Order) -> None:
+    found = multiplied(dtype, m, 64, 64, "RC", True, Launch(arch=100, order=order))
+    assert re.search(r"tcgen05\.mma\S* \[[^\]]*\], \[", found.ptx)
+
+
 M, N, K = 80, 144, 112  # tails of every tile below
 
 
@@ -110,16 +143,18 @@ def judged(kernel: object, launch: Launch, block: tuple[int, int, int], dtype: s
     return found.ptx
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100])
 def test_tiles_that_cp_async_brings_ahead_are_there_when_they_are_waited_for(arch: int) -> None:
     text = judged(pipelined, Launch(arch, stages=3), (64, 32, 32), m=M, n=N, k=K)
     assert "cp.async.wait_group" in text
 
 
 @pytest.mark.parametrize("order", ptx.ORDERS)
-def test_boxes_of_tma_reach_wgmma_and_return(order: ptx.Order) -> None:
-    boxes = {"a": (64, 64), "b": (64, 64), "c": (64, 64)}
-    text = judged(boxed, Launch(stages=3, order=order, boxes=boxes), (64, 64, 64), k=K, SPECIALIZED=False)
+@pytest.mark.parametrize(("arch", "rows"), [(90, 64), (100, 64), (100, 128)])
+def test_boxes_of_tma_reach_tensor_cores_and_return(arch: int, rows: int, order: ptx.Order) -> None:
+    boxes = {"a": (rows, 64), "b": (64, 64), "c": (rows, 64)}
+    launch = Launch(arch, stages=3, order=order, boxes=boxes)
+    text = judged(boxed, launch, (rows, 64, 64), k=K, SPECIALIZED=False)
     assert "cp.async.bulk.tensor.2d" in text
 
 
@@ -129,23 +164,34 @@ def test_boxes_of_tma_are_swizzled_over_their_width(width: int, dtype: str) -> N
     judged(boxed, Launch(boxes=boxes), (64, width, width), dtype, k=K, SPECIALIZED=False)
 
 
-def test_warps_that_copy_and_warps_that_multiply_keep_step_by_mbarriers() -> None:
-    boxes = {"a": (64, 64), "b": (64, 64), "c": (64, 64)}
-    assert "setmaxnreg" in judged(boxed, Launch(stages=3, boxes=boxes), (64, 64, 64), k=K, SPECIALIZED=True)
+@pytest.mark.parametrize(("arch", "order"), [(90, "together"), (100, "together"), (100, "first"), (100, "last")])
+def test_warps_that_copy_and_warps_that_multiply_keep_step_by_mbarriers(arch: int, order: ptx.Order) -> None:
+    rows = 128 if arch == 100 else 64
+    boxes = {"a": (rows, 64), "b": (64, 64), "c": (rows, 64)}
+    launch = Launch(arch, stages=3, order=order, boxes=boxes)
+    assert "setmaxnreg" in judged(boxed, launch, (rows, 64, 64), k=K, SPECIALIZED=True)
 
 
-def test_tma_follows_the_maps_that_a_kernel_writes() -> None:
-    assert "tensormap.replace" in judged(self_boxed, Launch(), (64, 64, 64), m=M, n=N, k=K)
+@pytest.mark.parametrize("arch", [90, 100])
+def test_tma_follows_the_maps_that_a_kernel_writes(arch: int) -> None:
+    assert "tensormap.replace" in judged(self_boxed, Launch(arch), (64, 64, 64), m=M, n=N, k=K)
 
 
-@pytest.mark.parametrize(("arch", "head_dim"), [(80, 32), (90, 64)])
-def test_attention_in_tritons_language_is_what_numpy_computes(arch: int, head_dim: int) -> None:
+ATTENTION = [(80, 32, "together"), (90, 64, "together"), *((100, 64, order) for order in ptx.ORDERS)]
+
+
+@pytest.mark.parametrize(("arch", "head_dim", "order"), ATTENTION)
+@pytest.mark.parametrize("rows", [64, 128])
+def test_attention_in_tritons_language_is_what_numpy_computes(
+    arch: int, head_dim: int, order: ptx.Order, rows: int
+) -> None:
     t, random = 77, np.random.default_rng(0)
     q, k, v = (random.standard_normal((t, head_dim)).astype(ml_dtypes.bfloat16) for _ in range(3))
     arrays = {"q": q, "k": k, "v": v, "o": np.zeros((t, head_dim), np.float32)}
     scale = head_dim**-0.5
-    blocks = {"D": head_dim, "BM": 64, "BN": 32}
-    found = executed(attention, arrays, Launch(arch, (2, 1, 1)), t=t, scale=scale * 1.4426950408889634, **blocks)
+    blocks = {"D": head_dim, "BM": rows, "BN": 32}
+    launch = Launch(arch, (2, 1, 1), order=order)
+    found = executed(attention, arrays, launch, t=t, scale=scale * 1.4426950408889634, **blocks)
     q, k, v = (each.astype(np.float64) for each in (q, k, v))
     scores = np.where(np.tri(t, dtype=bool), q @ k.T * scale, -np.inf)
     weights = np.exp(scores - scores.max(1, keepdims=True))
@@ -153,7 +199,7 @@ def test_attention_in_tritons_language_is_what_numpy_computes(arch: int, head_di
     np.testing.assert_allclose(found.arrays["o"], exact, atol=6e-3)  # weights are rounded to bf16: 2^-9 of their sum
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100])
 def test_scans_sorts_and_atomics_find_their_lanes(arch: int) -> None:
     n, bins = 256, 32
     x = np.random.default_rng(0).permutation(n).astype(np.float32) - 100

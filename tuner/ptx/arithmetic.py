@@ -188,6 +188,29 @@ def _maximum(wave: Wave, instruction: Instruction, at: int) -> Step:
     return elementwise(function, 2)(wave, instruction, at)
 
 
+_PAIRED: Mapping[str, Callable[..., Array]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": fused}
+
+
+def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
+    """Of f32x2: both halves of 64 bits as fp32."""
+    known(instruction)
+    function, ftz = _PAIRED.get(instruction.opcode[0]), instruction.has("ftz")
+    if function is None:
+        raise UnsupportedError(".".join(instruction.opcode))
+    target = wave.registers.write(instruction.word(0), "b64")
+    sources = [wave.registers.read(word, "b64") for word in map(instruction.word, range(1, len(instruction.operands)))]
+
+    def floats(source: Array) -> Array:
+        halves: Array = np.ascontiguousarray(np.broadcast_to(source, wave.lanes)).view(np.float32)
+        return flushed(halves) if ftz else halves
+
+    def computed_both(mask: Mask) -> None:
+        found = function(*map(floats, sources)).astype(np.float32)
+        assign(target, np.ascontiguousarray(flushed(found) if ftz else found).view(np.uint64), mask)
+
+    return computed_both
+
+
 DECODERS: Mapping[str, Decoder] = {
     "add": elementwise(np.add, 2),
     "sub": elementwise(np.subtract, 2),

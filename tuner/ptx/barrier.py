@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tuner.ptx import tmem
 from tuner.ptx.exchange import sync_warp
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.memory import FaultError
@@ -130,6 +131,7 @@ def _leave(wave: Wave, _: Instruction, __: int) -> Step:
         wave.state[wave.index(mask)] = LEFT
         if "cluster" in wave.extra:
             cluster_state(wave).complete()
+        tmem.leave(wave)
         wave.release(wave.state == MEETS)  # what meets may have waited for those that left
         return np.zeros(wave.lanes, bool)
 
@@ -147,6 +149,22 @@ def _sleep(wave: Wave, _: Instruction, at: int) -> Step:
     return slept
 
 
+def _jump(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """brx.idx: to the label of a list that each lane's index says."""
+    index, labels = wave.registers.read(instruction.word(0), "u32"), wave.registers.entry.labels
+    targets = np.array([labels[name] for name in instruction.words(1)])
+
+    def jumped(mask: Mask) -> Mask:
+        lanes = wave.running(mask)
+        chosen = np.broadcast_to(index, wave.lanes)[lanes]
+        if (chosen >= len(targets)).any():
+            raise FaultError(f"brx.idx to number {int(chosen.max())} of {len(targets)} labels")
+        wave.pc[lanes] = targets[chosen]
+        return np.zeros(wave.lanes, bool)
+
+    return jumped
+
+
 def _trap(_: Wave, __: Instruction, ___: int) -> Step:
     def trapped(_: Mask) -> Mask:
         raise FaultError("the kernel stopped itself")
@@ -161,6 +179,7 @@ def _nothing(_: Wave, __: Instruction, ___: int) -> Step:
 DECODERS: Mapping[str, Decoder] = {
     "bar": _block_barrier,
     "barrier": _block_barrier,
+    "brx": _jump,
     "ret": _leave,
     "exit": _leave,
     "trap": _trap,

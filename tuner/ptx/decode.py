@@ -12,6 +12,7 @@ from tuner.ptx import (
     halves,
     matrix,
     mbarrier,
+    tcgen05,
     tensormap,
     wgmma,
 )
@@ -21,7 +22,7 @@ from tuner.ptx.values import UnsupportedError
 from tuner.ptx.wave import Wave
 
 _KNOWN: dict[str, Decoder] = {}
-for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, tensormap, wgmma):
+for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, tcgen05, tensormap, wgmma):
     _KNOWN |= _family.DECODERS
 
 
@@ -50,6 +51,8 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         return cp_async.decode(wave, instruction, at)
     if instruction.opcode[:2] == ("st", "async"):
         return mbarrier.decode(wave, instruction, at)
+    if instruction.type == "f32x2":
+        return arithmetic.decode_pairs(wave, instruction)
     if name in halves.KNOWN and instruction.type in halves.TYPES:
         return halves.decode(wave, instruction, at)
     if name not in _KNOWN:

@@ -61,7 +61,9 @@ def launch(
     parameters = _parameters(entry, values)
     threads = math.prod(shape.block)
     warpgroups = any(each.opcode[0] == "wgmma" for each in entry.code)
-    asynchronous = warpgroups or any(each.opcode[0] == "cp" and each.has("bulk") for each in entry.code)
+    asynchronous = warpgroups or any(
+        each.opcode[0] == "tcgen05" or (each.opcode[0] == "cp" and each.has("bulk")) for each in entry.code
+    )
     together = GROUP if warpgroups else WARP
     lanes = -(-threads // together) * together
     total = math.prod(shape.grid)

@@ -96,7 +96,7 @@ def barriers(wave: Wave) -> Barriers:
     return found
 
 
-def _located(wave: Wave, instruction: Instruction, operand: int) -> Callable[[Mask], tuple[Array, Array]]:
+def located(wave: Wave, instruction: Instruction, operand: int) -> Callable[[Mask], tuple[Array, Array]]:
     """The lanes, and for each the offset of its barrier."""
     at = addresses(wave, instruction.address(operand), "shared")
 
@@ -115,7 +115,7 @@ def _value(wave: Wave, instruction: Instruction, operand: int, default: int) -> 
 
 def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int, int], object], default: int) -> Step:
     """`act(offset, value, lane)` for every lane; the value is the operand after the address, where there is one."""
-    locate, value = _located(wave, instruction, 0), _value(wave, instruction, 1, default)
+    locate, value = located(wave, instruction, 0), _value(wave, instruction, 1, default)
 
     def acted(mask: Mask) -> None:
         lanes, offsets = locate(mask)
@@ -129,7 +129,7 @@ def _arrive(wave: Wave, instruction: Instruction) -> Step:
     """arrive, and arrive.expect_tx, which expects the bytes first; the state is the number of the phase."""
     if instruction.has("noComplete"):
         raise UnsupportedError(".".join(instruction.opcode))
-    locate, expects = _located(wave, instruction, 1), instruction.has("expect_tx")
+    locate, expects = located(wave, instruction, 1), instruction.has("expect_tx")
     value = _value(wave, instruction, 2, 1)
     state = wave.registers.write(instruction.word(0), "b64")
 
@@ -146,7 +146,7 @@ def _arrive(wave: Wave, instruction: Instruction) -> Step:
 
 def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
     """test_wait asks, and gives way to others where the answer is no; try_wait waits for the phase."""
-    locate, tries, parity = _located(wave, instruction, 1), instruction.has("try_wait"), instruction.has("parity")
+    locate, tries, parity = located(wave, instruction, 1), instruction.has("try_wait"), instruction.has("parity")
     target = wave.registers.array(instruction.word(0))
     kind = "u32" if parity else "u64"
     asked = np.broadcast_to(wave.registers.read(instruction.word(2), kind), wave.lanes)
@@ -179,7 +179,7 @@ def _store(wave: Wave, instruction: Instruction) -> Step:
     size, sources = BYTES[instruction.type], instruction.words(1)
     values = [np.broadcast_to(wave.registers.read(each, f"b{8 * size}"), wave.lanes) for each in sources]
     to = addresses(wave, instruction.address(0), "shared")
-    locate, nbytes = _located(wave, instruction, 2), size * len(sources)
+    locate, nbytes = located(wave, instruction, 2), size * len(sources)
 
     def issued(mask: Mask) -> None:
         lanes, at = locate(mask)

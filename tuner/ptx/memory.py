@@ -108,6 +108,14 @@ class Shared:
         """The block in whose memory a byte lies."""
         return offset // self.stride
 
+    def in_blocks(self, offset: int, bits: int) -> list[int]:
+        """The same place in those blocks of its cluster whose bits are set."""
+        block, place = divmod(offset, self.stride)
+        if bits >> self._cluster:
+            raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self._cluster}")
+        first = block // self._cluster * self._cluster
+        return [(first + rank) * self.stride + place for rank in range(self._cluster) if bits >> rank & 1]
+
     def locate(self, addresses: Array, lanes: Any, nbytes: int) -> Array:
         """Offsets of `nbytes` each for `lanes` (an index, or a slice). Raises FaultError as `Global.locate` does."""
         wide = addresses.astype(np.int64)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.errors import UsageError
 
@@ -137,6 +137,8 @@ class _Body:
         self._scopes: list[int] = [0]
         self._opened, self._declared = 0, {""}
         self._jumps: list[tuple[int, tuple[int, ...]]] = []
+        self._tables: dict[str, tuple[str, ...]] = {}  # of brx.idx: labels, by the name of their list
+        self._latest = ""  # label
         self._line = self.whole.count("\n", 0, self.start) + 1
         at = self._statements()
         self.text = self.whole[self.start : at]
@@ -162,9 +164,12 @@ class _Body:
         elif found["close"]:
             self._scopes.pop()
         elif found["label"]:
-            self.labels[self._scoped(found["label"], self._scopes[-1])] = len(self.code)
+            self._latest = found["label"]
+            self.labels[self._scoped(self._latest, self._scopes[-1])] = len(self.code)
         elif found["statement"].startswith(".reg"):
             self._declare(found["statement"])
+        elif found["statement"].startswith(".branchtargets"):
+            self._tables[self._latest] = tuple(_split(found["statement"].removeprefix(".branchtargets")))
         elif not found["statement"].startswith("."):
             self._instruction(" ".join(found["statement"].split()))
 
@@ -185,7 +190,7 @@ class _Body:
         opcode = tuple(found[3].split("."))
         operands = tuple(self._operand(each) for each in _split(found[4]))
         guard = (found[1] or "") + self._name(found[2]) if found[2] else ""
-        if opcode[0] == "bra":
+        if opcode[0] in ("bra", "brx"):
             self._jumps.append((len(self.code), tuple(self._scopes)))
         self.code.append(Instruction(self._line, text, guard, opcode, operands))
 
@@ -215,12 +220,18 @@ class _Body:
 
     def _resolve(self, place: int, scopes: tuple[int, ...]) -> None:
         jump = self.code[place]
+        if jump.opcode[0] == "brx":
+            names = tuple(self._label(jump, name, scopes) for name in self._tables.get(jump.word(-1), ()))
+            self.code[place] = replace(jump, operands=(jump.operands[0], names))
+        else:
+            self.code[place] = replace(jump, operands=(self._label(jump, jump.word(-1), scopes),))
+
+    def _label(self, jump: Instruction, name: str, scopes: tuple[int, ...]) -> str:
+        """The name of a label as the innermost scope that has it knows it."""
         for scope in reversed(scopes):
-            name = self._scoped(jump.word(-1), scope)
-            if name in self.labels:
-                self.code[place] = Instruction(jump.line, jump.text, jump.guard, jump.opcode, (name,))
-                return
-        raise UsageError(f"line {jump.line}: no label {jump.word(-1)}")
+            if self._scoped(name, scope) in self.labels:
+                return self._scoped(name, scope)
+        raise UsageError(f"line {jump.line}: no label {name}")
 
 
 _STATEMENT = re.compile(

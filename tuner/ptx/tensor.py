@@ -10,16 +10,14 @@ from tuner.ptx.memory import FaultError, Global, Shared
 from tuner.ptx.values import Array
 from tuner.tensor_map import MappedTensor
 
-_CHUNK = 16  # bytes that a swizzle moves
 
-
-def swizzled(offsets: Array, span: int) -> Array:
-    """Byte offsets in shared memory, of which the pattern permutes the 16-byte chunks of `span` bytes.
+def swizzled(offsets: Array, span: int, chunk: int = 16) -> Array:
+    """Byte offsets in shared memory, of which the pattern permutes the chunks of `span` bytes.
 
     Bits 4 and up of an address are XORed with bits 7 and up: one for 32 bytes, two for 64, three for 128 (PTX ISA,
-    "Tensor swizzling modes").
+    "Tensor swizzling modes"); of chunks of 32 bytes bits 5 and up.
     """
-    return offsets if span == 0 else offsets ^ (offsets >> 7 & span // _CHUNK - 1) << 4
+    return offsets if span == 0 else offsets ^ (offsets >> 7 & span // chunk - 1) * chunk
 
 
 @dataclass(frozen=True)

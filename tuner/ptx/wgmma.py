@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 
+from tuner.ptx.descriptor import Descriptor
 from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.matrix import ELEMENTS, Element, a_fragment, elements
 from tuner.ptx.memory import SHARED_BASE, FaultError
 from tuner.ptx.parse import Entry, Instruction
-from tuner.ptx.tensor import swizzled
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
 
@@ -19,46 +19,12 @@ GROUP = 128  # lanes
 _SPANS = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes of a swizzle, by the mode in bits 62 and 63
 
 
-@dataclass(frozen=True)
-class Descriptor:
-    """A matrix in shared memory: PTX ISA, "Matrix descriptor"; all in bytes."""
-
-    start: int
-    leading: int
-    stride: int
-    span: int
-
-    @classmethod
-    def of(cls, bits: int) -> "Descriptor":
-        """Raises FaultError for a base offset, which no kernel here asks for."""
-        if bits >> 49 & 7:
-            raise FaultError(f"unsupported: a matrix descriptor with base offset {bits >> 49 & 7}")
-        start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
-        return cls(start, leading, stride, _SPANS[bits >> 62])
-
-    def addresses(self, count: int, depth: int, size: int, transposed: bool) -> Array:
-        """[count, depth]: shared addresses of elements of `size` bytes; a product sums over `depth`."""
-        place = mn_major(count, depth, self) if transposed else k_major(count, depth, size, self)
-        return swizzled(self.start + place, self.span)
-
-
-def k_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 16 bytes are `leading` apart."""
-    row, column = np.arange(count)[:, None], np.arange(depth)[None, :]
-    pitch, chunk = (matrix.span, 16) if matrix.span else (16, matrix.leading)
-    byte = size * column
-    return row % 8 * pitch + row // 8 * matrix.stride + byte // 16 * chunk + byte % 16
-
-
-def mn_major(count: int, depth: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth] of 16-bit elements where `count` is contiguous, over 8 or the span of a swizzle.
-
-    Swizzled, `leading` lies between spans and `stride` between groups of 8 rows of the depth; else the other way.
-    """
-    span = matrix.span or 16
-    inner, outer = np.arange(count)[:, None], np.arange(depth)[None, :]
-    across, along = (matrix.leading, matrix.stride) if matrix.span else (matrix.stride, matrix.leading)
-    return inner % (span // 2) * 2 + inner // (span // 2) * across + outer % 8 * span + outer // 8 * along
+def descriptor_of(bits: int) -> Descriptor:
+    """Raises FaultError for a base offset, which no kernel here asks for."""
+    if bits >> 49 & 7:
+        raise FaultError(f"unsupported: a matrix descriptor with base offset {bits >> 49 & 7}")
+    start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+    return Descriptor(start, leading, stride, _SPANS[bits >> 62])
 
 
 @dataclass(frozen=True)
@@ -76,27 +42,17 @@ class Product:
     def execute(self, wave: Wave) -> None:
         """D (+)= A B in fp32."""
         n = 2 * len(self.targets)
-        a, b = self._a(wave), self._tile(wave, self.b, n, self.transposed[1])
+        a, b = self._a(wave), self.b.tile(wave, self.lanes.start, n, self.element, self.transposed[1])
         found = _accumulators(a @ b.T)
         for target, value in zip(self.targets, found, strict=True):
             target[self.lanes] = target[self.lanes] + value if self.accumulates else value
 
     def _a(self, wave: Wave) -> Array:
         if isinstance(self.a, Descriptor):
-            return self._tile(wave, self.a, 64, self.transposed[0])
+            return self.a.tile(wave, self.lanes.start, 64, self.element, self.transposed[0])
         bits = elements(list(self.a), self.lanes, self.element.size)  # [4 warps, lanes, 16 / size]
         tiles = a_fragment(self.element.depth, self.element.size).tile(self.element.floats(bits))
         return tiles.reshape(64, -1)
-
-    def _tile(self, wave: Wave, matrix: Descriptor, count: int, transposed: bool) -> Array:
-        """[count, depth]"""
-        size = self.element.size
-        places = matrix.addresses(count, self.element.depth, size, transposed)
-        lanes = np.full(places.size, self.lanes.start)
-        offsets = wave.shared.locate(places.reshape(-1), lanes, size)
-        if wave.unfenced:
-            wave.unfenced.check(offsets)
-        return self.element.floats(wave.shared.views[size][offsets // size]).reshape(count, -1)
 
 
 @cache
@@ -189,8 +145,8 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
             for bits in (b_bits,) if in_registers else (a_bits, b_bits):
                 if (bits[lanes] != bits[first]).any():
                     raise FaultError("the descriptors of a warpgroup's lanes differ")
-            a = a_words or Descriptor.of(int(a_bits[first]))
-            b = Descriptor.of(int(b_bits[first]))
+            a = a_words or descriptor_of(int(a_bits[first]))
+            b = descriptor_of(int(b_bits[first]))
             product = Product(lanes, a, b, transposed, bool(accumulates[first]), element, targets)
             _queue(wave, group).open.append(product)
 
