@@ -20,6 +20,9 @@ class Counters:
     mma_m16n8k8_tf32: int
     wgmma: int  # a warp's part of one
     wgmma_m16n8k16: int  # the products that these consist of
+    tcgen05_m16n8k16: int  # likewise
+    tensor_columns: int  # of tensor memory, that blocks allocated
+    tensor_bytes: int  # between tensor memory and registers
     ldmatrix: int  # 8x8 matrices
     stmatrix: int
     bank_conflicts: int  # wavefronts beyond the least
@@ -39,7 +42,8 @@ class Counters:
     @property
     def mma(self) -> float:
         """Matrix products in units of one m16n8k16; an m16n8k8 is half of one."""
-        return self.mma_m16n8k16 + self.wgmma_m16n8k16 + (self.mma_m16n8k8 + self.mma_m16n8k8_tf32) / 2
+        whole = self.mma_m16n8k16 + self.wgmma_m16n8k16 + self.tcgen05_m16n8k16
+        return whole + (self.mma_m16n8k8 + self.mma_m16n8k8_tf32) / 2
 
 
 class CIndex(ctypes.Structure):

@@ -1,4 +1,5 @@
-// The XOR swizzles that TMA applies and wgmma undoes: 16-byte chunks permuted within a row, by the row.
+// Operands in shared memory. The XOR swizzles that TMA applies and wgmma and tcgen05 undo: 16-byte chunks permuted within
+// a row, by the row.
 #pragma once
 #include "types.cuh"
 
@@ -11,3 +12,5 @@ constexpr __host__ __device__ int swizzle_span(Swizzle mode) { return 16 << int(
 constexpr __host__ __device__ uint32_t swizzled(uint32_t offset, Swizzle mode) {
   return offset ^ ((offset >> 7 & ((1u << int(mode)) - 1)) << 4);
 }
+
+enum class Major { kK, kMN };  // which dim of an operand is contiguous

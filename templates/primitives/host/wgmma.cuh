@@ -28,8 +28,6 @@ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (uint32_t(descriptor) + (uint32_t(bytes) >> 4));
 }
 
-enum class Major { kK, kMN };  // which dim of an operand is contiguous
-
 // A in shared memory.
 template <class T, Major A_MAJOR = Major::kK, Major B_MAJOR = Major::kK, int R>
 __forceinline__ void wgmma_m64k16(float (&d)[R], uint64_t a, uint64_t b, bool accumulate, emulator::Here site = {}) {

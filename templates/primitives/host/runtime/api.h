@@ -121,4 +121,25 @@ struct WgmmaOperands {
 };
 EMULATOR_API void wgmma(WgmmaOperands const& operands, Site site);
 
+// ---- sm_100: tensor memory, and products in it
+
+EMULATOR_API bool elect_one(Site site);
+EMULATOR_API void tcgen05_alloc(uint32_t destination, int columns, Site site);
+EMULATOR_API void tcgen05_dealloc(uint32_t address, int columns, Site site);
+EMULATOR_API void tcgen05_relinquish_alloc_permit(Site site);
+// `a` is a descriptor, or an address in tensor memory.
+struct Tcgen05Operands {
+  uint32_t d, instruction;
+  uint64_t a, b;
+  bool a_in_tensor_memory, accumulate;
+};
+EMULATOR_API void tcgen05_mma(Tcgen05Operands const& operands, Site site);
+EMULATOR_API void tcgen05_commit(uint32_t barrier, Site site);
+EMULATOR_API void tcgen05_ld(void* r, int registers, uint32_t address, Site site);
+EMULATOR_API void tcgen05_st(uint32_t address, void const* r, int registers, Site site);
+EMULATOR_API void tcgen05_wait_ld(Site site);
+EMULATOR_API void tcgen05_wait_st(Site site);
+EMULATOR_API void tcgen05_fence_before_thread_sync();
+EMULATOR_API void tcgen05_fence_after_thread_sync();
+
 }  // namespace emulator

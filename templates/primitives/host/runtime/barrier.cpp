@@ -26,7 +26,7 @@ void release(Barrier& barrier) {
   }
   barrier.arrived = 0;
   counters.barriers++;
-  if (checked() && everyone) forget_shared_reads();
+  if (checked() && everyone && !block->tensor) forget_shared_reads();  // a barrier orders no read of a product
 }
 
 void check_agreement(Barrier const& barrier, int id, int threads, int expected, Site site) {

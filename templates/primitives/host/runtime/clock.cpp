@@ -131,7 +131,7 @@ void destroy(Row* row) {
 void destroy(Foreign* foreign) { delete foreign; }
 
 void set_clock_width(int threads) {
-  int const width = threads + kAgents;
+  int const width = threads + kAgents + kIssuers;
   last_join = {};
   last_flat = {};
   if (width == clock_width) return;
@@ -140,7 +140,8 @@ void set_clock_width(int threads) {
   clock_width = width;
 }
 
-int agent_column(int agent) { return clock_width - kAgents + agent % kAgents; }
+int agent_column(int agent) { return clock_width - kIssuers - kAgents + agent % kAgents; }
+int issuer_column(int issuer) { return clock_width - kIssuers + issuer; }
 
 RowRef empty_row() { return RowRef(make_row()); }
 
@@ -158,9 +159,9 @@ void Gather::add(RowRef const& row) {
   last_ = row;
 }
 
-void Gather::add_agent(int agent, uint32_t until) {
+void Gather::add_agent(int column, uint32_t until) {
   if (!joined_) joined_ = empty_row();
-  uint32_t& known = joined_->known[agent_column(agent)];
+  uint32_t& known = joined_->known[column];
   known = std::max(known, until);
 }
 

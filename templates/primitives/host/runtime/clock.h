@@ -8,8 +8,8 @@ namespace emulator {
 
 struct Foreign;
 
-// What a thread knows of its block: for each thread, and each agent of the copy engine, the clock up to which its
-// accesses are ordered before. Immutable once shared; threads that synchronised share one.
+// What a thread knows of its block: for each thread, each agent of the copy engine and each issuer of products, the clock
+// up to which its accesses are ordered before. Immutable once shared; threads that synchronised share one.
 struct Row {
   int references;
   int width;
@@ -48,7 +48,7 @@ using RowRef = Reference<Row>;
 
 // One access, as the shadow of memory remembers it.
 struct Stamp {
-  uint32_t thread : 11;  // kMaxThreads and the agents behind them
+  uint32_t thread : 11;  // kMaxThreads, the agents and issuers behind them
   uint32_t clock : 21;   // 0: never
 };
 
@@ -70,7 +70,7 @@ class Gather {
  public:
   void add(Clock const& clock, uint32_t thread);
   void add(RowRef const& row);
-  void add_agent(int agent, uint32_t until);
+  void add_agent(int column, uint32_t until);  // of agent_column or issuer_column
   void add_reads(Publication const& published);  // of another block
   RowRef take();  // and start again; null when none was added
 
@@ -80,7 +80,9 @@ class Gather {
 };
 
 constexpr int kAgents = 64;  // columns behind the threads: the copy engine's work, by mbarrier
+constexpr int kIssuers = 8;  // and behind those the tensor cores', by the thread that issues it
 int agent_column(int agent);
+int issuer_column(int issuer);
 
 // Whether `stamp` of the own block is ordered before the next access of `thread` with this clock.
 inline bool knows(Clock const& clock, uint32_t thread, Stamp stamp) {

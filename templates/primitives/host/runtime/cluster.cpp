@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "report.h"
 #include "scheduler.h"
+#include "tcgen05.h"
 
 namespace emulator {
 
@@ -88,7 +89,8 @@ uint32_t rank_of(Block const& member) { return member.linear % uint32_t(member.c
 
 bool may_go_on(Cluster const& cluster) {
   return std::any_of(cluster.blocks.begin(), cluster.blocks.end(), [](Block const* member) {
-    return member->alive && (member->ready_warps || member->paused || !member->transfers.empty() || spins(*member));
+    return member->alive && (member->ready_warps || member->paused || !member->transfers.empty() ||
+                             has_products(*member) || spins(*member));
   });
 }
 

@@ -56,7 +56,8 @@ void require_all_lanes(Rendezvous const& meeting) {
 char const* name_of(Operation operation) {
   constexpr char const* kNames[] = {
       "",         "__syncwarp", "shuffle", "vote or reduction", "cluster_arrive", "cluster_wait", "ldmatrix",
-      "stmatrix", "mma",        "wgmma",   "wgmma_commit",      "wgmma_wait"};
+      "stmatrix", "mma", "wgmma", "wgmma_commit", "wgmma_wait", "elect_one", "tcgen05_alloc", "tcgen05_dealloc",
+      "tcgen05_relinquish_alloc_permit", "tcgen05_ld", "tcgen05_st", "tcgen05_wait_ld", "tcgen05_wait_st"};
   return kNames[int(operation)];
 }
 
@@ -92,6 +93,19 @@ void on_exit_of_lane(Warp& warp) {
            meeting.arrived, name_of(meeting.operation));
     stop();
   }
+}
+
+// ---- one lane of all
+
+// Always the same lane, and no kernel may know which.
+bool elect_one(Site site) {
+  meet(Operation::elect, kAllLanes, nullptr, site, [](Rendezvous&) {});
+  switch (grid.options.schedule) {
+    case Schedule::order: return current->lane == 0;
+    case Schedule::reverse: return current->lane == kWarpSize - 1;
+    case Schedule::random: break;
+  }
+  return current->lane == grid.options.seed % kWarpSize;
 }
 
 // ---- __syncwarp

@@ -11,6 +11,7 @@
 #include "report.h"
 #include "scheduler.h"
 #include "shadow.h"
+#include "tcgen05.h"
 #include "wgmma.h"
 
 namespace emulator {
@@ -126,6 +127,7 @@ Block* start_block(uint32_t linear, Cluster* cluster) {
   starting->cluster_arriving.take();
   starting->cluster_known = {};
   start_wgmma(*starting);
+  starting->tensor = nullptr;
   map_shared(starting->shared, grid.shared_bytes);
   poison_shared(starting->shared);
   grid.resident.push_back(starting);
@@ -159,6 +161,7 @@ void retire(Block* done) {
   check_shared_canary(done->shared);
   check_warpgroups(*done);
   check_transfers(*done);
+  check_tensor_memory(*done);
   check_reached(*done);
   grid.resident.erase(std::find(grid.resident.begin(), grid.resident.end(), done));
   if (--done->cluster->running == 0) end_cluster(done->cluster);

@@ -63,11 +63,14 @@ void learn_phase(Mbarrier const& barrier) {
   if (checked() && barrier.completed) learn(self()->clock, barrier.completed);
 }
 
+void check_expected(Mbarrier const& barrier, Site site) {
+  if (barrier.pending) return;
+  report("mbarrier", site, "more than the %d arrivals that this phase of the barrier expects", barrier.arrivals);
+  stop();
+}
+
 void arrive(Block& owner, Mbarrier& barrier, Site site) {
-  if (barrier.pending == 0) {
-    report("mbarrier", site, "more than the %d arrivals that this phase of the barrier expects", barrier.arrivals);
-    stop();
-  }
+  check_expected(barrier, site);
   if (checked() && &owner == block) {
     barrier.arriving.add(self()->clock, current->linear);
     self()->clock.now++;
@@ -77,6 +80,13 @@ void arrive(Block& owner, Mbarrier& barrier, Site site) {
   }
   barrier.pending--;
   end_phase(owner, barrier);
+}
+
+void check_fenced(Mbarrier const& barrier, Site site) {
+  if (barrier.fenced) return;
+  set_place(report("proxy_fence", site,
+                   "the copy engine or a tensor core uses an mbarrier that no fence_mbarrier_init made visible to it"),
+            "shared", barrier.address - kSharedBase);
 }
 
 bool knows_copies(Thread const& thread, Mbarrier const& barrier) {
@@ -159,10 +169,7 @@ void fence_proxy_async() {
 Stamp begin_transfer(Block& owner, uint32_t address, Site site) {
   Mbarrier& barrier = used(owner, address, "a copy", site);
   barrier.last_copy = site;
-  if (!barrier.fenced)
-    set_place(
-        report("proxy_fence", site, "the copy engine uses an mbarrier that no fence_mbarrier_init made visible to it"),
-        "shared", address - kSharedBase);
+  check_fenced(barrier, site);
   return {uint32_t(agent_column(barrier.agent)), ++barrier.agent_clock};
 }
 
@@ -172,8 +179,26 @@ void land_transfer(Block& owner, uint32_t address, uint32_t bytes, uint32_t cloc
     set_place(report("mbarrier", site, "a copy lands after its mbarrier is gone"), "shared", address - kSharedBase);
     return;
   }
-  if (checked()) barrier->arriving.add_agent(barrier->agent, clock);
+  if (checked()) barrier->arriving.add_agent(agent_column(barrier->agent), clock);
   barrier->bytes -= bytes;
+  end_phase(owner, *barrier);
+}
+
+void begin_commit(uint32_t address, Site site) { check_fenced(used(address, "tcgen05_commit", site), site); }
+
+void land_commit(Block& owner, uint32_t address, RowRef const& known, Stamp products, Site site) {
+  Mbarrier* barrier = find(owner, address);
+  if (!barrier) {
+    set_place(report("mbarrier", site, "tcgen05_commit arrives after its mbarrier is gone"), "shared",
+              address - kSharedBase);
+    return;
+  }
+  check_expected(*barrier, site);
+  if (checked()) {
+    barrier->arriving.add(known);
+    barrier->arriving.add_agent(int(products.thread), products.clock);
+  }
+  barrier->pending--;
   end_phase(owner, *barrier);
 }
 

@@ -33,11 +33,12 @@ class ReaderLists {
     return last_to_ = uint32_t(nodes_.size() - 1);
   }
 
-  // `list` and a read that a copy of the engine makes, which a barrier of `block` counts.
+  // `list` and a read on other hardware, which a barrier of `block` counts; whoever knows of it knows of those before.
   uint32_t add(uint32_t list, uint32_t block, Stamp copy) {
     Reader const reader{0, block, copy};
     if (list == copied_from_ && same(nodes_[copied_to_], reader)) return copied_to_;
     copied_from_ = list;
+    while (list && nodes_[list].block == block && nodes_[list].stamp.thread == copy.thread) list = nodes_[list].next;
     nodes_.push_back({list, block, copy});
     return copied_to_ = uint32_t(nodes_.size() - 1);
   }

@@ -19,4 +19,6 @@
 #include "scheduler.cpp"
 #include "shadow.cpp"
 #include "shadow_global.cpp"
+#include "tcgen05.cpp"
+#include "tensor_memory.cpp"
 #include "wgmma.cpp"

@@ -9,6 +9,7 @@
 #include "collective.h"
 #include "fiber.h"
 #include "report.h"
+#include "tcgen05.h"
 
 namespace emulator {
 
@@ -58,6 +59,10 @@ Thread* next_thread() {
   if (!block->transfers.empty()) {
     if (grid.options.timing == Timing::random && random_below(8) == 0) finish_any_transfer();
     while (!block->ready_warps && !block->transfers.empty()) finish_any_transfer();
+  }
+  if (has_products(*block)) {
+    if (grid.options.timing == Timing::random && random_below(8) == 0) finish_any_product();
+    while (!block->ready_warps && has_products(*block)) finish_any_product();
   }
   if (!block->ready_warps || (grid.mixes_clusters && gives_way())) return nullptr;
   uint32_t const w = next_warp();

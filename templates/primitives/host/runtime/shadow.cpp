@@ -72,7 +72,7 @@ void read_cell(SharedCell& cell, uint8_t touched, Site site) {
 
 void check_fenced(SharedCell const& cell, Site site) {
   if (cell.flags & kGenericProxy && !knows_fenced(self()->clock, cell.write))
-    found_shared("proxy_fence", "the copy engine or wgmma reads what a thread wrote without fence_proxy_async", site,
+    found_shared("proxy_fence", "the copy engine or a tensor core reads what a thread wrote without fence_proxy_async", site,
                  cell);
 }
 

@@ -57,7 +57,8 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site);
 void check_shared_async_write(Block& owner, uint32_t address, uint32_t bytes, Stamp agent, Site site);
 void begin_async_read(uint32_t address, uint32_t bytes, Site site);
 void end_async_read(uint32_t address, uint32_t bytes);
-// A copy to block `to`, of which `copy` is the stamp: it reads until it lands, and who knows that knows of the read.
+// A copy to block `to`, or a product of block `to`, of which `copy` is the stamp: it reads until it is done, and who knows
+// that knows of the read.
 void begin_block_read(uint32_t address, uint32_t bytes, uint32_t to, Stamp copy, Site site);
 void end_block_read(Block& source, uint32_t address, uint32_t bytes);
 void land_async_write(Block& owner, uint32_t address, uint32_t bytes);

@@ -1,5 +1,6 @@
 // The state of a launch: threads as fibers, warps, blocks. One launch at a time, on one OS thread.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "api.h"
@@ -32,6 +33,7 @@ struct Transfer;    // bulk.h
 struct Mbarrier;    // mbarrier.h
 struct Reach;       // cluster.h
 struct SharedCell;  // shadow.h
+struct TensorMemory;  // tensor_memory.h
 struct WgmmaQueue;  // wgmma.h
 
 struct AsyncCopy {
@@ -68,6 +70,7 @@ struct Thread : ThreadIndex {
 enum class Operation {
   none, syncwarp, shuffle, reduce, cluster_arrive, cluster_wait,  // of the lanes that are left
   ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait,       // of all 32
+  elect, tcgen05_alloc, tcgen05_dealloc, tcgen05_relinquish, tcgen05_ld, tcgen05_st, tcgen05_wait_ld, tcgen05_wait_st,
 };
 
 // Lanes of a warp that have come to one operation; the last one runs it for all.
@@ -117,6 +120,7 @@ struct Block {
   std::vector<Mbarrier> mbarriers;
   std::vector<Transfer> transfers;  // in flight, of the copy engine
   std::vector<WgmmaQueue> wgmma;    // by warp
+  std::unique_ptr<TensorMemory> tensor;  // once it has allocated some
   Cluster* cluster;                 // of this block alone, where the launch has none
   std::vector<Reach> reached;       // by threads of other blocks
   uint32_t cluster_waiting[kMaxWarps];

@@ -6,75 +6,26 @@
 #include <cstring>
 
 #include "collective.h"
-#include "element.h"
-#include "memory.h"
 #include "report.h"
 #include "shadow.h"
-#include "swizzle.cuh"
+#include "shared_operand.h"
 #include "tensor_core.h"
 
 namespace emulator {
 
 namespace {
 
-constexpr int kRows = 16, kK = 16;  // of one warp's part of A
-constexpr int kCore = 8;            // rows, and elements a row, of a core matrix
-constexpr uint32_t kCoreRowBytes = 16;
+constexpr int kRows = 16;                       // of one warp's part of A
 constexpr uint32_t kInFlightBits = 0x7fc0dead;  // a NaN, in accumulators that are being computed
 
 WgmmaQueue& queue_of(Warp const& warp) { return warp.block->wgmma[size_t(warp.index)]; }
 
 // ---- operands in shared memory
 
-struct Descriptor {
-  uint32_t start, leading, stride;  // bytes
-  Swizzle swizzle;
-};
-
-Descriptor decode(uint64_t bits) {
-  auto const field = [=](int shift) { return uint32_t(bits >> shift & 0x3fff) << 4; };
-  int const mode = int(bits >> 62);
-  return {field(0), field(16), field(32), mode == 0 ? Swizzle::kNone : Swizzle(4 - mode)};
-}
-
-// Address of the 8 contiguous elements of a core matrix's row: along k from (mn, k) if K-major, else along mn.
-uint32_t core_row(Descriptor const& d, int mn, int k, int major) {
-  auto const span = uint32_t(swizzle_span(d.swizzle));
-  uint32_t const elements = span / 2, m = uint32_t(mn), kk = uint32_t(k);
-  uint32_t offset;
-  if (major == 0)
-    offset = m / 8 * d.stride + m % 8 * span + kk / elements * d.leading + kk % elements * 2;
-  else if (d.swizzle == Swizzle::kNone)
-    offset = m / 8 * d.stride + kk % 8 * span + kk / 8 * d.leading;
-  else
-    offset = m / elements * d.leading + m % elements * 2 + kk % 8 * span + kk / 8 * d.stride;
-  return swizzled(d.start + offset, d.swizzle);
-}
-
-// Visits (address, mn, k) of every core row of an operand's rows [first, first + count).
-template <class F>
-void each_core_row(uint64_t descriptor, int major, int first, int count, F visit) {
-  Descriptor const d = decode(descriptor);
-  if (major == 0) {
-    for (int mn = first; mn < first + count; mn++)
-      for (int k = 0; k < kK; k += kCore) visit(core_row(d, mn, k, major), mn - first, k);
-  } else {
-    for (int k = 0; k < kK; k++)
-      for (int mn = first; mn < first + count; mn += kCore) visit(core_row(d, mn, k, major), mn - first, k);
-  }
-}
-
-// Rows [first, first + count) of an operand: tile[k * pitch + mn].
-void load_operand(double* tile, int pitch, uint64_t descriptor, int major, int first, int count, Element element,
-                  Site site) {
-  each_core_row(descriptor, major, first, count, [=](uint32_t address, int mn, int k) {
-    uint16_t row[kCore];
-    std::memcpy(row, shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", site), sizeof row);
-    for (int i = 0; i < kCore; i++) {
-      double& target = major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
-      target = widen(row[i], element);
-    }
-  });
+SharedOperand operand(uint64_t descriptor, int major) {
+  int const mode = int(descriptor >> 62);
+  return {bytes_field(descriptor, 0), bytes_field(descriptor, 16), bytes_field(descriptor, 32),
+          mode == 0 ? Swizzle::kNone : Swizzle(4 - mode), major};
 }
 
 int first_row(Warp const& warp) { return warp.index % 4 * kRows; }
@@ -86,8 +37,8 @@ void each_shared_row(WgmmaProduct const& product, Warp const& warp, F visit) {
     shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "wgmma", product.site);
     visit(address);
   };
-  each_core_row(o.b, o.b_major, 0, o.n, check);
-  if (!o.a_registers) each_core_row(o.a, o.a_major, first_row(warp), kRows, check);
+  each_core_row(operand(o.b, o.b_major), 0, o.n, check);
+  if (!o.a_registers) each_core_row(operand(o.a, o.a_major), first_row(warp), kRows, check);
 }
 
 // ---- the product
@@ -95,7 +46,7 @@ void each_shared_row(WgmmaProduct const& product, Warp const& warp, F visit) {
 void load_a(double (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
   WgmmaOperands const& o = product.lanes[0];
   if (!o.a_registers) {
-    load_operand(a[0], kRows, o.a, o.a_major, first_row(warp), kRows, o.element, product.site);
+    load_operand(a[0], kRows, operand(o.a, o.a_major), first_row(warp), kRows, o.element, "wgmma", product.site);
     return;
   }
   for (int lane = 0; lane < kWarpSize; lane++)
@@ -154,7 +105,7 @@ void perform(WgmmaProduct& product, Warp const& warp) {
   WgmmaOperands const& o = product.lanes[0];
   restore_accumulators(product);
   load_a(a, product, warp);
-  load_operand(b, o.n, o.b, o.b_major, 0, o.n, o.element, product.site);
+  load_operand(b, o.n, operand(o.b, o.b_major), 0, o.n, o.element, "wgmma", product.site);
   load_accumulators(c, product, o.n);
   multiply(c, a, b, o.n);
   store_accumulators(product, c, o.n);
