@@ -30,7 +30,8 @@ cli
 """.strip().split("\n")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
 DOORS = {
-    "cupy": {"nvrtc", "gpu"},
+    "cupy": {"gpu"},
+    "cuda": {"nvrtc"},
     "optuna": {"sampler"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},

@@ -85,6 +85,16 @@ def test_exponentials_tell_how_often_warps_pass_that_issue_no_products() -> None
     assert found.terms["integer"] == pytest.approx(WORK.mufu / 16 * 64 * 32 / 64 / 148, rel=1e-4)
 
 
+def test_two_sums_in_an_instruction_are_issued_once_and_take_as_long_as_two() -> None:
+    b200 = gpu("B200")
+    one_by_one, in_pairs = (formula(replace(WORK, paired=paired), b200, 2).terms for paired in (0.0, WORK.fma))
+    assert in_pairs["fp32"] == one_by_one["fp32"]
+    spared = (float(one_by_one["issue"]) - float(in_pairs["issue"])) * 148 * 4
+    assert spared == pytest.approx(WORK.fma / 2, rel=1e-3)
+    found = from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64, "paired": 64})
+    assert found.terms["issue"] < from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64}).terms["issue"]
+
+
 def test_spills_cost() -> None:
     assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
 

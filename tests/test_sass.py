@@ -169,7 +169,8 @@ def test_products_that_one_thread_issues_are_a_class_of_their_own() -> None:
 
 def test_packed_arithmetic_counts_for_both_its_numbers() -> None:
     mix = compiled(PACKED, "sm_100a").instruction_mix("packed")
-    assert sass.work_mix(mix)["fma"] == 2 * (mix["FFMA2"] + mix["FMUL2"]) == 4
+    classes = sass.work_mix(mix)
+    assert classes["fma"] == classes["paired"] == 2 * (mix["FFMA2"] + mix["FMUL2"]) == 4
 
 
 def test_spilled_registers_show_as_local_memory() -> None:

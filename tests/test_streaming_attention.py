@@ -432,5 +432,21 @@ def test_defaults_never_spill(i: int) -> None:
     assert_no_spills(OPERATOR, implementation, problem, arch)
 
 
+@pytest.mark.parametrize("kv_heads", [32, 4])
+@pytest.mark.parametrize("D", [104, 128])
+@pytest.mark.parametrize(("arch", "packed"), [("sm_80", 64), ("sm_90a", 32)])
+def test_tiles_are_as_wide_as_the_registers_let_them(arch: str, packed: int, D: int, kv_heads: int) -> None:
+    problem = Problem(head_dim=D, heads=32, kv_heads=kv_heads, window=1024)
+    found = MMA_SYNC.default(problem, ARCHES[arch]).BN
+    assert found == (packed if kv_heads < 32 else 64)
+    assert_no_spills(OPERATOR, MMA_SYNC, problem, arch)
+
+
+def test_narrow_windows_and_lengths_of_their_own_have_narrower_tiles() -> None:
+    wide = Problem(head_dim=128, window=256)
+    others = (replace(wide, window=255), replace(wide, ragged=True))
+    assert [MMA_SYNC.default(each, ARCHES["sm_90a"]).BN for each in (wide, *others)] == [64, 32, 32]
+
+
 def test_the_plain_kernel_spills_nothing_of_256_columns_in_fp32() -> None:
     assert_no_spills(OPERATOR, NAIVE, Problem(head_dim=256, dtype=DType.FP32), "sm_120a")

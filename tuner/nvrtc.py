@@ -1,4 +1,4 @@
-"""CUDA source to cubin on a machine without a GPU: NVRTC through CuPy's binding, a cache, and a pool of processes."""
+"""CUDA source to cubin on a machine without a GPU: NVRTC, a cache, and a pool of processes."""
 
 import re
 import time
@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType, TracebackType
-from typing import Any, cast
+from types import TracebackType
 
-from tuner import cupy_folder
+from tuner import nvrtc_library
 from tuner.arch import ARCHES
 from tuner.cache import Cache, Entry, key_of
 from tuner.cubin import Cubin, read
 from tuner.errors import MachineError, UsageError
+from tuner.nvrtc_library import INSTALL, NvrtcError, Program
 from tuner.pool import Limits, Lost, Pool
 from tuner.result import Failed, Stage
 from tuner.source import Source
@@ -25,7 +25,6 @@ __all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolki
 _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
-_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] with a CUDA toolkit that CUDA_PATH names)"
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
@@ -33,28 +32,24 @@ _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 @cache
 def toolkit() -> Toolkit:
     """The NVRTC of this machine. Raises MachineError, with what to install, where there is none, or an old one."""
-    nvrtc = _binding()
-    version = ".".join(map(str, nvrtc.getVersion()))
-    if tuple(nvrtc.getVersion()) < _OLDEST:
-        raise MachineError(f"NVRTC {version} at {library()} is too old, CUDA 12.3 or later is needed: {_INSTALL}")
-    with _compiled(_PROBE, (f"-arch=compute_{max(nvrtc.getSupportedArchs())}",)) as program:
-        ptx = bytes(nvrtc.getPTX(program))  # signed with the build; of itself NVRTC tells the version only
-    build = re.search(rb"release [\d.]+, (V[\d.]+)", ptx)
+    version = ".".join(map(str, nvrtc_library.version()))
+    if nvrtc_library.version() < _OLDEST:
+        raise MachineError(f"NVRTC {version} at {library()} is too old, CUDA 12.3 or later is needed: {INSTALL}")
+    with _compiled(_PROBE, (f"-arch=compute_{max(nvrtc_library.supported())}",)) as program:
+        # PTX is signed with the build; of itself NVRTC tells the version only.
+        build = re.search(rb"release [\d.]+, (V[\d.]+)", program.ptx())
     return Toolkit("nvrtc", version, build[1].decode() if build else "")
 
 
 def arches() -> tuple[str, ...]:
     """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
-    known = _binding().getSupportedArchs()
+    known = nvrtc_library.supported()
     return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
 
 
 def library() -> str:
     """The path of the NVRTC that was found. Raises MachineError where there is none."""
-    _binding()
-    from cuda.pathfinder import load_nvidia_dynamic_lib  # by which CuPy found it
-
-    return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
+    return nvrtc_library.path()
 
 
 def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
@@ -84,7 +79,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
     try:
         with _compiled(source, flags) as program:
-            text = bytes(_binding().getPTX(program)).rstrip(b"\0")
+            text = program.ptx()
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
     if cache:
@@ -193,44 +188,32 @@ class _RefusedError(Exception):
 
 def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
     """(cubin, log) of one compilation."""
-    nvrtc = _binding()
     with _compiled(source, flags) as program:
-        # CuPy 14 reads getCUBIN's result as text and drops its last byte, which is a zero of the program headers.
-        return nvrtc.getCUBIN(program) + b"\0", _log(nvrtc, program)
+        return program.cubin(), program.log()
 
 
 @contextmanager
-def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[object]:
+def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
     """NVRTC's program, which is gone when the context ends."""
-    nvrtc = _binding()
-    names = tuple(name.encode() for name, _ in source.headers)
-    texts = tuple(text.encode() for _, text in source.headers)
-    program = nvrtc.createProgram(source.text, "kernel.cu", texts, names)
-    try:
-        nvrtc.compileProgram(program, flags)
-        yield program
-    except nvrtc.NVRTCError as error:
-        raise _translated(error, _log(nvrtc, program), flags) from error
-    finally:
-        nvrtc.destroyProgram(program)
+    with nvrtc_library.program(source.text, source.headers) as program:
+        try:
+            program.compile(flags)
+            yield program
+        except NvrtcError as error:
+            raise _translated(error, program.log(), flags) from error
 
 
-def _log(nvrtc: ModuleType, program: object) -> str:
-    text: str = nvrtc.getProgramLog(program)
-    return text.rstrip("\0").strip()
-
-
-def _translated(error: Any, log: str, flags: tuple[str, ...]) -> Exception:
+def _translated(error: NvrtcError, log: str, flags: tuple[str, ...]) -> Exception:
     if error.status == _INVALID_OPTION and _too_new(flags):
         return MachineError(
-            f"NVRTC {toolkit().version} does not know {_arch(flags)}, CUDA 12.8 or later does: {_INSTALL}"
+            f"NVRTC {toolkit().version} does not know {_arch(flags)}, CUDA 12.8 or later does: {INSTALL}"
         )
     if error.status == _INVALID_OPTION:
         return UsageError(f"NVRTC does not take {' '.join(flags)}: {log}")
     if error.status == _OUT_OF_MEMORY or _STARVED.search(log):
         return MemoryError(f"{error} {log}")
     if error.status == _NO_BUILTINS:
-        return MachineError(f"NVRTC cannot load libnvrtc-builtins ({error} {log}): {_INSTALL}")
+        return MachineError(f"NVRTC cannot load libnvrtc-builtins ({error} {log}): {INSTALL}")
     return _RefusedError(log or f"error: {error}")
 
 
@@ -265,20 +248,3 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
 
 def _verdict(outcome: _Outcome) -> Cubin | Failed:
     return Failed(Stage.COMPILE, outcome.reason, outcome.log) if isinstance(outcome, Lost) else outcome
-
-
-@cache
-def _binding() -> ModuleType:
-    """CuPy's NVRTC functions, which need no driver."""
-    cupy_folder.prepare()
-    try:
-        from cupy.cuda import nvrtc
-    except ImportError as error:
-        why = str(error.__cause__ or error).partition("\n")[0]  # CuPy's own words fill a page
-        raise MachineError(f"compiling needs CuPy ({why}): {_INSTALL}") from error
-    try:
-        nvrtc.getVersion()
-    except RuntimeError as error:  # cuda.pathfinder finds no library
-        why = str(error).partition(",")[0]
-        raise MachineError(f"compiling needs the NVRTC library ({why}): {_INSTALL}") from error
-    return cast(ModuleType, nvrtc)

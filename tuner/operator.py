@@ -156,6 +156,7 @@ class Work:
     step_other: float = 0.0
     cluster_bytes: float = 0.0  # between the SMs of a cluster
     tcgen05: float = 0.0  # of m16n8k16, through tcgen05
+    paired: float = 0.0  # of fma, two to an instruction
 
     @property
     def products(self) -> float:

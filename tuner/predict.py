@@ -90,8 +90,8 @@ def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: 
     declared counts.
     """
     if work.chain > 1 and (trips := _trips(work, mix)):
-        fma, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "mufu", "alu"))
-        work = replace(work, fma=fma, mufu=mufu, alu=alu)
+        fma, paired, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "paired", "mufu", "alu"))
+        work = replace(work, fma=fma, paired=paired, mufu=mufu, alu=alu)
     steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
     spill_cycles = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
     return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles)
@@ -135,7 +135,7 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     """Cycles that each pipe alone would need, the work spread evenly."""
     device, arch = gpu.device, gpu.arch
     mma = work.mma + work.tf32  # half of an m16n8k16 in tf32 is an instruction, and takes as long as all of one
-    instructions = mma + work.fma + work.mufu + work.alu + work.smem_wavefronts / 4
+    instructions = mma + work.fma - work.paired / 2 + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
         "tensor": _MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
         "fp32": work.fma * 32 / arch.fp32_lanes,

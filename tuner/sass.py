@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from tuner.errors import MachineError
@@ -133,10 +132,15 @@ def span(code: bytes, loop: Loop) -> bytes:
 
 
 def work_mix(mix: Mapping[str, int]) -> Mapping[str, float]:
-    """A mix by class: `mma` in units of m16n8k16, `fma` of 32 lanes, and `mufu`, `alu`, `shared`, `copy`, `local` …"""
+    """A mix by class: `mma` in units of m16n8k16, `fma` of 32 lanes, and `mufu`, `alu`, `shared`, `copy`, `local` …
+
+    `paired` says how many of `fma` are two to an instruction.
+    """
     total: defaultdict[str, float] = defaultdict(float)
     for name, count in mix.items():
         total[_CLASSES.get(name.partition(".")[0], "other")] += count * _units(name)
+        if name in _PACKED:
+            total["paired"] += count * _units(name)
     return dict(total)
 
 
@@ -155,18 +159,21 @@ def disassemble(image: bytes) -> Mapping[str, str]:
 
 def nvdisasm() -> str:
     """The wheel's nvdisasm before the one on PATH, which may be older than NVRTC."""
-    with_wheel = (file.locate() for file in _wheel_files() if file.name in ("nvdisasm", "nvdisasm.exe"))
-    found = next((str(path) for path in with_wheel if Path(path).is_file()), None) or shutil.which("nvdisasm")
+    found = _with_wheel() or shutil.which("nvdisasm")
     if found is None:
         raise MachineError("no nvdisasm: pip install 'kerntune[sass]', or put a CUDA toolkit's bin folder on PATH")
     return found
 
 
-def _wheel_files() -> list[metadata.PackagePath]:
+def _with_wheel() -> str | None:
+    from importlib import metadata  # a sixth of the start of a process that compiles
+
     try:
-        return metadata.files("nvidia-cuda-nvdisasm") or []
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
     except metadata.PackageNotFoundError:
-        return []
+        return None
+    places = (file.locate() for file in files if file.name in ("nvdisasm", "nvdisasm.exe"))
+    return next((str(path) for path in places if Path(path).is_file()), None)
 
 
 def _generation(arch: str) -> int:

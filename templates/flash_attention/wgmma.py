@@ -210,10 +210,10 @@ def panel_maps(name: str, box: tuple[int, ...], suffix: str = "") -> tuple[Tenso
     return tuple(TensorMap(f"{name}_{width}{suffix}", name, (*box, width), swizzle=2 * width) for width in WIDTHS)
 
 
-def packs(problem: Any) -> tuple[int, ...]:
-    """One head, or the most that can share rows: a power of two of a KV head's, up to a warpgroup's rows."""
+def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
+    """One head, or the most that can share so many rows: a power of two of a KV head's."""
     group = problem.heads // problem.kv_heads
-    return (1, min(group & -group, ROWS)) if group % 2 == 0 else (1,)
+    return (1, min(group & -group, rows)) if group % 2 == 0 else (1,)
 
 
 def sm_counts(arch: Arch) -> tuple[int, ...]:

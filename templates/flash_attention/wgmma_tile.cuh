@@ -17,7 +17,8 @@ struct WgmmaTile : Choice {
   static constexpr int DV = ValueWidth<Choice>::value;
   // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros.
   static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;
-  static constexpr int BM = 64 * kWarpgroups;
+  static constexpr int kRows = 64;  // of Q, a warpgroup
+  static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kRegisters = kConsumers * Choice::kConsumerRegisters + 128 * Choice::kProducerRegisters;
   static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
@@ -130,9 +131,9 @@ struct Loader {
 #pragma unroll 1
     for (int w = 0; w < Tile::kWarpgroups; ++w) {
       mbarrier_wait(barriers.query_empty(w), parity ^ 1);
-      mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(64));
-      Rows::template load<64>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w), work.place(work.query(64 * w)),
-                              work.head, work.sequence.batch);
+      mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(Tile::kRows));
+      Rows::template load<Tile::kRows>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w),
+                                       work.place(work.query(Tile::kRows * w)), work.head, work.sequence.batch);
     }
   }
   __device__ __forceinline__ void load_keys(Work const& work, typename Tile::Keys const& keys, int tile) {

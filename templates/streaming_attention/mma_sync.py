@@ -62,22 +62,30 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 _REGISTERS = 196  # flash_attention's default with a higher estimate spills with the masks here
+_SHORT = 256  # keys of a window that tiles of 32 follow closely enough to gain by it
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with narrow spans of half a tile.
+    """flash_attention's for the same head_dim, with narrow spans of half a tile, or of 16 keys for packed heads.
 
     Heads are packed where that shortens the walk in steps of 16 keys, and not only the reads of K and V.
     """
     D, tile = problem.head_dim, dense.default(_dense(problem), arch)
-    if register_estimate(D, tile) > _REGISTERS and tile.BN > 32:
+    many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
+    packs = tile.BN == 32 or many_registers
+    heads = max(each for each in _packs(problem) if each == 1 or (packs and 16 * each <= tile.BM))
+    if many_registers and not (problem.window >= _SHORT and _has_room(problem, arch, heads)):
         tile = replace(tile, BN=32)
         fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
         tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
-    heads = max(each for each in _packs(problem) if each == 1 or (tile.BN == 32 and 16 * each <= tile.BM))
     fields = asdict(tile)
     del fields["heavy_first"]
-    return Config(**fields, narrow=tile.BN // 2, packed_heads=heads)
+    return Config(**fields, narrow=16 if heads > 1 else tile.BN // 2, packed_heads=heads)
+
+
+def _has_room(problem: Problem, arch: Arch, heads: int) -> bool:
+    """Whether that does not spill after all: on sm_90a lengths and positions of packed heads take what is left."""
+    return not problem.ragged and (arch.name == "sm_80" or (arch.name == "sm_90a" and heads == 1))
 
 
 def _packs(problem: Problem) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 #include "banks.h"
 
 #include <algorithm>
-#include <tuple>
+#include <numeric>
+#include <unordered_map>
 
 #include "report.h"
 #include "state.h"
@@ -16,14 +17,71 @@ constexpr size_t kMostNoted = 1 << 16;
 
 using Accesses = std::vector<BankAccess>;
 
-void number_turns(Accesses& accesses) {
-  std::stable_sort(accesses.begin(), accesses.end(), [](BankAccess const& a, BankAccess const& b) {
-    return std::tie(a.site.bits, a.lane) < std::tie(b.site.bits, b.lane);
-  });
-  for (size_t i = 1; i < accesses.size(); i++) {
-    bool const same = accesses[i].site.bits == accesses[i - 1].site.bits && accesses[i].lane == accesses[i - 1].lane;
-    accesses[i].turn = same ? accesses[i - 1].turn + 1 : 0;
+// Numbers instructions, and how often a lane came by each. Threads mostly go where the one before went, so what came next
+// there is tried first.
+class Instructions {
+ public:
+  void start_lane() { lane_++, last_ = 0; }
+
+  void number(BankAccess& access) {
+    uint32_t next = known_[last_].next;
+    if (known_[next].bits != access.site.bits) {
+      next = find(access.site.bits);
+      known_[last_].next = next;
+    }
+    last_ = next;
+    Known& known = known_[last_];
+    if (known.lane != lane_) known.lane = lane_, known.turns = 0;
+    access.instruction = last_;
+    access.turn = known.turns++;
   }
+
+  uint32_t count() const { return uint32_t(known_.size()); }
+
+ private:
+  struct Known {
+    uint64_t bits, lane;  // the lane that `turns` are of, among all that were started
+    uint32_t turns, next;
+  };
+
+  uint32_t find(uint64_t bits) {
+    auto const [found, added] = numbers_.try_emplace(bits, count());
+    if (added) known_.push_back({bits, 0, 0, 0});
+    return found->second;
+  }
+
+  std::vector<Known> known_{Known{}};  // the first is before all others
+  std::unordered_map<uint64_t, uint32_t> numbers_;
+  uint64_t lane_ = 0;
+  uint32_t last_ = 0;
+};
+
+// Into the order of a key below `keys`, in linear time; what is equal stays as it was.
+template <class Key>
+void order_by(Accesses& accesses, size_t keys, Key key) {
+  static Accesses ordered;
+  static std::vector<uint32_t> next;
+  next.assign(keys + 1, 0);
+  for (BankAccess const& access : accesses) next[key(access) + 1]++;
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  ordered.resize(accesses.size());
+  for (BankAccess const& access : accesses) ordered[next[key(access)]++] = access;
+  accesses.swap(ordered);
+}
+
+// By instruction, turn and lane.
+void order(Accesses& accesses) {
+  order_by(accesses, kWarpSize, [](BankAccess const& access) { return access.lane; });
+  Instructions instructions;
+  uint32_t lane = kWarpSize, turns = 0;
+  for (BankAccess& access : accesses) {
+    if (access.lane != lane) instructions.start_lane();
+    lane = access.lane;
+    instructions.number(access);
+    turns = std::max(turns, access.turn + 1);
+  }
+  order_by(accesses, turns, [](BankAccess const& access) { return access.turn; });
+  order_by(accesses, instructions.count(), [](BankAccess const& access) { return access.instruction; });
 }
 
 // Wavefronts that the lanes [first, last) need beyond one.
@@ -41,10 +99,14 @@ uint64_t conflicts(BankAccess const* first, BankAccess const* last) {
   return most - 1;
 }
 
-// Lanes are served together as far as 128 bytes reach: all, halves or quarters of the warp.
-bool served_together(BankAccess const& a, BankAccess const& b) {
-  uint32_t const lanes = std::min<uint32_t>(kWarpSize, kBanks * kWord / std::max(a.bytes, kWord));
-  return a.site.bits == b.site.bits && a.turn == b.turn && a.lane / lanes == b.lane / lanes;
+// The end of what is served together with `first`: of its instruction and turn, as many lanes as 128 bytes reach, which
+// are all, halves or quarters of the warp.
+BankAccess const* served_together(BankAccess const* first, BankAccess const* end) {
+  uint32_t const lanes = std::min<uint32_t>(kWarpSize, kBanks * kWord / std::max(first->bytes, kWord));
+  uint32_t const beyond = (first->lane / lanes + 1) * lanes;
+  return std::find_if_not(first, end, [&](BankAccess const& a) {
+    return a.instruction == first->instruction && a.turn == first->turn && a.lane < beyond;
+  });
 }
 
 }  // namespace
@@ -53,20 +115,17 @@ void note_bank_access(uint32_t address, uint32_t bytes, Site site) {
   Warp& warp = warp_of(self());
   if (bytes > 16) return;
   if (warp.bank_accesses.size() == kMostNoted) count_bank_conflicts(warp);
-  warp.bank_accesses.push_back({site, address, bytes, current->lane, 0});
+  warp.bank_accesses.push_back({site, address, bytes, current->lane, 0, 0});
 }
 
 void count_bank_conflicts(Warp& warp) {
   Accesses& accesses = warp.bank_accesses;
   if (accesses.empty()) return;
-  number_turns(accesses);
-  std::sort(accesses.begin(), accesses.end(), [](BankAccess const& a, BankAccess const& b) {
-    return std::tie(a.site.bits, a.turn, a.lane) < std::tie(b.site.bits, b.turn, b.lane);
-  });
-  for (auto first = accesses.begin(); first != accesses.end();) {
-    auto const last =
-        std::find_if_not(first, accesses.end(), [&](BankAccess const& a) { return served_together(*first, a); });
-    counters.bank_conflicts += conflicts(&*first, &*first + (last - first));
+  order(accesses);
+  BankAccess const* const end = accesses.data() + accesses.size();
+  for (BankAccess const* first = accesses.data(); first != end;) {
+    BankAccess const* const last = served_together(first, end);
+    counters.bank_conflicts += conflicts(first, last);
     first = last;
   }
   accesses.clear();

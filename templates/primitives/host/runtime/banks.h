@@ -6,10 +6,10 @@ namespace emulator {
 
 struct Warp;
 
-// One lane's access; `turn` numbers the lane's accesses from the same instruction.
+// One lane's access; `turn` numbers the lane's accesses from the same instruction, which has a number of its own.
 struct BankAccess {
   Site site;
-  uint32_t address, bytes, lane, turn;
+  uint32_t address, bytes, lane, instruction, turn;
 };
 
 void note_bank_access(uint32_t address, uint32_t bytes, Site site);

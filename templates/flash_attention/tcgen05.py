@@ -1,0 +1,139 @@
+"""flash_attention on tcgen05 (sm_100a): one thread issues all products, their sums lie in tensor memory, and a thread
+has a row of scores to itself."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from tuner.arch import Arch
+from tuner.dtype import DType
+from tuner.errors import TemplateError
+from tuner.operator import Implementation, Launch, Plan
+from tuner.space import Constraint, Space
+from tuner.tensor_map import TensorMap
+
+from .problem import Problem
+from .tcgen05_config import (
+    LAST_COLUMNS,
+    ROWS,
+    Config,
+    blocks,
+    smem_bytes,
+    tensor_columns,
+    used_columns,
+)
+from .tcgen05_work import work
+from .wgmma import packs, panel_maps
+from .wgmma_config import WIDTHS, packed
+
+ENTRY = "flash_attention_tcgen05"
+_SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+_CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "BN": tuple(range(32, 129, 16)),
+    "row_tiles": (1, 2),
+    "stages": (2, 3, 4),
+    "value_columns": (0, *WIDTHS),
+    "polynomial": (0, 16, 8, 4, 3),
+    "lazy_rescale": (False, True),
+}
+
+
+def refusal(problem: Any, arch: Arch) -> str | None:
+    if not arch.has_tcgen05:
+        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands have 16 bits"
+    if problem.head_dim < 16:
+        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    if problem.use_cu_seqlens:
+        return "use_cu_seqlens: a tile of values may hold another sequence's, which tcgen05 would multiply by 0"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, DV = problem.head_dim, problem.head_dim_v
+    return Space(
+        Config,
+        choices={
+            **_CHOICES,
+            "heavy_first": (True, False) if problem.causal else (False,),
+            "packed_heads": packs(problem, ROWS),
+        },
+        constraints=(
+            Constraint(
+                "a panel of V no wider than V, or one panel",
+                lambda c: c.value_columns < 2 * max(DV, 16),
+            ),
+            Constraint(
+                "several widths only where one does not divide V",
+                lambda c: (c.value_columns != 0) | (DV % 64 != 0),
+            ),
+            Constraint(
+                "the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c) <= arch.smem_per_block
+            ),
+            Constraint(
+                "O, scores and P fit tensor memory",
+                lambda c: used_columns(DV, c) <= LAST_COLUMNS,
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, DV = problem.head_dim, problem.head_dim_v
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    taken = int(blocks(problem, config)) * (problem.heads // heads) * problem.batch
+    maps = _maps(ROWS // heads, heads, config.BN)
+    optional = ("softcap",) if problem.use_softcap else ()
+    smem, columns = int(smem_bytes(D, DV, config)), int(tensor_columns(DV, config))
+    arguments = (*(each.name for each in maps), *_SCALARS, *optional)
+    launch = Launch(ENTRY, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
+    return Plan(
+        launches=(launch,),
+        constants={
+            "smem_bytes": smem,
+            "tensor_columns": columns,
+            "softcap_argument": "softcap" if problem.use_softcap else "0.0f",
+        },
+        maps=maps,
+    )
+
+
+@cache
+def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """One for each tensor and width of panel; a row tile is `queries` of `heads`."""
+    boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
+    return tuple(each for name, box in boxes.items() for each in panel_maps(name, box))
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Two row tiles, one of which exponentiates while the other's products run, with the largest tile of keys that
+    fits; one where two find no room, or one head's queries fill no more. Heads share rows where one head's queries
+    would leave most of a tile empty. V in one panel, or in panels of 32 columns where these are exact and 64 are not,
+    or of 64 with zeros in the last. Every fourth exponential on the FMA pipe.
+    """
+    DV = problem.head_dim_v
+    columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
+    heads = packs(problem, ROWS)[-1] if problem.seq_q <= ROWS else 1
+    found = space(problem, arch)
+    for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
+        for BN in range(128, 63 if row_tiles == 2 else 31, -16):
+            config = Config(BN, row_tiles, 2, columns, 4, True, problem.causal, heads)
+            if found.refusal(config) is None:
+                return config
+    raise TemplateError(
+        f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}, head_dim_v {DV}"
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="tcgen05",
+    summary="tcgen05 and TMA: sums in tensor memory, a thread a row of scores, for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

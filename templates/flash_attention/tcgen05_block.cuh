@@ -1,0 +1,85 @@
+// A block of attention on tcgen05: a warpgroup for each row tile's softmax, a warp that loads, a warp whose first thread
+// issues all products.
+#pragma once
+#include "flash_attention/tcgen05_output.cuh"
+#include "flash_attention/tcgen05_products.cuh"
+
+// Global memory of a launch.
+struct Tensors {
+  PanelMaps q, o, k, v;
+  float* g_lse;
+};
+
+template <class Tile>
+__device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& barriers, Tensors const& of,
+                                         typename Tile::Keys const& keys, Work const& work) {
+  Loader<Tile> loader{smem, barriers, of.q, of.k, of.v};
+  loader.load(work, keys, 0, [] {});
+}
+
+template <class Tile>
+__device__ __forceinline__ void multiply_all(uint32_t smem, uint32_t tensor, Barriers<Tile> const& barriers,
+                                             Work const& work) {
+  Products<Tile> products{smem, tensor, barriers};
+#pragma unroll
+  for (int i = 0; i < Tile::kWarpgroups; ++i) products.tiles[i] = tiles_of<Tile>(work, i);
+  products.issue(work.tiles - 1);
+}
+
+template <class Tile>
+__device__ __forceinline__ void set_scale(RowThread<Tile>& row, float scale) { row.scale = scale; }
+template <class Tile>
+__device__ __forceinline__ void set_scale(RowThread<Tile>& row, Softcap scale) {
+  row.inner = scale.inner;
+  row.scale = scale.outer;
+}
+
+// By a warpgroup. `tensor`: the address that was allocated.
+template <class Tile, class Scale>
+__device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor, Barriers<Tile> const& barriers,
+                                           Tensors const& of, Work const& work, Sizes const& sizes, Scale scale) {
+  int const i = threadIdx.x / 128, lane = threadIdx.x % 128, first = Tile::kRows * i + lane / 32 * 32;
+  RowThread<Tile> row{tensor + (lane / 32 << 21), barriers, i};
+  set_scale(row, scale);
+  RowMask<Tile> const mask(work.sequence, work.query(Tile::kRows * i + lane), work.query(first));
+  int const tiles = tiles_of<Tile>(work, i);
+#pragma unroll 1
+  for (int tile = tiles - 1; tile >= 0; --tile) row.attend(mask, tile, tiles - 1 - tile);
+  row.await_output(tiles - 1);
+  float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
+  store_rows(of.o, g_lse, smem, row, work, sizes.seq_q);
+}
+
+// By all threads.
+template <class Tile, class Scale>
+__device__ __forceinline__ void compute_block(unsigned char* smem, Tensors const& of, typename Tile::Keys const& keys,
+                                              Sizes const& sizes, Scale scale) {
+  uint32_t const s = shared_address(smem);
+  Barriers<Tile> const barriers{s + Tile::kBarriers};
+  Work& work = *reinterpret_cast<Work*>(smem + Tile::kWork);
+  int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  if (warp == Tile::kProductsWarp) {
+    tcgen05_alloc(s + Tile::kTensor, Tile::kColumns);
+    tcgen05_relinquish_alloc_permit();
+  }
+  if (threadIdx.x == 0) init_barriers(barriers);
+  if (threadIdx.x == 32) Schedule<Tile>(sizes).place(work, blockIdx.x, keys);
+  tcgen05_fence_before_thread_sync();
+  __syncthreads();  // barriers, work and tensor memory are there
+  tcgen05_fence_after_thread_sync();
+  uint32_t const tensor = *reinterpret_cast<uint32_t const*>(smem + Tile::kTensor);
+  if (warp < Tile::kLoaderWarp) {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    attend_all(smem, tensor, barriers, of, work, sizes, scale);
+  } else {
+    setmaxnreg_dec<Tile::kIssuerRegisters>();
+    bool const elected = elect_one();  // of which ptxas knows that it is one thread
+    if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
+    if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, work);
+  }
+  __syncwarp();
+  tcgen05_fence_before_thread_sync();
+  __syncthreads();  // nobody reads tensor memory any more
+  tcgen05_fence_after_thread_sync();
+  if (warp == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
+}
