@@ -21,8 +21,12 @@ from tuner.tensor_map import MappedTensor
 
 LIBRARY, NVCC = find_spec("cutlass_library"), shutil.which("nvcc")
 FOLDER = Path(__file__).parent / "cutlass"
-PRODUCTS = re.findall(r"^PRODUCT\((.*)\)$", (FOLDER / "products.cu").read_text(), re.MULTILINE)
+PRODUCTS, TENSOR_PRODUCTS = (
+    re.findall(r"^PRODUCT\((.*)\)$", (FOLDER / f"{name}.cu").read_text(), re.MULTILINE)
+    for name in ("products", "tensor_products")
+)
 BF16 = ml_dtypes.bfloat16
+DTYPES = {"bf16": BF16, "fp16": np.float16, "tf32": np.float32, "fp32": np.float32}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),  # nvcc takes minutes
@@ -30,12 +34,12 @@ pytestmark = [
 ]
 
 
-def compiled(name: str, folder: Path) -> Mapping[str, ptx.Entry]:
+def compiled(name: str, folder: Path, arch: str = "sm_90a") -> Mapping[str, ptx.Entry]:
     """The kernels of a program, as nvcc's PTX."""
     assert LIBRARY is not None
     assert LIBRARY.origin is not None
     target, headers = folder / f"{name}.ptx", Path(LIBRARY.origin).parent / "source" / "include"
-    options = ["-ptx", "-arch=sm_90a", "-std=c++17", "--expt-relaxed-constexpr", f"-I{headers}"]
+    options = ["-ptx", f"-arch={arch}", "-std=c++17", "--expt-relaxed-constexpr", f"-I{headers}"]
     shapes = "-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED"  # N that is no power of two
     subprocess.run([str(NVCC), *options, shapes, FOLDER / f"{name}.cu", "-o", target], check=True)
     return ptx.parse(target.read_text())
@@ -49,6 +53,11 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ptx.Entry
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ptx.Entry]:
     return compiled("boxes", tmp_path_factory.mktemp("cutlass"))
+
+
+@pytest.fixture(scope="module")
+def tensor_products(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ptx.Entry]:
+    return compiled("tensor_products", tmp_path_factory.mktemp("cutlass"), "sm_100a")
 
 
 def integers(seed: int, *shape: int) -> np.ndarray:
@@ -80,6 +89,20 @@ def run_product(entries: Mapping[str, ptx.Entry], case: str) -> tuple[np.ndarray
 def test_wgmma_multiplies_what_cute_wrote_and_describes(products: Mapping[str, ptx.Entry], case: str) -> None:
     found, exact, _ = run_product(products, case)
     np.testing.assert_array_equal(found, exact)
+
+
+@pytest.mark.parametrize("order", ptx.ORDERS)
+@pytest.mark.parametrize("case", TENSOR_PRODUCTS)
+def test_tcgen05_multiplies_what_cute_wrote_and_describes(
+    tensor_products: Mapping[str, ptx.Entry], case: str, order: ptx.Order
+) -> None:
+    words = case.split(", ")
+    m, n, k = map(int, words[3:6])
+    a, b, d = integers(0, m, k), integers(1, n, k), np.zeros((m, n), DTYPES[words[2]])
+    memory = memory_of("d", a=a.astype(DTYPES[words[1]]), b=b.astype(DTYPES[words[1]]), d=d)
+    addresses = [memory.address(name) for name in "abd"]
+    ptx.launch(tensor_products["_".join(words)], ptx.Shape((1, 1, 1), 128, 64 << 10), memory, addresses, order=order)
+    np.testing.assert_array_equal(memory.view("d", d.dtype, d.shape), (a @ b.T).astype(d.dtype))
 
 
 @pytest.mark.parametrize("case", [case for case in PRODUCTS if re.search(r"(K|MN), SW\d+$", case)])

@@ -174,6 +174,13 @@ def test_operands_may_be_negated() -> None:
     np.testing.assert_array_equal(multiplied(product(M128 | 3 << 13)), RIGHT)
 
 
+def test_a_and_b_have_types_of_their_own() -> None:
+    """Bytes 0x3f of A and 0x40 of B, as e4m3 1.875 and 2, as e5m2 1.75 and 2; all others are zeros in row 0."""
+    issue = "@%p2 tcgen05.mma.cta_group::1.kind::f8f6f4 [%r20], %rd4, %rd5, {form:#x}, 0;\n"
+    found = [multiplied(issue.format(form=0x08020010 | types))[0] for types in (1 << 10, 1 << 7)]
+    assert found == [1.875 * 2, 1.75 * 2]
+
+
 def test_lanes_may_stay_as_they_are() -> None:
     found = multiplied(product(M128), product(M128, rest="{%r5, 0x80000001, %r5, %r5}, 1"))
     kept = np.isin(THREADS, (32, 63))
@@ -237,6 +244,13 @@ FAULTS = {  # after ALLOCATED
 def test_misuse_of_tensor_memory_is_named(body: str) -> None:
     with pytest.raises(FaultError, match=FAULTS[body]):
         run(ALLOCATED + body)
+
+
+def test_waits_for_loads_and_stores_may_be_left_out_where_a_launch_is_not_strict() -> None:
+    body = STORED.replace("tcgen05.wait::st.sync.aligned;", "") + f"{READ} [%r21+1];\n" + stored(8, 8) + FREED
+    with pytest.raises(FaultError, match=r"without tcgen05\.wait::st"):
+        executed(body, THREADS)
+    np.testing.assert_array_equal(executed(body, THREADS, strict=False), 100 * THREADS + 1)
 
 
 PRODUCT_FAULTS = {  # what is issued between the operands and the commit

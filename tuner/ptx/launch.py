@@ -51,8 +51,8 @@ def launch(
 ) -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
-    Not `strict`: an mbarrier may count copies without a fence after its mbarrier.init. The ISA asks for one; Triton
-    leaves it out within a block.
+    Not `strict`: an mbarrier may count copies without a fence after its mbarrier.init, and cells of tensor memory
+    may be used without tcgen05.wait. The ISA asks for both; Triton leaves the one out in a block, CUTLASS the other.
 
     Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
     """

@@ -47,7 +47,7 @@ class Wave:
     late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that nobody can wait for but by a phase
     extra: dict[str, Any] = field(default_factory=dict)  # what one family of instructions remembers, by its name
     order: Order = "together"
-    strict: bool = True  # whether mbarriers need a fence before they count copies
+    strict: bool = True  # whether what the ISA asks for is asked for where others leave it out
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
     alone: bool = False  # nobody else is to run
     stuck: int = -1  # where the first lane of a deadlock stands
