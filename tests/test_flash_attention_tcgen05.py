@@ -70,7 +70,6 @@ def test_only_sm_100a_is_served_and_others_are_told_why(arch: str) -> None:
     [
         (Problem(head_dim=8), "head_dim 8"),
         (Problem(dtype=DType.FP32), "dtype fp32"),
-        (Problem(use_cu_seqlens=True, batch=1), "use_cu_seqlens"),
     ],
 )
 def test_what_is_not_served_is_refused_by_value(problem: Problem, said: str) -> None:
@@ -145,6 +144,50 @@ def test_a_few_queries_of_many_heads_share_one_tile_by_default() -> None:
     alone = TCGEN05.work(problem, replace(config, packed_heads=1), gpu("B200"))[0]
     assert TCGEN05.plan(problem, config).launches[0].grid == (4, 1, 1)
     assert TCGEN05.work(problem, config, gpu("B200"))[0].tcgen05 == alone.tcgen05 / 8
+
+
+@pytest.mark.parametrize(
+    ("D", "config", "extents"),
+    [
+        (72, CASES[72], {"seq_q": 400, "seq_k": 350, "boundaries": 6, "heads": 2, "kv_heads": 1}),
+        (40, replace(CASES[40], packed_heads=4), {"seq_q": 300, "boundaries": 4, "heads": 4, "kv_heads": 1}),
+        (64, CASES[64], {"seq_q": 260, "boundaries": 3, "heads": 1}),
+    ],
+)
+def test_packed_sequences_come_out_right(D: int, config: Config, extents: dict[str, int]) -> None:
+    causal = D != 64
+    problem = Problem(D, causal=causal, use_cu_seqlens=True, batch=1, **extents)
+    assert_right(problem, replace(config, heavy_first=causal), CHECKED[D // 8 % 2])
+
+
+def beside(foreign: float, mode: Mode, operator: Any = OPERATOR) -> Any:
+    """O of two packed sequences around one of nothing but `foreign`, and what happened."""
+    problem = Problem(72, causal=True, use_cu_seqlens=True, batch=1, heads=1, seq_q=300, boundaries=4)
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(3), "normal")
+    arrays |= {name: np.array([0, 90, 170, 300], np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    for name in "qkv":
+        arrays[name][:, 90:170] = foreign
+    outputs, happened = emulator.run(operator, TCGEN05, problem, CASES[72], arrays, mode)
+    return np.delete(outputs["o"], slice(90, 170), axis=1).astype(np.float32), happened
+
+
+def test_a_sequence_beside_one_of_nan_gets_the_bits_that_it_gets_beside_zeros() -> None:
+    (zeros, _), (nans, happened) = beside(0, Mode()), beside(np.nan, CHECKED[0])
+    assert not happened.findings
+    assert np.isfinite(nans).all()
+    assert np.array_equal(zeros, nans)
+
+
+CLEAR = "if (own >= Tile::BN) return;"
+
+
+@pytest.mark.parametrize(("old", "new", "finite"), [(CLEAR, "return;", False), ("  fence_proxy_async();\n", "", True)])
+def test_values_of_another_sequence_that_are_multiplied_are_seen(
+    old: str, new: str, finite: bool, tmp_path: Path
+) -> None:
+    o, happened = beside(np.nan, CHECKED[0], injected(OPERATOR, tmp_path, "tcgen05_block.cuh", old, new))
+    assert np.isfinite(o).all() == finite
+    assert {each.kind for each in happened.findings} == ({"proxy_fence"} if finite else set())
 
 
 HOSTILE = Problem(head_dim=72, causal=True, batch=1, heads=2, kv_heads=1, seq_q=230, seq_k=190)

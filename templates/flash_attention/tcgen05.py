@@ -23,7 +23,7 @@ from .tcgen05_config import (
     used_columns,
 )
 from .tcgen05_work import work
-from .wgmma import packs, panel_maps
+from .wgmma import optional_arguments, packs, panel_maps
 from .wgmma_config import WIDTHS, packed
 
 ENTRY = "flash_attention_tcgen05"
@@ -45,8 +45,6 @@ def refusal(problem: Any, arch: Arch) -> str | None:
         return "dtype fp32: operands have 16 bits"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
-    if problem.use_cu_seqlens:
-        return "use_cu_seqlens: a tile of values may hold another sequence's, which tcgen05 would multiply by 0"
     return None
 
 
@@ -82,9 +80,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     D, DV = problem.head_dim, problem.head_dim_v
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = int(blocks(problem, config)) * (problem.heads // heads) * problem.batch
+    taken = int(blocks(problem, config)) * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN)
-    optional = ("softcap",) if problem.use_softcap else ()
+    optional, spelled = optional_arguments(problem)
     smem, columns = int(smem_bytes(D, DV, config)), int(tensor_columns(DV, config))
     arguments = (*(each.name for each in maps), *_SCALARS, *optional)
     launch = Launch(ENTRY, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
@@ -93,7 +91,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         constants={
             "smem_bytes": smem,
             "tensor_columns": columns,
-            "softcap_argument": "softcap" if problem.use_softcap else "0.0f",
+            **spelled,
         },
         maps=maps,
     )
@@ -110,7 +108,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Two row tiles, one of which exponentiates while the other's products run, with the largest tile of keys that
     fits; one where two find no room, or one head's queries fill no more. Heads share rows where one head's queries
     would leave most of a tile empty. V in one panel, or in panels of 32 columns where these are exact and 64 are not,
-    or of 64 with zeros in the last. Every fourth exponential on the FMA pipe.
+    or of 64 with zeros in the last.
     """
     DV = problem.head_dim_v
     columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
@@ -118,12 +116,21 @@ def default(problem: Problem, arch: Arch) -> Config:
     found = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
-            config = Config(BN, row_tiles, 2, columns, 4, True, problem.causal, heads)
+            config = Config(BN, row_tiles, 2, columns, _polynomial(problem), True, problem.causal, heads)
             if found.refusal(config) is None:
                 return config
     raise TemplateError(
         f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}, head_dim_v {DV}"
     )
+
+
+def _polynomial(problem: Problem) -> int:
+    """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, which
+    take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
+    is as busy.
+    """
+    columns = sum(-(-each // 16) * 16 for each in (problem.head_dim, problem.head_dim_v))
+    return next((every for every in (8, 4) if 256 * (1 - 1 / every) <= columns), 3)
 
 
 IMPLEMENTATION = Implementation(

@@ -5,16 +5,37 @@
 #include "flash_attention/tcgen05_products.cuh"
 
 // Global memory of a launch.
+template <class Tile>
 struct Tensors {
   PanelMaps q, o, k, v;
+  OutputRows<typename Tile::T> rows;  // of o, for packed sequences
   float* g_lse;
 };
 
 template <class Tile>
-__device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& barriers, Tensors const& of,
+__device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& barriers, Tensors<Tile> const& of,
                                          typename Tile::Keys const& keys, Work const& work) {
   Loader<Tile> loader{smem, barriers, of.q, of.k, of.v};
   loader.load(work, keys, 0, [] {});
+}
+
+// Zeros over the values that follow a packed sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that
+// issues products; only the first tile may have some.
+template <class Tile>
+__device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers, Work const& work) {
+  using Values = typename Tile::Values;
+  int const own = work.sequence.keys - (work.tiles - 1) * Tile::BN;  // rows
+  if (own >= Tile::BN) return;
+  mbarrier_wait(barriers.values_full(0), 0);
+#pragma unroll
+  for (int p = 0; p < Values::kCount; ++p) {
+    int const row_bytes = 2 * Values::width(p);
+    unsigned char* s_panel = smem + Tile::kValues + 2 * Tile::BN * Values::column(p);
+    for (int at = own * row_bytes + 16 * (threadIdx.x % 32); at < Tile::BN * row_bytes; at += 16 * 32)
+      *reinterpret_cast<uint4*>(s_panel + at) = {};
+  }
+  fence_proxy_async();
+  __syncwarp();
 }
 
 template <class Tile>
@@ -37,7 +58,7 @@ __device__ __forceinline__ void set_scale(RowThread<Tile>& row, Softcap scale) {
 // By a warpgroup. `tensor`: the address that was allocated.
 template <class Tile, class Scale>
 __device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor, Barriers<Tile> const& barriers,
-                                           Tensors const& of, Work const& work, Sizes const& sizes, Scale scale) {
+                                           Tensors<Tile> const& of, Work const& work, Sizes const& sizes, Scale scale) {
   int const i = threadIdx.x / 128, lane = threadIdx.x % 128, first = Tile::kRows * i + lane / 32 * 32;
   RowThread<Tile> row{tensor + (lane / 32 << 21), barriers, i};
   set_scale(row, scale);
@@ -47,12 +68,12 @@ __device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor,
   for (int tile = tiles - 1; tile >= 0; --tile) row.attend(mask, tile, tiles - 1 - tile);
   row.await_output(tiles - 1);
   float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
-  store_rows(of.o, g_lse, smem, row, work, sizes.seq_q);
+  store_rows(of.o, of.rows, g_lse, smem, row, work, sizes.seq_q);
 }
 
 // By all threads.
 template <class Tile, class Scale>
-__device__ __forceinline__ void compute_block(unsigned char* smem, Tensors const& of, typename Tile::Keys const& keys,
+__device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile> const& of, typename Tile::Keys const& keys,
                                               Sizes const& sizes, Scale scale) {
   uint32_t const s = shared_address(smem);
   Barriers<Tile> const barriers{s + Tile::kBarriers};
@@ -68,11 +89,14 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors const
   __syncthreads();  // barriers, work and tensor memory are there
   tcgen05_fence_after_thread_sync();
   uint32_t const tensor = *reinterpret_cast<uint32_t const*>(smem + Tile::kTensor);
-  if (warp < Tile::kLoaderWarp) {
+  if (Tile::kPackedSequences && work.tiles == 0) {
+    // The sequence has no such row tile.
+  } else if (warp < Tile::kLoaderWarp) {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     attend_all(smem, tensor, barriers, of, work, sizes, scale);
   } else {
     setmaxnreg_dec<Tile::kIssuerRegisters>();
+    if (Tile::kPackedSequences && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, work);
     bool const elected = elect_one();  // of which ptxas knows that it is one thread
     if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
     if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, work);

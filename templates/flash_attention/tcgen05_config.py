@@ -21,7 +21,7 @@ class Config:
     row_tiles: int  # of 128 rows of Q, a warpgroup each
     stages: int  # slots for tiles of K, and as many of V
     value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, a product for each
-    polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
+    polynomial: int  # of pairs of exponentials every so manieth is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     heavy_first: bool  # causal: the row tiles with most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two

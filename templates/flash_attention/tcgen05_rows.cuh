@@ -92,7 +92,11 @@ struct RowThread {
       float r_o[kChunk];
       load_output(r_o, col);
 #pragma unroll
-      for (int e = 0; e < kChunk; ++e) r_o[e] *= softmax.factor;
+      for (int e = 0; e < kChunk; e += 2) {
+        float2 const scaled = mul_pair({r_o[e], r_o[e + 1]}, both(softmax.factor));
+        r_o[e] = scaled.x;
+        r_o[e + 1] = scaled.y;
+      }
       tcgen05_st_32x32b(tensor + i * Tile::DV16 + col, r_o);
     }
     tcgen05_wait_st();

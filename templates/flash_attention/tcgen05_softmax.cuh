@@ -2,6 +2,23 @@
 #pragma once
 #include "flash_attention/exp2_polynomial.cuh"
 #include "flash_attention/softmax.cuh"
+#include "pair.cuh"
+
+__device__ __forceinline__ float2 both(float x) { return {x, x}; }
+
+// 2^x of two numbers on the FMA pipe: exp2_polynomial.
+__device__ __forceinline__ float2 exp2_polynomial(float2 x) {
+  x = {fmaxf(x.x, kExp2Least), fmaxf(x.y, kExp2Least)};
+  float2 const whole = add_pair(x, both(kExp2Round));
+  float2 const f = fma_pair(add_pair(whole, both(-kExp2Round)), both(-1), x);
+  float2 power = both(kExp2Fourth);
+  power = fma_pair(power, f, both(kExp2Third));
+  power = fma_pair(power, f, both(kExp2Second));
+  power = fma_pair(power, f, both(kExp2First));
+  power = fma_pair(power, f, both(1));
+  return {__uint_as_float(__float_as_uint(power.x) + (__float_as_uint(whole.x) << 23)),
+          __uint_as_float(__float_as_uint(power.y) + (__float_as_uint(whole.y) << 23))};
+}
 
 // In four chains that run side by side, of two elements a step: sm_100 has a maximum of three.
 template <int N>
@@ -22,7 +39,7 @@ struct RowSoftmax {
   float factor = 1;    // of what was summed before the newest tile, where the maximum was raised
   bool raised = true;  // by the newest tile, in one of the warp's rows
 
-  // Scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th exponential is a polynomial (0: none). kLazy:
+  // Scores S to P = 2^(scale · S - max), unrounded. Of pairs every kPolynomial-th is computed by polynomials (0: none). kLazy:
   // a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums in fp32 are
   // as exact.
   template <bool kLazy, int kPolynomial, int N>
@@ -35,15 +52,18 @@ struct RowSoftmax {
       sum *= factor;
       max = grown;
     }
-    float total[4] = {};
+    float2 total[2] = {};
 #pragma unroll
-    for (int e = 0; e < N; ++e) {
-      float const x = fmaf(r_s[e], scale, -max);
-      bool const polynomial = kPolynomial && e % (kPolynomial ? kPolynomial : 1) == 0;
-      r_s[e] = polynomial ? exp2_polynomial(x) : exp2_approx(x);
-      total[e % 4] += r_s[e];
+    for (int e = 0; e < N; e += 2) {
+      float2 const x = fma_pair({r_s[e], r_s[e + 1]}, both(scale), both(-max));
+      bool const polynomial = kPolynomial && e / 2 % (kPolynomial ? kPolynomial : 1) == 0;
+      float2 const p = polynomial ? exp2_polynomial(x) : float2{exp2_approx(x.x), exp2_approx(x.y)};
+      total[e / 2 % 2] = add_pair(total[e / 2 % 2], p);
+      r_s[e] = p.x;
+      r_s[e + 1] = p.y;
     }
-    sum += (total[0] + total[1]) + (total[2] + total[3]);
+    total[0] = add_pair(total[0], total[1]);
+    sum += total[0].x + total[0].y;
   }
 
   __device__ __forceinline__ float inverse() const { return sum > 0 ? rcp_approx(sum) : 0; }

@@ -1,12 +1,14 @@
 """What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
 from .operator import cost
-from .problem import Problem
+from .problem import Problem, unpacked
 from .tcgen05_config import ROWS, Config, blocks
 from .wgmma_config import ELEMENT, WIDTHS, packed
 
@@ -29,8 +31,18 @@ def tiles(problem: Problem, config: Config) -> Array:
     return np.where(last - rows < problem.seq_q, visited, 1).reshape(-1, config.row_tiles)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+
+    Of packed sequences as if their lengths were equal, but for the blocks, which are those of the longest.
+    """
+    if problem.use_cu_seqlens:
+        (equal,) = work(unpacked(problem), config, gpu)
+        heads = problem.sequences * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
+        count = heads * int(blocks(problem, config))
+        lengthened = count / equal.ctas  # those that find nothing to do make the mean block shorter
+        dram = float(cost(problem).bytes)
+        return (replace(equal, ctas=count, longest_cta=equal.longest_cta * lengthened, dram_bytes=dram),)
     visited = tiles(problem, config)
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
     padded, columns = _round_up(problem.head_dim, 16), _round_up(problem.head_dim_v, 16)
@@ -38,7 +50,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     longest = np.max(visited, axis=1)  # of each block
     warps = total * _WARPS  # that a tile passes through
     scores = config.BN  # of a thread and tile
-    polynomials = -(-scores // config.polynomial) if config.polynomial else 0
+    polynomials = 2 * -(-scores // (2 * config.polynomial)) if config.polynomial else 0
     caps = scores if problem.use_softcap else 0  # two share a reciprocal: softcap.cuh
     scaled = 0 if config.lazy_rescale else columns  # of O
     operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # of a tile's products
@@ -48,6 +60,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
             warps=_WARPS * (config.row_tiles + 1),
             mma=0.0,
             fma=float(warps * (2 * scores + scores / 2 + scaled + 12 + 7 * polynomials + 5 * caps)),
+            paired=float(warps * (2 * scores + scaled + 7 * polynomials)),
             mufu=float(warps * (scores - polynomials + 1 + 1.5 * caps)),
             alu=float(warps * (scores / 2 + 40 + 2 * polynomials)),
             smem_wavefronts=total * operands / 128,

@@ -150,7 +150,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     taken = -(-int(row_tiles(problem, config)) // config.cluster) * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
-    optional, spelled = _optional(problem)
+    optional, spelled = optional_arguments(problem)
     smem = int(smem_bytes(problem.head_dim, config, problem.head_dim_v))
     return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), spelled)
 
@@ -185,7 +185,7 @@ def block_plan(
     )
 
 
-def _optional(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The arguments that packed sequences and a softcap bring; how templates spell them, or what stands for them."""
     packed, capped = problem.use_cu_seqlens, problem.use_softcap
     names = (("o", "cu_seqlens_q", "cu_seqlens_k", "boundaries") if packed else ()) + (("softcap",) if capped else ())

@@ -1,17 +1,7 @@
 // What stands behind a packed sequence's last row: the next one, whose values are not read and whose O is not written.
 #pragma once
+#include "flash_attention/output_rows.cuh"
 #include "flash_attention/wgmma_consumer.cuh"
-
-// Where rows of O lie.
-template <class T>
-struct OutputRows {
-  T* g_o;
-  int64_t query_stride, head_stride;
-
-  __device__ __forceinline__ T* at(int64_t query, int head) const {
-    return g_o + query * query_stride + head * head_stride;
-  }
-};
 
 // Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that compute,
 // which share the tile; only the first that they visit may have some.
