@@ -146,9 +146,44 @@ def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tm
     assert tune.search(asked, store, Recorded(right=lambda _: False)).record is None
     assert tune.search(asked, store, Recorded()).record is None
     (own / "operator.py").write_text("a reference without\n")
-    again = Recorded()
-    assert tune.search(asked, store, again).record is not None
-    assert again.tried == []
+    assert tune.search(asked, store, Recorded()).record is not None
+
+
+def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "naive.py").write_text("work of eight bytes an element\n")
+    asked = replace(request(), operator=replace(OPERATOR, folder=own))
+    before = tune.search(asked, store, Recorded())
+    (own / "naive.py").write_text("work of four\n")
+    again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
+    found = tune.search(asked, store, again)
+    assert found.reused == 0
+    assert {each.candidate.config for each in found.tried} == {each.candidate.config for each in before.tried}
+    assert found.record is not None and found.record.prediction is not None
+    assert found.record.prediction.cost == min(1e6 / each.candidate.config.BM for each in before.tried)
+    assert tune.search(asked, store, unchanged).reused == 24
+    assert unchanged.tried == []
+
+
+def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    asked = replace(request(), operator=replace(OPERATOR, folder=own))
+    before = tune.search(asked, store, Recorded())
+    (own / "naive.py").write_text("another plan\n")
+    found = tune.search(replace(asked, budget=5), store, Recorded())
+    best = sorted(each.attempt.value for each in before.tried if each.attempt.value is not None)[:5]
+    assert sorted(each.attempt.value or 0 for each in found.tried) == best
+
+
+def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    asked = replace(request(), operator=replace(OPERATOR, folder=own))
+    tune.search(asked, store, Recorded())
+    (own / "naive.py").write_text("another plan\n")
+    assert len(tune.recall(asked, store, Recorded()).tried) == 24
 
 
 @pytest.mark.parametrize(("stage", "again"), [(Stage.COMPILE, 0), (Stage.VERIFY, 24), (Stage.LIMIT, 24)])

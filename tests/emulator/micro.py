@@ -26,7 +26,19 @@ def integers(seed: int, shape: tuple[int, ...], dtype: object, low: int = -4, hi
 
 
 def micros() -> list[Micro]:
-    return [*_conversions(), *_matrices(), *_products(), *_threads(), *_blocks(), *_hopper(), *_wgmma(), *_clusters()]
+    return [
+        *_conversions(),
+        *_matrices(),
+        *_products(),
+        *_threads(),
+        *_blocks(),
+        *_hopper(),
+        *_wgmma(),
+        *_clusters(),
+        *_pairs(),
+        *_tensor_memory(),
+        *_tcgen05(),
+    ]
 
 
 def sm80(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
@@ -35,6 +47,10 @@ def sm80(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitia
 
 def sm90(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
     return Call("primitives_sm90.cu", entry, inputs, outputs, **rest)  # type: ignore[arg-type]
+
+
+def sm100(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
+    return Call("primitives_sm100.cu", entry, inputs, outputs, threads=128, **rest)  # type: ignore[arg-type]
 
 
 def cluster(entry: str, inputs: Arrays, outputs: Mapping[str, np.ndarray | Uninitialized], **rest: object) -> Call:
@@ -352,6 +368,41 @@ def _clusters() -> list[Micro]:
         Micro("cp_async_bulk_to_block", "sm_90a", cluster("make_in_turn", {"in": rounds}, {
             "out": Uninitialized(np.int32, (2, 7, 16))}, scalars=(np.int32(7),), grid=(2, 1, 1), threads=64,
             smem_bytes=160, cluster=2), lambda inputs: {"out": 3 * np.stack([inputs["in"]] * 2)}),
+    ]  # fmt: skip
+
+
+def _pairs() -> list[Micro]:
+    a, b = (integers(seed, (128, 2), np.float32, -(1 << 23), 1 << 23) for seed in (20, 21))
+    exact = a.astype(np.int64) * b.astype(np.int64)
+    product = exact.astype(np.float32)
+    left = (exact - product.astype(np.int64)).astype(np.float32)  # what an fma must not lose
+    return [
+        Micro("pairs", "sm_100a", sm100("pairs", {"a": a, "b": b, "c": -product}, {
+            "out": Uninitialized(np.float32, (3, 128, 2))}), lambda _: {"out": np.stack([left, a + b, product])}),
+    ]  # fmt: skip
+
+
+def _tensor_memory() -> list[Micro]:
+    words = np.random.default_rng(17).integers(0, 1 << 31, (128, 128), np.uint32)
+    widths = {n: (np.uint32, np.float32)[i % 2] for i, n in enumerate((1, 2, 4, 8, 16, 32, 64, 128))}
+    return [
+        Micro("tensor_memory_columns", "sm_100a", sm100("tensor_columns", {}, {
+            "out": Uninitialized(np.uint32, (128, 96))}, smem_bytes=16),
+            lambda _: {"out": np.arange(128 * 96, dtype=np.uint32).reshape(128, 96)}),
+        *(Micro(f"tensor_memory_{n}", "sm_100a", sm100(f"tensor_memory_{n}", {"in": words[:, :n].copy().view(dtype)}, {
+            "out": Uninitialized(dtype, (128, n))}, smem_bytes=16), lambda inputs: {"out": inputs["in"]})
+          for n, dtype in widths.items()),
+    ]  # fmt: skip
+
+
+def _tcgen05() -> list[Micro]:
+    shapes = dict.fromkeys(
+        [f"tcgen05_{swizzle}{major}" for major in ("", "_mn") for swizzle in ("none", 32, 64, 128)], (64, BF16)
+    ) | {"tcgen05_n16": (16, FP16), "tcgen05_n80": (80, BF16), "tcgen05_n256": (256, FP16)}
+    return [
+        Micro(entry, "sm_100a", sm100(entry, {"a": integers(18, (128, 64), dtype), "b": integers(19, (64, n), dtype)},
+                                      {"d": Uninitialized(np.float32, (128, n))}, smem_bytes=49152 + 16), _multiplied)
+        for entry, (n, dtype) in shapes.items()
     ]  # fmt: skip
 
 

@@ -43,7 +43,14 @@ def observe(mutation: Mutation, mode: Mode, scenario: Scenario) -> Observed:
 
 
 ATTENTION, SOFTMAX, HOPPER, GEMM = "flash_attention", "softmax", "hopper_attention", "hopper_gemm"
-CLUSTER, RING = "multicast_gemm", "shared_ring"
+CLUSTER, RING, MLP = "multicast_gemm", "shared_ring", "blackwell_mlp"
+
+
+def _fence(side: str, of: str) -> str:
+    """A line of the kernel on tensor memory."""
+    return f"    tcgen05_fence_{side}_thread_sync();  // of the {of}\n"
+
+
 MUTATIONS = (
     Mutation(
         ATTENTION, "no barrier between copy and use (RAW)", "    __syncthreads();  // the stage is loaded\n", "", "race"
@@ -334,6 +341,90 @@ MUTATIONS = (
         "",
         "cluster_exit",
     ),
+    Mutation(MLP, "no proxy fence before a product", "  fence_proxy_async();\n", "", "proxy_fence"),
+    Mutation(
+        MLP,
+        "product ignores the full barrier",
+        "    mbarrier_wait(s.full + 8 * stage, j / STAGES % 2);  // the stage is loaded\n",
+        "",
+        "race",
+    ),
+    Mutation(
+        MLP,
+        "product before its operand is stored",
+        "    mbarrier_wait(s.hidden, j % 2);  // the sums have been read, and what became of them is there\n",
+        "",
+        "uninitialized_read",
+    ),
+    Mutation(
+        MLP, "no fence behind the barrier, in the thread that multiplies", _fence("after", "hidden rows"), "", "tcgen05"
+    ),
+    Mutation(MLP, "no fence before the barrier", _fence("before", "hidden rows"), "", "tcgen05"),
+    Mutation(
+        MLP,
+        "sums loaded before the products are done",
+        "    mbarrier_wait(s.sums, j % 2);  // the products are done\n",
+        "",
+        "race",
+    ),
+    Mutation(MLP, "no fence behind the wait for a commit", _fence("after", "sums"), "", "tcgen05"),
+    Mutation(
+        MLP,
+        "sums used before the load has been waited for",
+        "    tcgen05_wait_ld();  // of the sums\n",
+        "",
+        "in_flight",
+    ),
+    Mutation(MLP, "operand handed over before its store is done", "    tcgen05_wait_st();\n", "", "in_flight"),
+    Mutation(
+        MLP,
+        "stage released before products have read it",
+        "tcgen05_commit(s.empty + 8 * stage)",
+        "mbarrier_arrive(s.empty + 8 * stage)",
+        "race",
+    ),
+    Mutation(
+        MLP,
+        "every stage's commit to the first one's barrier",
+        "tcgen05_commit(s.empty + 8 * stage)",
+        "tcgen05_commit(s.empty)",
+        "deadlock",
+    ),
+    Mutation(MLP, "no commit behind the last product", "  tcgen05_commit(s.done);\n", "", "deadlock"),
+    Mutation(
+        MLP,
+        "output loaded before the products are done",
+        "    mbarrier_wait(s.done, 0);  // the output is there\n",
+        "",
+        "in_flight",
+    ),
+    Mutation(MLP, "first product accumulates", "kScores, k > 0", "kScores, true", "uninitialized_read"),
+    Mutation(
+        MLP,
+        "instruction with M of a warpgroup",
+        "instruction<bf16, BN>()",
+        "instruction<bf16, BN>() - (4 << 24)",
+        "tcgen05",
+    ),
+    Mutation(
+        MLP,
+        "descriptor of sm_90",
+        "tcgen05_descriptor(s_a, 16, 1024, Swizzle::k128B)",
+        "(1ull << 62 | 64ull << 32 | s_a >> 4)",
+        "tcgen05",
+    ),
+    Mutation(
+        MLP,
+        "operand starts within its swizzle's pattern",
+        "s_b + stage * kTile, 16",
+        "s_b + stage * kTile + 256, 16",
+        "tcgen05",
+    ),
+    Mutation(MLP, "every warp reads the first lanes", "(warp % 4 * 32 << 16)", "0", "tcgen05"),
+    Mutation(MLP, "too few columns allocated", "kColumns = 256", "kColumns = 128", "tcgen05"),
+    Mutation(MLP, "columns are never freed", "  if (warp == 0) tcgen05_dealloc(tensor, kColumns);\n", "", "tcgen05"),
+    Mutation(MLP, "columns freed before all have read them", "  __syncthreads();  // all have read\n", "", "race"),
+    Mutation(MLP, "every lane multiplies", "if (elect_one()) multiply", "multiply", "tcgen05"),
 )
 
 

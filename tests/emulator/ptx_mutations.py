@@ -13,9 +13,10 @@ from tuner.ptx import ORDERS, FaultError, Order
 
 
 def seen(mutation: Mutation, order: Order) -> str:
-    kernel = PtxKernel(f"{mutation.kernel}.cu", "sm_90a", ((mutation.old, mutation.new),), order)
+    scenario = scenarios()[mutation.kernel]
+    kernel = PtxKernel(f"{mutation.kernel}.cu", scenario.arch, ((mutation.old, mutation.new),), order)
     try:
-        _, right = scenarios()[mutation.kernel].launch(kernel, Mode())  # type: ignore[arg-type]
+        _, right = scenario.launch(kernel, Mode())  # type: ignore[arg-type]
     except FaultError as fault:
         return str(fault).partition(" (line ")[0].partition(",")[0]
     return "right" if right else "wrong"

@@ -1,4 +1,4 @@
-"""Six whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
+"""Seven whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,14 +21,16 @@ class Scenario:
 
     name: str
     launch: Callable[[Kernel, Mode], tuple[Run, bool]]
+    arch: str  # the first that runs it
 
     def build(self, checked: bool, replace: Replacements = ()) -> Kernel:
         return build(source(f"{self.name}.cu", (self.name,), replace), checked=checked)
 
 
 def scenarios() -> dict[str, Scenario]:
-    found = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm, shared_ring)
-    return {launch.__name__: Scenario(launch.__name__, launch) for launch in found}
+    hopper = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm, shared_ring)
+    found = dict.fromkeys(hopper, "sm_90a") | {blackwell_mlp: "sm_100a"}
+    return {launch.__name__: Scenario(launch.__name__, launch, arch) for launch, arch in found.items()}
 
 
 def flash_attention(kernel: Kernel, mode: Mode, T: int = 200) -> tuple[Run, bool]:
@@ -92,7 +94,7 @@ def hopper_gemm(kernel: Kernel, mode: Mode) -> tuple[Run, bool]:
 
 
 def multicast_gemm(kernel: Kernel, mode: Mode, M: int = 200, K: int = 256) -> tuple[Run, bool]:
-    a, b = gemm_operands(M, K)
+    a, b, c = gemm(M, K)
     with ExitStack() as stack:
         s_a, s_b = (stack.enter_context(Buffer.of(name, x)) for name, x in (("a", a), ("b", b)))
         s_c = stack.enter_context(Buffer("c", M * 64 * 4, writable=True, initialized=False))
@@ -100,7 +102,6 @@ def multicast_gemm(kernel: Kernel, mode: Mode, M: int = 200, K: int = 256) -> tu
         maps = [tensor_map(buffer, buffer.view(BF16, x.shape), box, swizzle=128) for buffer, x, box in boxes]
         arguments = [*maps, s_c, np.int32(M), np.int32(K)]
         run = kernel.launch("multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments, mode, cluster=2)
-        c = a.astype(np.float64) @ b.astype(np.float64).T
         return run, close(s_c.view(np.float32, c.shape), c, 1e-4)
 
 
@@ -111,10 +112,32 @@ def shared_ring(kernel: Kernel, mode: Mode, n: int = 320) -> tuple[Run, bool]:
         return run, bool((s_y.view(np.int32, (2, n)) == 2 * x + 1).all())
 
 
-def gemm_operands(M: int, K: int) -> tuple[np.ndarray, np.ndarray]:
-    """a [M][K] and b [64][K] in bf16, of integers, whose products are exact."""
+def blackwell_mlp(kernel: Kernel, mode: Mode, M: int = 200, N: int = 256) -> tuple[Run, bool]:
+    a, b, c, y = mlp(M, N)
+    with ExitStack() as stack:
+        s_a, s_b, s_c = (stack.enter_context(Buffer.of(name, x)) for name, x in (("a", a), ("b", b), ("c", c)))
+        s_y = stack.enter_context(Buffer("y", M * 64 * 4, writable=True, initialized=False))
+        maps = [tensor_map(each, each.view(BF16, (N, 64)), (64, 64), swizzle=128) for each in (s_b, s_c)]
+        arguments = [s_a, *maps, s_y, np.int32(M), np.int32(N)]
+        run = kernel.launch("blackwell_mlp", (2, 1, 1), 192, 6 * 8192 + 80, arguments, mode)
+        return run, close(s_y.view(np.float32, y.shape), y, 0)
+
+
+@cache
+def mlp(M: int, N: int) -> tuple[np.ndarray, ...]:
+    """a [M][64], b and c [N][64] in bf16, of integers so small that sums, and what is rounded to bf16, are exact; y."""
+    rng = np.random.default_rng(4)
+    a, b, c = (rng.integers(-1, 2, (rows, 64)).astype(BF16) for rows in (M, N, N))
+    y = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T, 0) @ c.astype(np.float64)
+    return a, b, c, y
+
+
+@cache
+def gemm(M: int, K: int) -> tuple[np.ndarray, ...]:
+    """a [M][K] and b [64][K] in bf16, of integers, and their product, which is exact."""
     rng = np.random.default_rng(3)
-    return rng.integers(-4, 5, (M, K)).astype(BF16), rng.integers(-4, 5, (64, K)).astype(BF16)
+    a, b = (rng.integers(-4, 5, (rows, K)).astype(BF16) for rows in (M, 64))
+    return a, b, a.astype(np.float64) @ b.astype(np.float64).T
 
 
 @cache

@@ -23,7 +23,10 @@ def test_a_primitive_computes_what_numpy_says_and_is_free_of_findings(micro: Mic
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 def test_the_same_text_compiles_for_the_gpu(arch: str) -> None:
-    newer = {"sm_90a": ["primitives_sm90.cu", "primitives_cluster.cu"], "sm_100a": ["primitives_cluster.cu"]}
+    newer = {
+        "sm_90a": ["primitives_sm90.cu", "primitives_cluster.cu"],
+        "sm_100a": ["primitives_cluster.cu", "primitives_sm100.cu"],
+    }
     for file in ("primitives_sm80.cu", *newer.get(arch, [])):
         cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
         assert isinstance(cubin, Cubin), cubin

@@ -39,7 +39,7 @@ def test_a_correct_kernel_is_right_in_every_plain_mode(scenario: Scenario, mode:
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_a_correct_kernel_compiles_for_the_gpu(scenario: Scenario) -> None:
-    cubin = compile(source(f"{scenario.name}.cu", (scenario.name,), (), "cuda"), Options(arch="sm_90a"))
+    cubin = compile(source(f"{scenario.name}.cu", (scenario.name,), (), "cuda"), Options(arch=scenario.arch))
     assert isinstance(cubin, Cubin), cubin
     assert cubin.entries[scenario.name].spills == 0
 

@@ -5,7 +5,7 @@ import pytest
 from emulated import Call, Uninitialized, launch
 from micro import BF16, Micro, approximations, micros
 from on_ptx import PtxKernel, executed
-from scenarios import scenarios
+from scenarios import Scenario, scenarios
 from test_tma import box_of, unswizzled
 
 from tuner.emulator import Buffer, Mode, tensor_map
@@ -71,7 +71,7 @@ def copied(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle
         return raw.view(np.uint8, (nbytes,)).copy(), target.view(array.dtype, array.shape).copy()
 
 
-@pytest.mark.parametrize("name", scenarios())
-def test_whole_kernels_compute_what_they_compute_on_the_emulator(name: str) -> None:
-    _, right = scenarios()[name].launch(PtxKernel(f"{name}.cu", "sm_90a"), Mode())  # type: ignore[arg-type]
+@pytest.mark.parametrize("scenario", scenarios().values(), ids=lambda scenario: scenario.name)
+def test_whole_kernels_compute_what_they_compute_on_the_emulator(scenario: Scenario) -> None:
+    _, right = scenario.launch(PtxKernel(f"{scenario.name}.cu", scenario.arch), Mode())  # type: ignore[arg-type]
     assert right

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from emulated import Call, Uninitialized, entries_of, launch, source
 from micro import Micro, approximations, micros
-from scenarios import gemm_operands
+from scenarios import gemm, mlp
 from test_tma import copied, multicast
 
 from tuner import gpu
@@ -25,6 +25,8 @@ def image_of(file: str) -> bytes:
     arch = gpu.current_gpu().arch.name
     if ("sm90" in file or "gemm" in file) and arch != "sm_90a":
         pytest.skip(f"{arch} has no wgmma")
+    if ("sm100" in file or "blackwell" in file) and arch != "sm_100a":
+        pytest.skip(f"{arch} has no tcgen05")
     if "cluster" in file and arch.startswith("sm_8"):
         pytest.skip(f"{arch} has no clusters")
     cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
@@ -89,12 +91,23 @@ def test_a_multicast_box_lands_in_both_blocks_as_the_emulator_says() -> None:
 
 
 def test_blocks_of_a_cluster_share_the_tiles_that_they_load() -> None:
-    a, b = gemm_operands(200, 256)
+    a, b, c = gemm(200, 256)
     with driver.memory(a) as m_a, driver.memory(b) as m_b, driver.memory(np.zeros((200, 64), np.float32)) as m_c:
         maps = [driver.tensor_map(each, box, 128) for each, box in ((m_a, (64, 64)), (m_b, (32, 64)))]
         arguments = [*maps, m_c, np.int32(200), np.int32(256)]
         driver.launch(image_of("multicast_gemm.cu"), "multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments)
-        np.testing.assert_array_equal(m_c.read(), a.astype(np.float32) @ b.astype(np.float32).T)
+        np.testing.assert_array_equal(m_c.read(), c)
+
+
+def test_sums_become_an_operand_in_tensor_memory() -> None:
+    *operands, y = mlp(200, 256)
+    with ExitStack() as stack:
+        m_a, m_b, m_c = (stack.enter_context(driver.memory(each)) for each in operands)
+        m_y = stack.enter_context(driver.memory(np.zeros(y.shape, np.float32)))
+        maps = [driver.tensor_map(each, (64, 64), 128) for each in (m_b, m_c)]
+        arguments = [m_a, *maps, m_y, np.int32(200), np.int32(256)]
+        driver.launch(image_of("blackwell_mlp.cu"), "blackwell_mlp", (2, 1, 1), 192, 6 * 8192 + 80, arguments)
+        np.testing.assert_array_equal(m_y.read(), y)
 
 
 def test_approximations_are_within_their_documented_error() -> None:

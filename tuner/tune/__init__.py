@@ -8,7 +8,7 @@ from tuner.evaluate import Candidate, Evaluator, contenders
 from tuner.history import Past, code_of, pasts
 from tuner.operator import canonical
 from tuner.race import Method, Race, lane
-from tuner.result import Evidence, TuningRecord
+from tuner.result import Evidence, TuningRecord, order
 from tuner.store import Store
 from tuner.tune.contest import contest, passed, record_of
 from tuner.tune.explore import SMALL_GAIN, Stop, explore
@@ -64,7 +64,8 @@ def search(
     study = _begin(store, request, evaluator.policy)
     run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
     try:
-        reused = run.log.take(kept)
+        reused = run.log.take([each for each in kept if not each.outdated])
+        _predict_again(run, [each for each in kept if each.outdated])
         if run.log.best:
             evaluator.resume(run.log.best.candidate)
         why = _look(run)
@@ -158,7 +159,7 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
     known: Mapping[str, Sequence[Past]] = {}
     if r.history:
-        resumed = {each.row for each in kept}
+        resumed = {each.row for each in kept if not each.outdated}
         known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
     whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
@@ -168,6 +169,13 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept
+
+
+def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
+    """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
+    best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
+    batch = [each.candidate for each in best_first[: run.left]]
+    run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
 def _begin(store: Store, request: Request, policy: str) -> int:

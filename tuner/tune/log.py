@@ -46,6 +46,7 @@ class Earlier:
     candidate: Candidate
     attempt: Attempt
     verdict: Verdict | None
+    outdated: bool = False  # a cost by other Python: a plan, or what it declares, may have changed
 
 
 class Log:
@@ -122,8 +123,13 @@ def earlier(
         # Code, compiler or policy may have changed since.
         if candidate is not None and evaluator.identity(candidate) == identity:
             verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
-            found[identity] = Earlier(each.id, candidate, each.attempt, verdict)
+            outdated = each.study not in today and _predicted(each.attempt)
+            found[identity] = Earlier(each.id, candidate, each.attempt, verdict, outdated)
     return list(found.values())
+
+
+def _predicted(attempt: Attempt) -> bool:
+    return attempt.failure is None and attempt.measurement is None
 
 
 def _lasts(attempt: Attempt) -> bool:

@@ -13,7 +13,8 @@ __forceinline__ bool elect_one(emulator::Here site = {}) { return emulator::elec
 // ---- tensor memory
 
 // A whole warp allocates 32, 64, 128, 256 or 512 columns, and finds the address of the first at `destination` in shared
-// memory. It waits while other blocks of its SM hold too many. All is freed before the block exits.
+// memory. It waits while other blocks of its SM hold too many. No block's allocation is larger than its last, and all is
+// freed before it exits.
 __forceinline__ void tcgen05_alloc(uint32_t destination, int columns, emulator::Here site = {}) {
   emulator::tcgen05_alloc(destination, columns, site);
 }

@@ -6,6 +6,7 @@
 #include "fragment.cuh"
 #include "ldmatrix.cuh"
 #include "mbarrier.cuh"
+#include "panels.cuh"
 #include "register.cuh"
 #include "swizzle.cuh"
 #include "thread.cuh"
@@ -152,14 +153,6 @@ extern "C" __global__ void tensor_copy(const __grid_constant__ TensorMap from, c
 
 // ---- wgmma: d [64][N] = a [64][64] b [64][N]; operands are written to shared memory by threads, swizzled
 
-// A tile of `rows` rows in panels of one span each; element (row, col) of the panelled matrix.
-template <class T>
-__device__ __forceinline__ T* element(unsigned char* tile, int rows, int row, int col, Swizzle swizzle) {
-  int const span = swizzle_span(swizzle), width = span / 2;
-  uint32_t const within = swizzled(uint32_t(row * span + col % width * 2), swizzle);
-  return reinterpret_cast<T*>(tile + col / width * rows * span + within);
-}
-
 // The operand whose k begins at `k`; a K-major one has its `rows` along mn, an MN-major one 64 along k.
 __device__ __forceinline__ uint64_t operand(uint32_t tile, int rows, int k, Swizzle swizzle, Major major) {
   int const span = swizzle_span(swizzle), width = span / 2, panel = rows * span;
@@ -171,17 +164,10 @@ __device__ __forceinline__ uint64_t operand(uint32_t tile, int rows, int k, Swiz
 
 template <class T, int N, Swizzle SWIZZLE, Major A, Major B, bool A_IN_REGISTERS>
 __device__ __forceinline__ void multiply(unsigned char* smem, T const* a, T const* b, float* d) {
-  constexpr int kRowsA = 64, kRowsB = B == Major::kK ? N : 64;
+  constexpr int kRowsA = 64, kRowsB = rows_of(N, B);
   unsigned char* const tile_a = smem;
   unsigned char* const tile_b = smem + 16384;
-  for (int i = threadIdx.x; i < 64 * 64; i += 128) {
-    int const m = i / 64, k = i % 64;
-    *(A == Major::kK ? element<T>(tile_a, kRowsA, m, k, SWIZZLE) : element<T>(tile_a, kRowsA, k, m, SWIZZLE)) = a[i];
-  }
-  for (int i = threadIdx.x; i < 64 * N; i += 128) {
-    int const k = i / N, n = i % N;
-    *(B == Major::kK ? element<T>(tile_b, kRowsB, n, k, SWIZZLE) : element<T>(tile_b, kRowsB, k, n, SWIZZLE)) = b[i];
-  }
+  write_operands<T, 64, N, SWIZZLE, A, B>(tile_a, tile_b, a, b);
   fence_proxy_async();
   __syncthreads();
   float r_d[N / 2];

@@ -19,6 +19,7 @@
 #include "scheduler.cpp"
 #include "shadow.cpp"
 #include "shadow_global.cpp"
+#include "shadow_tensor.cpp"
 #include "tcgen05.cpp"
 #include "tensor_memory.cpp"
 #include "wgmma.cpp"

@@ -94,12 +94,16 @@ void multiply(TensorProduct const& product) {
   }
 }
 
+// Its column in the clocks.
+uint32_t clock_of(Issuer const& issuer) {
+  return uint32_t(issuer_column(int(&issuer - block->tensor->issuers.data())));
+}
+
 void finish(Issuer& issuer) {
   Issuer::Item const item = std::move(issuer.queue.front());
   issuer.queue.pop_front();
   if (item.commits) {
-    auto const column = uint32_t(issuer_column(int(&issuer - block->tensor->issuers.data())));
-    land_commit(*block, item.barrier, item.known, {column, item.number}, item.site);
+    land_commit(*block, item.barrier, item.known, {clock_of(issuer), item.number}, item.site);
     return;
   }
   multiply(item.product);
@@ -112,10 +116,8 @@ Issuer& issuer_of(Thread const& thread, Site site) {
   auto& issuers = block->tensor->issuers;
   for (Issuer& issuer : issuers)
     if (issuer.thread == thread.linear) return issuer;
-  if (int(issuers.size()) == kIssuers) {
-    report("unsupported", site, "more than %d threads of a block issue tcgen05_mma or tcgen05_commit", kIssuers);
-    stop();
-  }
+  if (int(issuers.size()) == kIssuers)
+    refuse(site, "more threads of a block issue products than are emulated: one of a warp does, by elect_one", kIssuers);
   issuers.push_back({thread.linear, 0, site, {}});
   return issuers.back();
 }
@@ -127,25 +129,27 @@ void enqueue(Issuer& issuer, Issuer::Item item) {
   if (now) finish(issuer);
 }
 
-void check_operands(TensorProduct const& product, uint32_t number) {
+// Ends the launch if the product reaches into what is not there.
+void check_operands(TensorProduct const& product) {
   Site const site = product.site;
   if (lane_of(product.d)) refuse(site, "a product's D does not begin in lane 0", product.d);
   tensor_memory(product.d, product.n, "tcgen05_mma", site);
-  if (product.a_in_tensor_memory) {
-    if (lane_of(product.a_address)) refuse(site, "a product's A does not begin in lane 0", product.a_address);
-    tensor_memory(product.a_address, kColumnsOfA, "tcgen05_mma", site);
-    int const a = column_of(product.a_address), d = column_of(product.d);
-    if (a < d + product.n && d < a + kColumnsOfA) refuse(site, "a product's A lies within its D", product.a_address);
-  }
   each_shared_row(product, [=](uint32_t address) {
     shared_pointer(address, kCoreRowBytes, kCoreRowBytes, "tcgen05_mma", site);
   });
-  if (!checked()) return;
-  Stamp const stamp{uint32_t(issuer_column(int(&issuer_of(*self(), site) - block->tensor->issuers.data()))), number};
-  each_shared_row(product, [=](uint32_t address) {
-    begin_block_read(address, kCoreRowBytes, block->linear, stamp, site);
+  if (!product.a_in_tensor_memory) return;
+  if (lane_of(product.a_address)) refuse(site, "a product's A does not begin in lane 0", product.a_address);
+  tensor_memory(product.a_address, kColumnsOfA, "tcgen05_mma", site);
+  int const a = column_of(product.a_address), d = column_of(product.d);
+  if (a < d + product.n && d < a + kColumnsOfA) refuse(site, "a product's A lies within its D", product.a_address);
+}
+
+// Checked mode: what the product reads and writes, against what others do there.
+void check_order(TensorProduct const& product, Stamp stamp) {
+  each_shared_row(product, [&](uint32_t address) {
+    begin_block_read(address, kCoreRowBytes, block->linear, stamp, product.site);
   });
-  TensorAccessRef const access = access_of_product(stamp, site);
+  TensorAccessRef const access = access_of_product(stamp, product.site);
   Columns const d{column_of(product.d), product.n, -1};
   if (product.a_in_tensor_memory) check_tensor_read(access, {column_of(product.a_address), kColumnsOfA, -1});
   if (product.accumulate) check_tensor_read(access, d);
@@ -243,10 +247,11 @@ void wait_for_moves(std::vector<TensorMove>& moves, Warp const& warp, void (*per
 
 void tcgen05_mma(Tcgen05Operands const& operands, Site site) {
   TensorProduct const product = decode(operands, site);
-  tensor_memory(product.d, product.n, "tcgen05_mma", site);
+  check_operands(product);
   Issuer& issuer = issuer_of(*self(), site);
-  check_operands(product, ++issuer.issued);
+  issuer.issued++;
   issuer.last = site;
+  if (checked()) check_order(product, {clock_of(issuer), issuer.issued});
   counters.tcgen05_m16n8k16 += uint64_t(product.n);
   enqueue(issuer, {false, product, 0, {}, issuer.issued, site});
 }
