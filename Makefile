@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
 
-test: $(STAMP) ## run the tests, one process a core; those that they start find bytecode, and no threads of NumPy's
-	OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto
+test: $(STAMP) ## run the tests, a process a core and one more, since some wait; what they start finds bytecode, and one thread for NumPy
+	OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

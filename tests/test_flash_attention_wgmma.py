@@ -62,9 +62,17 @@ CASES = {
 }
 
 
-def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
+def run(
+    problem: Problem,
+    config: Config,
+    mode: Mode,
+    kind: str = "normal",
+    operator: Any = OPERATOR,
+    *,
+    instrumented: bool = False,
+) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
+    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode, instrumented=instrumented)
 
 
 @pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_90a"])
@@ -167,7 +175,7 @@ PERSISTENT = {
 def test_blocks_that_walk_over_row_tiles_come_out_right(name: str) -> None:
     problem = Problem(40, DType.BF16, True, batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=200)
     for mode in (Mode(), CHECKED[len(name) % 2]):
-        arrays, outputs, happened = run(problem, PERSISTENT[name], mode)
+        arrays, outputs, happened = run(problem, PERSISTENT[name], mode, instrumented=True)  # built once
         assert not happened.findings
         assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 

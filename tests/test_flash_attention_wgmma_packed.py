@@ -48,7 +48,7 @@ def with_neighbour(value: float) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_packed_sequence_is_untouched_by_nan_in_the_next(name: str) -> None:
     config, beside_zeros = CASES[name], with_neighbour(0)
-    outputs, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, beside_zeros, Mode())
+    outputs, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, beside_zeros, Mode(), instrumented=True)
     assert all(error.ok for error in errors(OPERATOR, PACKED, beside_zeros, outputs))
     beside_nan, happened = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
     assert not happened.findings

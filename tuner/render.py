@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -98,8 +98,14 @@ def headers(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], .
         name = pending.pop()
         if name not in found:
             found[name] = header(name, folder, target)
-            pending += _INCLUDE.findall(found[name])
+            pending += _included(found[name])
     return tuple(sorted(found.items()))
+
+
+@lru_cache(maxsize=256)
+def _included(text: str) -> tuple[str, ...]:
+    """The names that a header includes. Every config of a search reads the same headers."""
+    return tuple(_INCLUDE.findall(text))
 
 
 def header(name: str, folder: Path, target: Target) -> str:

@@ -54,7 +54,7 @@ void require_all_lanes(Rendezvous const& meeting) {
 }  // namespace
 
 char const* name_of(Operation operation) {
-  constexpr char const* kNames[] = {
+  static constexpr char const* kNames[] = {
       "",         "__syncwarp", "shuffle", "vote or reduction", "cluster_arrive", "cluster_wait", "ldmatrix",
       "stmatrix", "mma", "wgmma", "wgmma_commit", "wgmma_wait", "elect_one", "tcgen05_alloc", "tcgen05_dealloc",
       "tcgen05_relinquish_alloc_permit", "tcgen05_ld", "tcgen05_st", "tcgen05_wait_ld", "tcgen05_wait_st"};
