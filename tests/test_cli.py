@@ -157,6 +157,14 @@ def test_inspect_prints_registers_spills_and_residency() -> None:
     assert kernel["ctas"] >= 1
 
 
+def test_inspect_prints_columns_of_tensor_memory_where_a_kernel_holds_some() -> None:
+    asked = ("inspect", "flash_attention", "--head-dim", "64", "--gpu", "B200", "--implementation")
+    (kernel,) = json.loads(run(*asked, "tcgen05", "--json").stdout)["kernels"]
+    printed = run(*asked, "tcgen05").stdout
+    assert "tensor columns" in printed and str(kernel["tensor_columns"]) in printed
+    assert "tensor columns" not in run(*asked, "mma_sync").stdout
+
+
 def test_inspect_says_what_each_term_of_the_prediction_stands_for() -> None:
     done = run("inspect", *HEAD)
     (launch,) = json.loads(run("inspect", *HEAD, "--json").stdout)["predicted"]

@@ -25,6 +25,7 @@ MISSING = 7  # of a counter's field
 ALWAYS = 7 << 12
 OPCODES = {  # with the form of their operands
     "FFMA": 0x223,
+    "FFMA2": 0x249,
     "LDS": 0x984,
     "BAR": 0xB1D,
     "LDGSTS": 0xFAE,
@@ -135,6 +136,10 @@ def test_a_full_pipe_holds_every_warp() -> None:
 def test_a_product_in_tf32_takes_as_long_as_one_of_twice_its_depth() -> None:
     k16, tf32 = 1 << 75, 1 << 83
     assert replay(instruction("HMMA", k16)).pipes["tensor"] == replay(instruction("HMMA", tf32)).pipes["tensor"]
+
+
+def test_packed_sums_keep_the_pipe_as_long_as_two() -> None:
+    assert replay(instruction("FFMA2")).pipes["fp32"] == 2 * replay(instruction("FFMA")).pipes["fp32"]
 
 
 def test_a_path_takes_accesses_and_leaves_out_detours_without() -> None:

@@ -49,7 +49,7 @@ _REUSED = {  # opcodes that mean different things, by the compute capability's t
     12: {0x035: "IADD"},
 }
 _REUSED_CLASSES = {"FMUL2": "fma", "IADD": "alu"}
-_PACKED = {"FFMA2", "FADD2", "FMUL2"}  # in fp32, two a lane: the pipe takes as long as for two instructions
+PACKED = frozenset({"FFMA2", "FADD2", "FMUL2"})  # in fp32, two a lane: the pipe takes as long as for two instructions
 
 
 def _read_table() -> tuple[dict[int, str], dict[str, str]]:
@@ -139,7 +139,7 @@ def work_mix(mix: Mapping[str, int]) -> Mapping[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
     for name, count in mix.items():
         total[_CLASSES.get(name.partition(".")[0], "other")] += count * _units(name)
-        if name in _PACKED:
+        if name in PACKED:
             total["paired"] += count * _units(name)
     return dict(total)
 
@@ -237,7 +237,7 @@ def _units(name: str) -> float:
     if base == "HGMMA":
         n, k = (int(side) for side in shape.split("x")[1:])
         return 64 * n * k / (16 * 8 * 16)
-    return {"1688": 0.5, "1684": 0.25}.get(shape, 1.0) if base == "HMMA" else 2.0 if base in _PACKED else 1.0
+    return {"1688": 0.5, "1684": 0.25}.get(shape, 1.0) if base == "HMMA" else 2.0 if base in PACKED else 1.0
 
 
 def _branches(code: bytes, generation: int) -> Iterator[tuple[int, int]]:

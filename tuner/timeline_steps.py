@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tuner.arch import GPU
-from tuner.sass import Instruction
+from tuner.sass import PACKED, Instruction
 
 QUEUE = 5  # accesses that a scheduler takes before one of them is on its way (table 1)
 BARRIER = 20.0
@@ -77,7 +77,8 @@ def step_of(each: Instruction, gpu: GPU) -> Step:
     pipe = _PIPES.get(name, "")
     cause = "exponentials" if name == "MUFU" else name
     latency = _CONVERSION if pipe == "exp" else _OTHERS.get(name, _UNKNOWN)
-    return replace(step, cause=cause, pipe=pipe, interval=_interval(pipe, gpu), latency=latency)
+    interval = _interval(pipe, gpu) * (2 if name in PACKED else 1)
+    return replace(step, cause=cause, pipe=pipe, interval=interval, latency=latency)
 
 
 _PIPES: Mapping[str, str] = {

@@ -154,10 +154,11 @@ def _declared(chosen: Chosen) -> dict[str, Any]:
 
 
 def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    names = ("kernel", "threads", "registers", "spill stores", "spill loads", "shared", "CTAs/SM", "limited by", "grid")
+    tensor = ("tensor columns",) if any(row["tensor_columns"] for row in rows) else ()
+    counts = ("threads", "registers", "spill stores", "spill loads", "shared", *tensor, "CTAs/SM")
     table(
         title,
-        names,
+        ("kernel", *counts, "limited by", "grid"),
         [
             (
                 row["kernel"],
@@ -166,13 +167,14 @@ def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
                 row["spill_stores"],
                 row["spill_loads"],
                 row["smem_bytes"] + row["static_shared"],
+                *(row["tensor_columns"] for _ in tensor),
                 row["ctas"],
                 row["limiter"],
                 "×".join(map(str, row["grid"])),
             )
             for row in rows
         ],
-        right=names[1:7],
+        right=counts,
     )
 
 
@@ -180,7 +182,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     classes = tuple(dict.fromkeys(name for mix in mixes.values() for name in mix))
     counts = [(entry, *(mix.get(name, 0) for name in classes)) for entry, mix in mixes.items()]
     table(
-        "instructions a warp in the main loop; in the whole kernel where no loop multiplies matrices",
+        "instructions a warp in a pass of the main loop, along its common way; in the whole kernel where there is none",
         ("kernel", *classes),
         counts,
         right=classes,
