@@ -391,6 +391,31 @@ def test_a_copy_that_nobody_waits_for_is_not_there(wait: str) -> None:
     assert (executed(COPY.replace("{wait}", wait), WORDS) == 0xFFFFFFFF).all()
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("count", "arrive"), [(12, ".noinc"), (1, "")])
+def test_copies_of_a_thread_land_before_it_arrives_at_a_barrier(count: int, arrive: str, order: Order) -> None:
+    body = f"""
+      mov.u32 %r4, smem;
+      setp.eq.u32 %p1, %r1, 0;
+      @%p1 mbarrier.init.shared::cta.b64 [%r4], {count};
+      bar.sync 0;
+      shl.b32 %r3, %r1, 2;
+      add.u32 %r5, %r4, %r3;
+      cp.async.ca.shared.global [%r5+16], [%rd1], 4, 4;
+      cp.async.mbarrier.arrive{arrive}.shared::cta.b64 [%r4];
+      ld.shared.u32 %r6, [%r5+16];
+      bar.sync 0;
+      {"@%p1 mbarrier.arrive.shared::cta.b64 _, [%r4];" if not arrive else ""}
+    AGAIN:
+      mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0;
+      @!%p2 bra AGAIN;
+      ld.shared.u32 %r9, [%r5+16];
+      setp.ne.u32 %p3, %r6, {"%r9" if order == "first" else "-1"};
+      @%p3 mov.u32 %r9, 77;
+    """
+    np.testing.assert_array_equal(executed(body, WORDS, order), WORDS)
+
+
 @pytest.mark.parametrize(
     ("wait", "found"), [("wait_group", "doubled with the sum"), ("wait_group.read", "doubled before")]
 )

@@ -21,11 +21,13 @@ from tuner.result import Failed
 from tuner.source import Source
 from tuner.toolkit import Options
 
-# One of each family: plain loops, mma with cp.async, a look-back over blocks, chunks in tf32 and bf16, TMA and wgmma.
+# One of each family: plain loops, mma with cp.async, a look-back over blocks, chunks in tf32 and bf16, TMA with wgmma
+# and with tcgen05.
 FAMILIES = {
     "flash_attention/naive": ("sm_80", 1),
     "flash_attention/mma_sync": ("sm_80", 4),
     "flash_attention/split_keys": ("sm_90a", 2),
+    "flash_attention/tcgen05": ("sm_100a", 2),
     "flash_attention_backward/wgmma": ("sm_90a", 2),
     "kda/fused": ("sm_80", 2),
     "kda/recurrent": ("sm_80", 1),
@@ -72,6 +74,14 @@ ERRORS = {
     "no fence before a store by TMA": ("wgmma", r"fence\.proxy\.async\S*;", ""),
     "no fence after a barrier's begin": ("wgmma", r"fence\.mbarrier_init\S*;", ""),
     "the other parity": ("wgmma", r"(try_wait\S* p, \[%r\d+\]), %r\d+", r"\1, 0"),
+    "A and B swapped": ("tcgen05", r"(kind::f16 \[%r\d+\]), (%rd\d+), (%rd\d+)", r"\1, \3, \2"),
+    "every product adds": ("tcgen05", r"(kind::f16 .*), p;", r"\1, 1;"),
+    "columns of a store swapped": ("tcgen05", r"(\.st\S*x8\.b32 \[%r\d+\], \{)(%r\d+), (%r\d+)", r"\1\3, \2"),
+    "another shape of loads": ("tcgen05", r"(tcgen05\.ld\S*)32x32b\.x16", r"\g<1>16x256b.x4"),
+    "no wait for stores": ("tcgen05", r"tcgen05\.wait::st\S*;", ""),
+    "no wait for loads": ("tcgen05", r"tcgen05\.wait::ld\S*;", ""),
+    "columns are kept": ("tcgen05", r"tcgen05\.dealloc\S* %r\d+, %r\d+;", ""),
+    "numbers of a pair swapped": ("tcgen05", r"mov\.b64 \{(%r\d+), (%r\d+)\}, a;", r"mov.b64 {\2, \1}, a;"),
     "fewer bytes expected": ("wgmma", r"(expect_tx\S* state, \[%r\d+\]), %r\d+", r"\1, 16"),
 }
 
@@ -84,7 +94,7 @@ def test_an_error_in_the_assembly_is_seen(error: str) -> None:
     assert not is_right(implementation, changed), "nothing was seen"
 
 
-@pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])
+@pytest.mark.parametrize("implementation", ["mma_sync", "wgmma", "tcgen05"])
 def test_without_an_error_none_is_seen(implementation: str) -> None:
     assert is_right(implementation, attention(implementation))
 
@@ -97,16 +107,20 @@ PROBLEM = ATTENTION.problem()
 def attention(name: str) -> str:
     """The PTX of a default of flash_attention."""
     implementation = operators.implementation("flash_attention", name)
-    config = implementation.default(PROBLEM, ARCHES["sm_90a"])
-    text = nvrtc.ptx(render(ATTENTION, implementation, PROBLEM, config), Options("sm_90a"))
+    config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
+    text = nvrtc.ptx(render(ATTENTION, implementation, PROBLEM, config), Options(arch_of(name)))
     assert not isinstance(text, Failed), text
     return text
+
+
+def arch_of(name: str) -> str:
+    return "sm_100a" if name == "tcgen05" else "sm_90a"
 
 
 def is_right(name: str, text: str) -> bool:
     """Whether PTX of flash_attention is, on 77 keys."""
     implementation = operators.implementation("flash_attention", name)
-    config = implementation.default(PROBLEM, ARCHES["sm_90a"])
+    config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
     case = cases(ATTENTION, PROBLEM)[1]
     arrays, expected = drawn("flash_attention", canonical(case.problem), case.kind)
     outputs, run = ptx.run(ATTENTION, implementation, ptx.parse(text), case.problem, config, arrays)

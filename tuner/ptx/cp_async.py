@@ -1,11 +1,14 @@
-"""cp.async of single threads: copies from global to shared memory that land when their group is waited for."""
+"""cp.async of single threads: copies from global to shared memory that land when somebody waits for them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from tuner.ptx.access import addresses
 from tuner.ptx.machine import Step
+from tuner.ptx.mbarrier import barriers, located
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, UnsupportedError
@@ -22,10 +25,11 @@ class Copy:
     target: Array
     filled: Array
     nbytes: int
+    number: int  # of the instruction
 
     def of(self, chosen: Array) -> "Copy":
         lanes, groups, source = self.lanes[chosen], self.groups[chosen], self.source[chosen]
-        return Copy(lanes, groups, source, self.target[chosen], self.filled[chosen], self.nbytes)
+        return Copy(lanes, groups, source, self.target[chosen], self.filled[chosen], self.nbytes, self.number)
 
 
 class Copies:
@@ -35,13 +39,21 @@ class Copies:
         self._wave = wave
         self.committed = np.zeros(wave.lanes, np.int64)
         self.flying: list[Copy] = []
+        self.issued = 0  # instructions
 
     def wait(self, mask: Mask, newest: int) -> None:
         """Land what the lanes committed, but for the `newest` groups of each."""
         waits = self._wave.running(mask)
+        self._land_all(lambda copy: waits[copy.lanes] & (copy.groups < self.committed[copy.lanes] - newest))
+
+    def land_before(self, lanes: Array, number: int) -> None:
+        """Land what `lanes` [lanes] bool had issued before instruction `number`."""
+        self._land_all(lambda copy: lanes[copy.lanes] & (copy.number < number))
+
+    def _land_all(self, due: Callable[[Copy], Array]) -> None:
         still: list[Copy] = []
         for copy in self.flying:
-            done = waits[copy.lanes] & (copy.groups < self.committed[copy.lanes] - newest)
+            done = due(copy)
             self.land(copy.of(done))
             if not done.all():
                 still.append(copy.of(~done))
@@ -64,8 +76,10 @@ def copies(wave: Wave) -> Copies:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """cp.async.{ca,cg}, commit_group, wait_group and wait_all."""
+    """cp.async.{ca,cg}, commit_group, wait_group, wait_all and mbarrier.arrive."""
     kind = instruction.opcode[2]
+    if kind == "mbarrier":
+        return _arrive(wave, instruction)
     if kind == "commit_group":
         return lambda mask: _commit(wave, mask)
     if kind in ("wait_group", "wait_all"):
@@ -86,6 +100,25 @@ def _commit(wave: Wave, mask: Mask) -> None:
     copies(wave).committed[wave.index(mask)] += 1
 
 
+def _arrive(wave: Wave, instruction: Instruction) -> Step:
+    """An arrival once the lane's copies have landed; its phase waits for one more, but for `.noinc`."""
+    locate, counted = located(wave, instruction, 0), not instruction.has("noinc")
+
+    def issued(mask: Mask) -> None:
+        _, offsets = locate(mask)
+        for offset in offsets if counted else ():
+            barriers(wave).at(int(offset)).pending += 1
+        wave.land(partial(_arrived, wave, wave.running(mask).copy(), offsets, copies(wave).issued))
+
+    return issued
+
+
+def _arrived(wave: Wave, lanes: Array, offsets: Array, number: int) -> None:
+    copies(wave).land_before(lanes, number)
+    for offset in offsets:
+        barriers(wave).arrive(int(offset))
+
+
 def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
     nbytes = int(instruction.word(2), 0)
     if nbytes not in ((16,) if instruction.has("cg") else (4, 8, 16)):
@@ -103,7 +136,8 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
             raise FaultError(f"cp.async of {nbytes} bytes fills {int(sizes.max())}")
         to = wave.shared.locate(target(lanes), lanes, nbytes)
         start, state = _sources(wave, source(lanes), sizes, nbytes), copies(wave)
-        copy = Copy(lanes, state.committed[lanes], start, to, sizes, nbytes)
+        copy = Copy(lanes, state.committed[lanes], start, to, sizes, nbytes, state.issued)
+        state.issued += 1
         if wave.order == "first":
             state.land(copy)
         else:
