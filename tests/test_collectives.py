@@ -1,5 +1,7 @@
 """Instructions that a warp executes as a whole: in the machine code they stay where all lanes are."""
 
+from itertools import product
+
 import pytest
 
 from tuner import nvrtc
@@ -24,12 +26,18 @@ COLLECTIVES = {
     "HMMA": ("mma.cuh", FRAGMENTS + " mma_m16n8k16<bf16>(d, a, b); uint32_t const found = __float_as_uint(d[0]);"),
     "LDSM": ("ldmatrix.cuh", "uint32_t r[1]; ldmatrix<1>(r, 16 * threadIdx.x); uint32_t const found = r[0];"),
 }
+BLACKWELL = {
+    "LDTM": ("tcgen05.cuh", "uint32_t r[1]; tcgen05_ld_32x32b(r, 0); tcgen05_wait_ld(); uint32_t const found = r[0];"),
+    "ELECT": ("tcgen05.cuh", "uint32_t const found = elect_one();"),
+}
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-@pytest.mark.parametrize("mnemonic", COLLECTIVES)
+@pytest.mark.parametrize(
+    ("mnemonic", "arch"),
+    [*product(COLLECTIVES, ("sm_80", "sm_90a", "sm_120a")), *product([*COLLECTIVES, *BLACKWELL], ("sm_100a",))],
+)
 def test_a_collective_does_not_move_into_the_branch_that_takes_its_result(mnemonic: str, arch: str) -> None:
-    header, collective = COLLECTIVES[mnemonic]
+    header, collective = (COLLECTIVES | BLACKWELL)[mnemonic]
     text = KERNEL.format(header=header, collective=collective)
     cubin = nvrtc.compile(Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda"), Options(arch))
     assert isinstance(cubin, Cubin)

@@ -23,7 +23,7 @@ Timing = Literal["early", "late", "random"]
 @dataclass(frozen=True, slots=True)
 class Mode:
     """How to run: `checked` watches every access; `schedule` picks who runs next; `asynchronous` says when copies and
-    wgmma happen, at issue or as late as their wait allows; `seed` decides what is random."""
+    products happen, at issue or as late as their wait allows; `seed` decides what is random."""
 
     checked: bool = False
     schedule: Schedule = "order"

@@ -245,6 +245,14 @@ def test_what_threads_store_is_a_products_behind_wait_fence_barrier_and_fence(
     assert "uninitialized_read" in between("")
 
 
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_a_product_may_overwrite_the_operand_of_one_before_it(mode: Mode) -> None:
+    both = FROM_TENSOR_MEMORY.replace(
+        "tcgen05_commit", "tcgen05_mma(tensor + 16, a, a, kProduct, false); tcgen05_commit"
+    )
+    assert kinds_between(f"{OPERAND} {FENCE} __syncthreads(); {by(0, both)} {WAIT}", mode) == set()
+
+
 @pytest.mark.parametrize(
     ("timing", "seen"), [("early", [1.0, 4.0]), ("late", [np.nan, 4.0])], ids=lambda value: str(value)
 )

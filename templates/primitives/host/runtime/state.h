@@ -27,14 +27,14 @@ struct Options {
 
 struct Block;
 struct Warp;
-struct BulkStore;   // bulk.h
-struct Cluster;     // cluster.h
-struct Transfer;    // bulk.h
-struct Mbarrier;    // mbarrier.h
-struct Reach;       // cluster.h
-struct SharedCell;  // shadow.h
+struct BulkStore;     // bulk.h
+struct Cluster;       // cluster.h
+struct Transfer;      // bulk.h
+struct Mbarrier;      // mbarrier.h
+struct Reach;         // cluster.h
+struct SharedCell;    // shadow.h
 struct TensorMemory;  // tensor_memory.h
-struct WgmmaQueue;  // wgmma.h
+struct WgmmaQueue;    // wgmma.h
 
 struct AsyncCopy {
   uint32_t dst;
@@ -118,11 +118,11 @@ struct Block {
   SharedMemory shared;
   std::vector<SharedCell> cells;  // checked mode: one for two bytes of shared memory
   std::vector<Mbarrier> mbarriers;
-  std::vector<Transfer> transfers;  // in flight, of the copy engine
-  std::vector<WgmmaQueue> wgmma;    // by warp
+  std::vector<Transfer> transfers;       // in flight, of the copy engine
+  std::vector<WgmmaQueue> wgmma;         // by warp
   std::unique_ptr<TensorMemory> tensor;  // once it has allocated some
-  Cluster* cluster;                 // of this block alone, where the launch has none
-  std::vector<Reach> reached;       // by threads of other blocks
+  Cluster* cluster;                      // of this block alone, where the launch has none
+  std::vector<Reach> reached;            // by threads of other blocks
   uint32_t cluster_waiting[kMaxWarps];
   Gather cluster_arriving;
   RowRef cluster_known;  // what all knew who met in the cluster's barrier last; may be null

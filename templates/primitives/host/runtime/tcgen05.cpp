@@ -48,8 +48,9 @@ TensorProduct decode(Tcgen05Operands const& o, Site site) {
   if (bits(24, 5) != kTensorLanes / 16) refuse(site, "an instruction whose M is not 128", i);
   if (n < 16 || n > 256 || n % 16) refuse(site, "an instruction whose N is not 16, 32, ..., 256", i);
   if (o.a_in_tensor_memory && bits(15, 1)) refuse(site, "an instruction with A in tensor memory and not K-major", i);
-  TensorProduct product{o.d, n, format ? Element::bf16 : Element::fp16, o.a_in_tensor_memory, o.accumulate, uint32_t(o.a),
-                        {}, decode_operand(o.b, bits(16, 1), site), site};
+  Element const element = format ? Element::bf16 : Element::fp16;
+  TensorProduct product{o.d, n, element, o.a_in_tensor_memory, o.accumulate, uint32_t(o.a), {}, {}, site};
+  product.b = decode_operand(o.b, bits(16, 1), site);
   if (!o.a_in_tensor_memory) product.a = decode_operand(o.a, bits(15, 1), site);
   return product;
 }
@@ -117,7 +118,7 @@ Issuer& issuer_of(Thread const& thread, Site site) {
   for (Issuer& issuer : issuers)
     if (issuer.thread == thread.linear) return issuer;
   if (int(issuers.size()) == kIssuers)
-    refuse(site, "more threads of a block issue products than are emulated: one of a warp does, by elect_one", kIssuers);
+    refuse(site, "more threads issue products than are emulated: one of a warp does, by elect_one", kIssuers);
   issuers.push_back({thread.linear, 0, site, {}});
   return issuers.back();
 }

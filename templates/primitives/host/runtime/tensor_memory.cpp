@@ -101,7 +101,8 @@ void deallocate(Rendezvous& meeting) {
     return uint32_t(a.first) == address && a.columns == columns;
   });
   if (place == memory.allocations.end()) {
-    report("tcgen05", meeting.site, "tcgen05_dealloc of %d columns at %#x, which were not allocated so", columns, address);
+    report("tcgen05", meeting.site, "tcgen05_dealloc of %d columns at %#x, which were not allocated so", columns,
+           address);
     stop();
   }
   if (checked()) check_tensor_free({place->first, columns, -1}, meeting.site);

@@ -68,9 +68,9 @@ struct TensorMove {
   bool done;
   uint32_t address;
   int registers;
-  void* to[kWarpSize];             // of a load, each lane's registers
-  std::vector<uint32_t> data;      // of a store, [lane][register]
-  TensorAccessRef access;          // checked mode
+  void* to[kWarpSize];         // of a load, each lane's registers
+  std::vector<uint32_t> data;  // of a store, [lane][register]
+  TensorAccessRef access;      // checked mode
 };
 
 struct TensorMemory {
