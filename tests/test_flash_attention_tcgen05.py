@@ -34,6 +34,7 @@ BASE = Config(
     value_columns=16,
     polynomial=0,
     lazy_rescale=False,
+    overlaid=False,
     heavy_first=True,
     packed_heads=1,
 )
@@ -46,9 +47,9 @@ CASES = {
     72: replace(BASE, BN=112, value_columns=0, lazy_rescale=True),
     80: replace(BASE, BN=80, value_columns=64, stages=3),
     96: replace(ONE, BN=48, value_columns=32, lazy_rescale=True),
-    112: replace(BASE, BN=64, value_columns=0),
+    112: replace(BASE, BN=112, value_columns=0, overlaid=True),
     128: replace(BASE, BN=80, value_columns=64, lazy_rescale=True, polynomial=3),
-    160: replace(BASE, BN=48, value_columns=32),
+    160: replace(BASE, BN=80, value_columns=32, overlaid=True),
     192: replace(BASE, BN=32, value_columns=64, lazy_rescale=True),
     256: replace(ONE, BN=48, value_columns=64, polynomial=16),
 }
@@ -92,6 +93,11 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (128, replace(BASE, BN=96, value_columns=64), "O, scores and P fit tensor memory"),
         (256, replace(BASE, value_columns=64), "O, scores and P fit tensor memory"),
         (256, replace(ONE, BN=96, value_columns=64), "the tiles fit the shared memory of an SM"),
+        (
+            64,
+            replace(BASE, value_columns=64, overlaid=True),
+            "P lies over scores only where it has no place of its own",
+        ),
         (64, replace(BASE, value_columns=0), "several widths only where one does not divide V"),
         (16, replace(BASE, value_columns=64), "a panel of V no wider than V, or one panel"),
     ],
@@ -237,8 +243,10 @@ TILE, PRODUCTS = "tcgen05_tile.cuh", "tcgen05_products.cuh"
 ROWS, OUTPUT, BLOCK, LOADER = "tcgen05_rows.cuh", "tcgen05_output.cuh", "tcgen05_block.cuh", "wgmma_tile.cuh"
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
 FREE = "  if (warp == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);\n"
-EMPTY_VALUES = "    empty(barriers.values_empty(values.stage), tile);\n"
-VALUES = "    mbarrier_wait(barriers.values_full(values.stage), values.parity);\n"
+MULTIPLY = "    multiply_values(i, visited(i, tile) > 0);\n"
+EMPTY = "    empty(barriers.values_empty(values.stage), tile);\n"
+IN_TURN = "      add_values(i, tile);\n      if (tile > 0) add_scores(i, tile - 1);\n"
+OUT_OF_TURN = "      if (tile > 0) add_scores(i, tile - 1);\n      add_values(i, tile);\n"
 BUGS = (
     Bug(
         "scores_read_before_they_are_there",
@@ -270,12 +278,13 @@ BUGS = (
     Bug(
         "no_fence_after_a_wait",
         PRODUCTS,
-        "        tcgen05_fence_after_thread_sync();\n        multiply_values",
+        "    tcgen05_fence_after_thread_sync();\n    multiply_values",
         "        multiply_values",
         "tcgen05",
     ),
     Bug("no_wait_for_keys", PRODUCTS, "mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);", "", "race"),
-    Bug("values_given_back_before_they_are_read", PRODUCTS, VALUES, VALUES + EMPTY_VALUES, "in_flight"),
+    Bug("values_given_back_before_they_are_read", PRODUCTS, MULTIPLY, EMPTY + MULTIPLY, "in_flight"),
+    Bug("scores_over_p_before_its_product", PRODUCTS, IN_TURN, OUT_OF_TURN, "race", replace(BASE, overlaid=True)),
     Bug(
         "no_wait_for_an_empty_stage",
         LOADER,
@@ -321,7 +330,7 @@ BUGS = (
         "tcgen05_instruction<T, Tile::BN - 16>()",
         "uninitialized_read",
     ),
-    Bug("p_of_the_keys_before", PRODUCTS, "(i * Tile::BN + k) / 2", "(i * Tile::BN + (k ^ 16)) / 2", "o"),
+    Bug("p_of_the_keys_before", PRODUCTS, "kProbabilityColumns + k / 2", "kProbabilityColumns + (k ^ 16) / 2", "o"),
     Bug("a_key_beyond_the_last", ROWS, "query + ahead + 1) : of.keys;", "query + ahead + 1) : of.keys + 1;", "lse"),
     Bug("a_key_beyond_the_diagonal", ROWS, "query + ahead + 1) : of.keys;", "query + ahead + 2) : of.keys;", "lse"),
     Bug("the_diagonal_is_not_masked", ROWS, ": of.keys) / Tile::BN;", ": of.keys) / Tile::BN + 1;", "lse"),
@@ -348,7 +357,7 @@ LSE_BYTES = 4 * 2 * 130
 
 @pytest.mark.parametrize(  # every two values of different arguments meet
     ("D", "causal", "packed_heads"),
-    [(40, False, 1), (40, True, 2), (72, True, 1), (72, False, 2), (96, False, 1), (96, True, 2)],
+    [(40, False, 1), (40, True, 2), (72, True, 1), (72, False, 2), (112, False, 1), (112, True, 2)],
 )
 def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool, packed_heads: int) -> None:
     problem = Problem(head_dim=D, causal=causal, batch=1, heads=2, kv_heads=1, seq_q=130, seq_k=200)

@@ -2,6 +2,7 @@
 has a row of scores to itself."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from .tcgen05_config import (
     LAST_COLUMNS,
     ROWS,
     Config,
+    apart_columns,
     blocks,
     smem_bytes,
     tensor_columns,
@@ -35,6 +37,7 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "value_columns": (0, *WIDTHS),
     "polynomial": (0, 16, 8, 4, 3),
     "lazy_rescale": (False, True),
+    "overlaid": (False, True),
 }
 
 
@@ -69,9 +72,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint(
                 "the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c) <= arch.smem_per_block
             ),
+            Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
             Constraint(
-                "O, scores and P fit tensor memory",
-                lambda c: used_columns(DV, c) <= LAST_COLUMNS,
+                "P lies over scores only where it has no place of its own: the next scores then wait for its product",
+                lambda c: ~c.overlaid | (apart_columns(DV, c) > LAST_COLUMNS),
             ),
         ),
     )
@@ -108,7 +112,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Two row tiles, one of which exponentiates while the other's products run, with the largest tile of keys that
     fits; one where two find no room, or one head's queries fill no more. Heads share rows where one head's queries
     would leave most of a tile empty. V in one panel, or in panels of 32 columns where these are exact and 64 are not,
-    or of 64 with zeros in the last.
+    or of 64 with zeros in the last. A third stage where one block has the SM to itself as it is.
     """
     DV = problem.head_dim_v
     columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
@@ -116,7 +120,10 @@ def default(problem: Problem, arch: Arch) -> Config:
     found = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
-            config = Config(BN, row_tiles, 2, columns, _polynomial(problem), True, problem.causal, heads)
+            config = Config(BN, row_tiles, 2, columns, _polynomial(problem), True, False, problem.causal, heads)
+            deeper = replace(config, stages=3)
+            if row_tiles == 2 and found.refusal(deeper) is None:
+                return deeper
             if found.refusal(config) is None:
                 return config
     raise TemplateError(

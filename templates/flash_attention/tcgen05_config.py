@@ -23,6 +23,7 @@ class Config:
     value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, a product for each
     polynomial: int  # of pairs of exponentials every so manieth is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+    overlaid: bool  # P lies over the scores that it was made of; the next ones then wait for its product
     heavy_first: bool  # causal: the row tiles with most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
 
@@ -34,7 +35,12 @@ def blocks(problem: Problem, c: Any) -> Any:
 
 
 def used_columns(DV: int, c: Any) -> Any:
-    """Of tensor memory: O, scores, and P in half as many."""
+    """Of tensor memory: O, scores, and P in half as many or over them."""
+    return np.where(c.overlaid, c.row_tiles * (_round_up(DV, 16) + c.BN), apart_columns(DV, c))
+
+
+def apart_columns(DV: int, c: Any) -> Any:
+    """The same where P has a place of its own."""
     return c.row_tiles * (_round_up(DV, 16) + c.BN + c.BN // 2)
 
 

@@ -1,4 +1,4 @@
-// The thread that issues a block's products: S = Q K^T of each row tile, one tile of keys ahead of O += P V.
+// The thread that issues a block's products: S = Q Kᵀ of each row tile, one tile of keys ahead of O += P V.
 #pragma once
 #include "flash_attention/tcgen05_tile.cuh"
 
@@ -34,8 +34,12 @@ struct Products {
     issue_scores(last);
 #pragma unroll 1
     for (int tile = last; tile >= 0; --tile) {
-      if (tile > 0) issue_scores(tile - 1);
-      issue_values(tile);
+      if constexpr (Tile::kOverlaid) {
+        issue_in_turn(tile);
+      } else {
+        if (tile > 0) issue_scores(tile - 1);
+        issue_values(tile);
+      }
     }
   }
 
@@ -43,30 +47,55 @@ struct Products {
   // How many tiles the row tile has visited before this one: their parity is that of its barriers.
   __device__ __forceinline__ int visited(int i, int tile) const { return tiles[i] - 1 - tile; }
 
-  // The scores before have been read, by warps that exponentiate them now.
   __device__ __forceinline__ void issue_scores(int tile) {
-    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    await_keys();
 #pragma unroll
-    for (int i = kRowTiles - 1; i >= 0; --i)
-      if (visited(i, tile) >= 0) {
-        mbarrier_wait(barriers.scores_read(i), visited(i, tile) % 2 ^ 1);
-        tcgen05_fence_after_thread_sync();
-        multiply_keys(i);
-        tcgen05_commit(barriers.scores_full(i));
-      }
+    for (int i = kRowTiles - 1; i >= 0; --i) add_scores(i, tile);
+    leave_keys(tile);
+  }
+  __device__ __forceinline__ void issue_values(int tile) {
+    await_values();
+#pragma unroll
+    for (int i = kRowTiles - 1; i >= 0; --i) add_values(i, tile);
+    leave_values(tile);
+  }
+  // The next scores come over P, behind the product that reads it: products happen in their order.
+  __device__ __forceinline__ void issue_in_turn(int tile) {
+    await_values();
+    if (tile > 0) await_keys();
+#pragma unroll
+    for (int i = kRowTiles - 1; i >= 0; --i) {
+      add_values(i, tile);
+      if (tile > 0) add_scores(i, tile - 1);
+    }
+    leave_values(tile);
+    if (tile > 0) leave_keys(tile - 1);
+  }
+
+  // Of a row tile, if it visits the tile of keys. The scores before have been read, by warps that exponentiate them now.
+  __device__ __forceinline__ void add_scores(int i, int tile) const {
+    if (visited(i, tile) < 0) return;
+    mbarrier_wait(barriers.scores_read(i), visited(i, tile) % 2 ^ 1);
+    tcgen05_fence_after_thread_sync();
+    multiply_keys(i);
+    tcgen05_commit(barriers.scores_full(i));
+  }
+  __device__ __forceinline__ void add_values(int i, int tile) const {
+    if (visited(i, tile) < 0) return;
+    mbarrier_wait(barriers.probabilities_full(i), visited(i, tile) % 2);
+    tcgen05_fence_after_thread_sync();
+    multiply_values(i, visited(i, tile) > 0);
+    tcgen05_commit(barriers.output_full(i));
+  }
+  __device__ __forceinline__ void await_keys() const { mbarrier_wait(barriers.keys_full(keys.stage), keys.parity); }
+  __device__ __forceinline__ void await_values() const {
+    mbarrier_wait(barriers.values_full(values.stage), values.parity);
+  }
+  __device__ __forceinline__ void leave_keys(int tile) {
     empty(barriers.keys_empty(keys.stage), tile);
     keys.advance();
   }
-  __device__ __forceinline__ void issue_values(int tile) {
-    mbarrier_wait(barriers.values_full(values.stage), values.parity);
-#pragma unroll
-    for (int i = kRowTiles - 1; i >= 0; --i)
-      if (visited(i, tile) >= 0) {
-        mbarrier_wait(barriers.probabilities_full(i), visited(i, tile) % 2);
-        tcgen05_fence_after_thread_sync();
-        multiply_values(i, visited(i, tile) > 0);
-        tcgen05_commit(barriers.output_full(i));
-      }
+  __device__ __forceinline__ void leave_values(int tile) {
     empty(barriers.values_empty(values.stage), tile);
     values.advance();
   }
@@ -103,7 +132,7 @@ struct Products {
       constexpr uint32_t kInstruction = tcgen05_instruction<T, kEnd - kFirst, Major::kK, Major::kMN>();
 #pragma unroll
       for (int k = 0; k < Tile::BN; k += 16)
-        tcgen05_mma(tensor + i * Tile::DV16 + kFirst, tensor + Tile::kProbabilities + (i * Tile::BN + k) / 2,
+        tcgen05_mma(tensor + i * Tile::DV16 + kFirst, tensor + Tile::kProbabilities + i * Tile::kProbabilityColumns + k / 2,
                     mn_major<typename Tile::Values, Tile::BN>(s_v, k, kFirst), kInstruction, k > 0 || accumulate);
     }
   }

@@ -81,7 +81,7 @@ struct RowThread {
   __device__ __forceinline__ void store_probabilities(uint32_t const (&r_p)[BN / 2]) const {
 #pragma unroll
     for (int e = 0; e < BN / 2; e += kChunk / 2)
-      tcgen05_st_32x32b(tensor + Tile::kProbabilities + i * (BN / 2) + e,
+      tcgen05_st_32x32b(tensor + Tile::kProbabilities + i * Tile::kProbabilityColumns + e,
                         reinterpret_cast<uint32_t const(&)[kChunk / 2]>(r_p[e]));
     tcgen05_wait_st();
     tell(barriers.probabilities_full(i));

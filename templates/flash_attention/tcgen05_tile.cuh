@@ -37,10 +37,12 @@ struct Tcgen05Tile : Choice {
   static constexpr int kTensor = kWork + int(sizeof(Work));  // where the address of tensor memory is written
   static constexpr int kSharedBytes = kTensor + 16;
 
-  // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column. P has a place
-  // of its own: products of two shapes have no order, so that the next scores must not be computed where P is read.
-  static constexpr int kScores = kWarpgroups * DV16, kProbabilities = kScores + kWarpgroups * BN;
-  static constexpr int kUsedColumns = kProbabilities + kWarpgroups * BN / 2;
+  // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column; or P over the
+  // scores that it was made of.
+  static constexpr bool kOverlaid = Choice::kOverlaid;
+  static constexpr int kScores = kWarpgroups * DV16, kProbabilities = kOverlaid ? kScores : kScores + kWarpgroups * BN;
+  static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // from a row tile's to the next one's
+  static constexpr int kUsedColumns = kProbabilities + kWarpgroups * kProbabilityColumns;
   static constexpr int kColumns = kUsedColumns <= 64    ? 64
                                   : kUsedColumns <= 128 ? 128
                                   : kUsedColumns <= 256 ? 256

@@ -68,7 +68,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
             dram_bytes=float(cost(problem).bytes),
             barriers=float(heads * len(visited) * (2 + config.row_tiles)),
             longest_cta=float(np.max(np.sum(visited, axis=1)) / np.mean(np.sum(visited, axis=1))),
-            chain=float(np.max(longest)),
+            chain=float(np.max(longest)) * (2 if config.overlaid else 1),  # products behind the exponentials
             stages=config.stages,
             tcgen05=total * ROWS * config.BN * (padded + columns) / _PRODUCT,
         ),
