@@ -195,6 +195,34 @@ def test_lanes_that_took_two_ways_meet_again_before_a_shuffle() -> None:
     np.testing.assert_array_equal(executed(body, x), mine[x ^ 1])
 
 
+REDUCED = {  # of -3 in lane 0, NaN in lane 1, 2 in lane 2, 5 in lane 3; by the lanes that take part
+    ("redux.sync.max.f32", 0x7): 2.0,
+    ("redux.sync.min.f32", 0x7): -3.0,
+    ("redux.sync.max.abs.f32", 0x7): 3.0,
+    ("redux.sync.max.NaN.f32", 0x7): np.nan,
+    ("redux.sync.max.NaN.f32", 0xD): 5.0,
+    ("redux.sync.min.f32", 0x2): np.nan,
+}
+
+
+@pytest.mark.parametrize(("name", "members"), REDUCED)
+def test_floats_of_a_warp_are_reduced(name: str, members: int) -> None:
+    body = f"""
+      shr.u32 %r3, {members}, %r1;
+      and.b32 %r3, %r3, 1;
+      setp.eq.u32 %p1, %r3, 0;
+      @%p1 bra OVER;
+      mov.b32 %f1, %r2;
+      {name} %f2, %f1, {members};
+      mov.b32 %r9, %f2;
+    OVER:
+    """
+    x = np.array([-3, np.nan, 2, 5], np.float32)
+    found = executed(body, x.view(np.uint32)).view(np.float32)
+    taking = np.array([members >> i & 1 for i in range(4)], bool)
+    np.testing.assert_array_equal(found[taking], np.float32(REDUCED[name, members]))
+
+
 def test_lanes_wait_at_a_shuffle_for_those_that_come_later() -> None:
     """The second half stands at a higher instruction of the same text when the first arrives: it waits in a loop."""
     body = """

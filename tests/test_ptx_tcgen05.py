@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from test_ptx import executed
+from test_ptx import HEAD, TAIL, executed
 
-from tuner.ptx import ORDERS, FaultError, Order
+from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 
 THREADS = np.arange(128, dtype=np.uint32)
 VALUES = [f"v{i}" for i in range(16)]
@@ -277,6 +277,40 @@ PRODUCT_FAULTS = {  # what is issued between the operands and the commit
 def test_what_a_product_may_not_do_is_named_with_its_line(issued: str) -> None:
     with pytest.raises(FaultError, match=rf"{PRODUCT_FAULTS[issued]}.*\(line \d+ of kernel: (@%p2 )?(@%p1 )?tcgen05"):
         multiplied(issued)
+
+
+COMMITTED = """
+  mov.u32 %r3, smem;
+  setp.ne.u32 %p1, %r1, 0;
+  @!%p1 mbarrier.init.shared::cta.b64 [%r3], 1;
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  mov.u32 %r4, %cluster_ctarank;
+  or.b32 %r5, %r4, %r1;
+  setp.ne.u32 %p2, %r5, 0;
+  mov.b16 %h1, {blocks};
+  @!%p2 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r3], %h1;
+AGAIN:
+  mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r3], 0;
+  @!%p4 bra AGAIN;
+  mov.u32 %r9, 7;
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_commit_may_arrive_in_several_blocks_of_a_cluster(order: Order) -> None:
+    def launched(blocks: int) -> np.ndarray:
+        memory = Global({"in": 4, "out": 4}, frozenset({"out"}))
+        entry = parse(HEAD + COMMITTED.replace("{blocks}", str(blocks)) + TAIL)["kernel"]
+        arguments = [memory.address("in"), memory.address("out")]
+        launch(entry, Shape((2, 1, 1), 1, 256, cluster=2), memory, arguments, order=order)
+        return memory.view("out", np.uint32, (1,))
+
+    assert launched(3) == 7
+    with pytest.raises(FaultError, match="deadlock: 1 lanes wait, thread 0 of block 0 for an mbarrier"):
+        launched(2)
+    with pytest.raises(FaultError, match="a multicast to blocks 0x4: the cluster has 2"):
+        launched(4)
 
 
 def test_operands_are_fenced() -> None:

@@ -93,18 +93,45 @@ _REDUCED: Mapping[str, np.ufunc] = {
 
 
 def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
-    kind, function = instruction.type, _REDUCED.get(instruction.opcode[2])
-    if function is None:
+    kind, name = instruction.type, instruction.opcode[2]
+    if name not in (("min", "max") if kind == "f32" else _REDUCED):
         raise UnsupportedError(".".join(instruction.opcode))
+    if kind == "f32":
+        return _reduce_floats(wave, instruction, at)
+    function = _REDUCED[name]
     target = wave.registers.write(instruction.word(0), kind)
     value = np.broadcast_to(wave.registers.read(instruction.word(1), kind), wave.lanes)
-    neutral = _neutral(instruction.opcode[2], kind)
+    neutral = _neutral(name, kind)
     members = _members(wave, instruction.word(2))
 
     def reduced(mask: Mask) -> None:
         taking = (members[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
         warps = np.repeat(value.reshape(-1, WARP), WARP, axis=0)
         assign(target, function.reduce(warps, axis=1, where=taking, initial=neutral, dtype=DTYPES[kind]), mask)
+
+    return together(wave, at, WARP, reduced, members)
+
+
+# By the operation and whether a NaN prevails: what computes it, and what it begins with.
+_REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[np.ufunc, float]] = {
+    ("min", False): (np.fmin, np.nan),
+    ("max", False): (np.fmax, np.nan),
+    ("min", True): (np.minimum, np.inf),
+    ("max", True): (np.maximum, -np.inf),
+}
+
+
+def _reduce_floats(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """redux.sync of floats, or of their sizes: NaN where all are, and with `.NaN` where one is."""
+    function, begin = _REDUCED_FLOATS[instruction.opcode[2], instruction.has("NaN")]
+    target = wave.registers.write(instruction.word(0), "f32")
+    value = np.broadcast_to(wave.registers.read(instruction.word(1), "f32"), wave.lanes)
+    members, sizes = _members(wave, instruction.word(2)), instruction.has("abs")
+
+    def reduced(mask: Mask) -> None:
+        taking = (members[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
+        warps = np.repeat((np.abs(value) if sizes else value).reshape(-1, WARP), WARP, axis=0)
+        assign(target, function.reduce(warps, axis=1, where=taking, initial=np.float32(begin)), mask)
 
     return together(wave, at, WARP, reduced, members)
 

@@ -20,6 +20,7 @@ from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
 
 _SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}  # span and chunk, in bytes
+Lanes = list[int]
 _TYPES = {  # of A and B, by their number in an instruction's descriptor
     "kind::f16": {0: "f16", 1: "bf16"},
     "kind::tf32": {2: "tf32"},
@@ -91,6 +92,7 @@ class Product:
     kept: Array  # [m] bool: rows that are not written
 
     def issue(self, wave: Wave) -> None:
+        """From now on D is its own. Raises FaultError for cells that it may not have."""
         memory = tensor_memory(wave)
         for cells in (self.d,) if isinstance(self.a, Descriptor) else (self.d, self.a):
             memory.check_held(cells)
@@ -153,39 +155,67 @@ def _queue(wave: Wave, lane: int) -> Queue:
     return found.setdefault(int(wave.block_of[lane]), Queue())
 
 
-def _multiply(wave: Wave, instruction: Instruction) -> Step:
-    """[D], A's descriptor or [A], B's, the instruction's, which lanes stay, whether to accumulate, a scale."""
-    kind, registers, rest = instruction.opcode[3], wave.registers, list(range(4, len(instruction.operands)))
-    if kind not in _TYPES or any(not each.startswith("collector::") for each in instruction.opcode[4:]):
-        raise UnsupportedError(".".join(instruction.opcode))
-    masked = isinstance(instruction.operands[4], tuple)
-    masks = [registers.read(each, "u32") for each in instruction.words(rest.pop(0))] if masked else []
-    accumulate, *scales = map(instruction.word, rest)
-    scale = 0.5 ** int(scales[0], 0) if scales else 1.0
-    to, a = addresses(wave, instruction.address(0), "shared"), instruction.operands[1]
-    in_memory = isinstance(a, Address)
-    left = addresses(wave, a, "shared") if isinstance(a, Address) else registers.read(instruction.word(1), "u64").take
-    right, operations = registers.read(instruction.word(2), "u64"), registers.read(instruction.word(3), "u32")
-    operations = np.broadcast_to(operations, wave.lanes)
+@dataclass(frozen=True)
+class Operands:
+    """[D], A's descriptor or [A], B's, the instruction's, maybe which lanes stay, whether to add, maybe D's scale."""
 
-    def product(lane: int) -> Product:
-        block, operation = int(wave.block_of[lane]), Operation.of(int(operations[lane]), kind)
-        d, first = int(to([lane])[0]), int(left([lane])[0])
-        if in_memory and (operation.transposed[0] or (first ^ d) >> 16):
+    kind: str
+    d: Callable[[Lanes], Array]
+    a: Callable[[Lanes], Array]
+    in_memory: bool  # A
+    b: Array
+    operations: Array
+    masks: tuple[Array, ...]
+    adds: str
+    scale: float
+
+    @classmethod
+    def of(cls, wave: Wave, instruction: Instruction) -> "Operands":
+        registers, lanes, a = wave.registers, wave.lanes, instruction.operands[1]
+        masked = isinstance(instruction.operands[4], tuple)
+        masks = instruction.words(4) if masked else ()
+        adds, *scales = map(instruction.word, range(5 if masked else 4, len(instruction.operands)))
+        left = (
+            addresses(wave, a, "shared") if isinstance(a, Address) else registers.read(instruction.word(1), "u64").take
+        )
+        return cls(
+            instruction.opcode[3],
+            addresses(wave, instruction.address(0), "shared"),
+            left,
+            isinstance(a, Address),
+            registers.read(instruction.word(2), "u64"),
+            np.broadcast_to(registers.read(instruction.word(3), "u32"), lanes),
+            tuple(np.broadcast_to(registers.read(each, "u32"), lanes) for each in masks),
+            adds,
+            0.5 ** int(scales[0], 0) if scales else 1.0,
+        )
+
+    def product(self, wave: Wave, lane: int, line: int) -> Product:
+        """What a lane issues."""
+        block, operation = int(wave.block_of[lane]), Operation.of(int(self.operations[lane]), self.kind)
+        to, left = int(self.d([lane])[0]), int(self.a([lane])[0])
+        if self.in_memory and (operation.transposed[0] or (to ^ left) >> 16):
             raise FaultError("A in tensor memory, transposed or in other lanes than D")
         words = operation.a.depth * operation.a.size // 4
-        a_of = operation.cells(block, first, words) if in_memory else descriptor_of(first)
-        bits = sum(int(np.broadcast_to(each, wave.lanes)[lane]) << 32 * i for i, each in enumerate(masks))
-        cells, b = operation.cells(block, d, operation.n), descriptor_of(int(right[lane]))
-        kept = np.array([bits >> int(each) & 1 for each in cells[1]], bool)
-        accumulates = bool(registers.condition(accumulate)[lane])
-        return Product(lane, instruction.line, operation, cells, a_of, b, accumulates, scale, kept)
+        d, a = operation.cells(block, to, operation.n), operation.cells(block, left, words) if self.in_memory else None
+        bits = sum(int(each[lane]) << 32 * i for i, each in enumerate(self.masks))
+        kept = np.array([bits >> int(each) & 1 for each in d[1]], bool)
+        adds, b = bool(wave.registers.condition(self.adds)[lane]), descriptor_of(int(self.b[lane]))
+        return Product(lane, line, operation, d, a or descriptor_of(left), b, adds, self.scale, kept)
+
+
+def _multiply(wave: Wave, instruction: Instruction) -> Step:
+    if instruction.opcode[3] not in _TYPES or not all(
+        each.startswith("collector::") for each in instruction.opcode[4:]
+    ):
+        raise UnsupportedError(".".join(instruction.opcode))
+    operands = Operands.of(wave, instruction)
 
     def issued(mask: Mask) -> None:
         for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
-            one, queue = product(lane), _queue(wave, lane)
-            one.issue(wave)
-            number = queue.add(partial(one.execute, wave))
+            product, queue = operands.product(wave, lane, instruction.line), _queue(wave, lane)
+            product.issue(wave)
+            number = queue.add(partial(product.execute, wave))
             if wave.order == "first":
                 queue.until(number)
 
