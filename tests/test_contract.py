@@ -166,6 +166,31 @@ def test_a_race_is_named_although_only_its_numbers_were_seen_first(tmp_path: Pat
     assert any(each.startswith("race at ") for each in findings)
 
 
+@pytest.mark.parametrize(("declared", "found"), [(0, True), (32, True), (64, False)])
+def test_tensor_memory_that_a_launch_does_not_declare_is_told(declared: int, found: bool, tmp_path: Path) -> None:
+    start = "  float* s_sum = s_peak + kWarps;\n"
+    edits = (
+        (TEMPLATE, '#include "thread.cuh"', '#include "tcgen05.cuh"\n#include "thread.cuh"'),
+        (TEMPLATE, start, start + _HOLD),
+        (BLOCK, "config.threads, shared", f"config.threads, shared, tensor_columns={declared}"),
+    )
+    with own_operator(tmp_path, *edits) as name:
+        data = to_fields(operators.load(name).problem()), {"threads": 256, "vector": 1}
+        findings = check(Job(name, "block", *data, PLAIN)).findings
+    assert any("columns of tensor memory where launches declare" in each for each in findings) == found
+    assert found or not findings
+
+
+_HOLD = """  if (threadIdx.x < 32) {
+    tcgen05_alloc(shared_address(s_sum), 64);
+    tcgen05_relinquish_alloc_permit();
+    __syncwarp();
+    tcgen05_dealloc(*reinterpret_cast<uint32_t*>(s_sum), 64);
+  }
+  __syncthreads();
+"""
+
+
 def test_a_kernel_that_is_not_extern_c_is_told_so(tmp_path: Path) -> None:
     with own_operator(tmp_path, (TEMPLATE, 'extern "C" ', "")) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")

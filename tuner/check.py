@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from tuner import check_known, emulator, operators
 from tuner.check_known import Known
 from tuner.emulator import Mode
-from tuner.operator import Arrays, Implementation, Operator, canonical, extents, from_fields, scalars
+from tuner.operator import Arrays, Implementation, Operator, Plan, canonical, extents, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
 from tuner.verify import Expected, expect, trespass
 
@@ -101,6 +102,8 @@ def check(job: Job) -> Verdict:
             return verdict(*map(str, run.findings))
         if changed := trespass(operator, arrays, expected.exact, outputs):
             return verdict(changed)
+        if held := _undeclared(implementation.plan(case.problem, config), run.counters):
+            return verdict(held)
         keep_worst(worst, expected.errors(outputs))
         if other := _other_bits(first.setdefault(case, outputs), outputs):
             unsteady = f"{other}: other bits in another order of threads"
@@ -175,6 +178,15 @@ def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     inputs = described.inputs(value, np.random.default_rng(0), kind)
     arrays = {**inputs, **scalars(described, value, inputs)}
     return arrays, expect(described, value, arrays)
+
+
+def _undeclared(plan: Plan, counters: emulator.Counters) -> str:
+    """Tensor memory beyond what the launches say: fewer blocks would share an SM than is predicted. Empty for none."""
+    allocated = counters.tensor_columns
+    declared = sum(prod(launch.grid) * launch.tensor_columns for launch in plan.launches) if allocated else 0
+    if allocated <= declared:
+        return ""
+    return f"blocks allocate {allocated} columns of tensor memory where launches declare {declared} (tensor_columns)"
 
 
 def _other_bits(one: Arrays, other: Arrays) -> str:

@@ -71,8 +71,8 @@ def _plan(found: Any) -> Complaints:
             )
         elif each.tensor_columns not in _COLUMNS:
             yield (
-                f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block holds "
-                "at once, 0 for none, else a multiple of 32 up to 512"
+                f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block "
+                "allocates, 0 for none, else a multiple of 32 up to 512"
             )
 
 
