@@ -12,7 +12,9 @@ from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.evaluate import steady_mix
 from tuner.render import render
+from tuner.sass import work_mix
 from tuner.source import Source
+from tuner.timeline_paths import pass_mix
 from tuner.toolkit import Options
 
 H200 = gpu("H200")
@@ -75,6 +77,17 @@ def passes_of_kda_backward() -> dict[str, tuple[float, float]]:
 def test_of_two_ways_that_both_multiply_one_is_a_pass(kernel: str) -> None:
     declared, found = passes_of_kda_backward()[kernel]
     assert found == declared
+
+
+def test_a_loop_that_ptxas_laid_out_in_parts_is_counted_whole() -> None:
+    operator, kernel = operators.load("kda"), operators.implementation("kda", "prep_scan")
+    problem = operator.problem()
+    source = render(operator, kernel, problem, kernel.default(problem, H200.arch))
+    cubin = nvrtc.compile(source, Options("sm_90a"), Cache.of("cubin"))
+    assert isinstance(cubin, Cubin), cubin
+    loop = max(cubin.innermost_loops("kda_prep"), key=lambda each: work_mix(each.mix).get("mma", 0.0))
+    assert pass_mix(cubin.code("kda_prep"), loop, "sm_90a") == {}
+    assert steady_mix(cubin, "kda_prep") == work_mix(loop.mix)
 
 
 def test_where_one_thread_issues_all_products_the_loop_with_the_exponentials_is_looked_at() -> None:

@@ -15,7 +15,7 @@ from tuner.sass import Instruction
 from tuner.source import Source
 from tuner.timeline import Timeline
 from tuner.timeline_paths import Path as Way
-from tuner.timeline_paths import paths
+from tuner.timeline_paths import common_way, paths
 from tuner.toolkit import Options
 
 CHAINS = Path(__file__).parent / "kernels" / "chains.cu"
@@ -151,6 +151,18 @@ def test_a_path_takes_accesses_and_leaves_out_detours_without() -> None:
         instruction("BRA", target=0),
     )
     assert paths(code) == (Way((0, 2, 3, 4), repeats=True),)
+
+
+def test_a_loop_that_every_way_leaves_in_between_has_no_path() -> None:
+    code = (
+        instruction("FFMA"),
+        instruction("BRA", target=4),
+        instruction("FFMA"),
+        instruction("BRA", target=0, guard=0),
+        instruction("HMMA"),
+        instruction("BRA", target=2),
+    )
+    assert common_way(code, 0, 3) == ()
 
 
 def test_a_branch_for_lanes_that_diverged_is_not_taken() -> None:

@@ -10,7 +10,7 @@ import shutil
 import struct
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -49,6 +49,14 @@ def cache_dir() -> Path:
 def key_of(*parts: str) -> str:
     """A key that changes with any of the texts that decide an entry."""
     return sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A digest that changes with any of these files: its folder's name, its own or a byte of it."""
+    digest = sha256()
+    for path in sorted(set(files)):
+        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner import emulator_build
 from tuner.assets import PRIMITIVES, TEMPLATES
-from tuner.cache import Cache, Entry, key_of
+from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
 from tuner.operator import Implementation, Operator, canonical
 from tuner.render import render
@@ -87,7 +87,4 @@ def _program(operators: Path) -> str:
     """A digest of the files that plan, run and judge: read once a process, as its modules are."""
     modules = (*_PROGRAM.glob("*.py"), *TEMPLATES.glob("*/*.py"), *operators.glob("*/*.py"))
     runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    digest = sha256()
-    for path in sorted({*modules, *runtime}):
-        digest.update(f"{path.name}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+    return digest_of((*modules, *runtime))

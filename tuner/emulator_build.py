@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 from tuner.assets import PRIMITIVES
-from tuner.cache import Cache, Entry, key_of
+from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.errors import MachineError, TemplateError
 from tuner.render import header
 from tuner.source import Source
@@ -192,11 +191,8 @@ def _primitive_texts() -> Mapping[str, str]:
 
 @cache
 def _primitives_digest() -> str:
-    digest = sha256()
-    for path in sorted((*PRIMITIVES.glob("*.cuh"), *(PRIMITIVES / "host").rglob("*"))):
-        if path.is_file():
-            digest.update(f"{path.relative_to(PRIMITIVES)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+    host = (path for path in (PRIMITIVES / "host").rglob("*") if path.is_file())
+    return digest_of((*PRIMITIVES.glob("*.cuh"), *host))
 
 
 def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:

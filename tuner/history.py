@@ -3,11 +3,11 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
+from tuner.cache import digest_of
 from tuner.canonical import decode, encode
 from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
@@ -76,10 +76,7 @@ def code_of(operator: Operator[Any]) -> str:
     """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
     plans launch what is judged.
     """
-    digest = sha256()
-    for path in sorted({*operator.folder.parent.glob("*/*.py"), *TEMPLATES.glob("*/*.py")}):
-        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest_of((*operator.folder.parent.glob("*/*.py"), *TEMPLATES.glob("*/*.py")))[:16]
 
 
 def pasts(

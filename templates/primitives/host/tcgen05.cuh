@@ -53,6 +53,7 @@ constexpr int kTcgen05Format<bf16> = 1;
 // What tcgen05_mma multiplies: A[128][16] B[16][N] of type T, N = 16, 32, ..., 256.
 template <class T, int N, Major A = Major::kK, Major B = Major::kK>
 constexpr uint32_t tcgen05_instruction() {
+  static_assert(kTcgen05Format<T> >= 0, "tcgen05_mma takes bf16 and fp16");
   static_assert(N % 16 == 0 && N >= 16 && N <= 256, "tcgen05_mma has N = 16, 32, ..., 256");
   return 1u << 4 | uint32_t(kTcgen05Format<T>) << 7 | uint32_t(kTcgen05Format<T>) << 10 | uint32_t(A) << 15 |
          uint32_t(B) << 16 | uint32_t(N / 8) << 17 | 128u / 16 << 24;
