@@ -38,22 +38,22 @@ BASE = Config(
     stages=3,
     span=1,
     channels=32,
+    slab_warps=1,
+    values=16,
     prepare_warps=2,
     prepare_ctas=1,
-    gradient_chunks=2,
     gradient_ctas=1,
-    gradient_steps=1,
-    values_ahead=False,
 )
 WIDE_RAW = replace(SMALL, key_dim=208, value_dim=16, **RAW, **GATES["softplus"])
 # A covering set: each value of every tunable and static flag, and what the kernels treat apart: rows normalised by one
-# warp, by several, and by warps of two slabs; a state for two chunks; dims without a full swizzle.
+# warp, by several, and by warps of several slabs; a state for each chunk, for two, four and eight; dims without a full
+# swizzle.
 CASES = {
-    "slab_of_all_channels": (SMALL, replace(BASE, channels=64, stages=4)),
-    "normalised_by_several_warps": (replace(SMALL, **RAW), replace(BASE, channels=16, gradient_chunks=4)),
+    "slab_of_all_channels": (SMALL, replace(BASE, channels=64, stages=4, span=8, values=32)),
+    "normalised_by_several_warps": (replace(SMALL, **RAW), replace(BASE, channels=16, span=4, slab_warps=2, values=32)),
     "rows32_gate_in_the_kernel_v_first_fp32_gate": (
         replace(SMALL, value_dim=32, **GATES["softplus"], state_v_first=True, gate_dtype=DType.FP32),
-        replace(BASE, rows=32, stages=2, gradient_chunks=1, gradient_steps=2),
+        replace(BASE, rows=32, stages=2, span=4, values=16),
     ),
     "safe_gate_fp16_dims_without_full_swizzle_a_state_for_two_chunks": (
         replace(
@@ -65,7 +65,7 @@ CASES = {
             gate_dtype=DType.FP16,
             use_initial_state=False,
         ),
-        replace(BASE, BV=48, span=2, channels=16, prepare_ctas=4, gradient_ctas=2),
+        replace(BASE, BV=48, span=2, channels=16, slab_warps=3, prepare_ctas=4, gradient_ctas=2),
     ),
     "bounded_gate_normalised_by_one_warp_fp32_beta": (
         replace(
@@ -79,11 +79,11 @@ CASES = {
             safe_gate=True,
             **GATES["bounded"],
         ),
-        replace(BASE, BV=64, gradient_chunks=1),
+        replace(BASE, BV=64, values=64),
     ),
     "two_slabs_a_warp_normalised_v16": (
         WIDE_RAW,
-        replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, gradient_chunks=1, values_ahead=True),
+        replace(BASE, BV=16, span=2, channels=16, prepare_warps=1, slab_warps=6),
     ),
 }
 PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS = list(CASES.values())[:4]
@@ -300,7 +300,7 @@ def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
         dispatcher.kda_backward(*(arrays[name] for name in ("q", "k", "v", "g", "beta")), arrays["d_o"][:, :19])
 
 
-@pytest.mark.parametrize("seq_len", [45, 60])
+@pytest.mark.parametrize("seq_len", [45, 140])
 @pytest.mark.parametrize(
     "case", [PLAIN_GATE, NORMALISED, GATED_V_FIRST, TWO_CHUNKS], ids=["plain", "normalised", "gated", "two_chunks"]
 )

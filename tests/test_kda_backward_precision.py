@@ -39,16 +39,15 @@ BASE = Config(
     stages=3,
     span=2,
     channels=16,
+    slab_warps=1,
+    values=16,
     prepare_warps=2,
     prepare_ctas=1,
-    gradient_chunks=2,
     gradient_ctas=1,
-    gradient_steps=1,
-    values_ahead=False,
 )
-# A covering set: both ways to multiply with narrow and wide slabs, one and two slabs a warp, every dtype and state.
+# A covering set: both ways to multiply with narrow and wide slabs, one and several slabs a warp, every dtype and state.
 RAW_FP32 = (replace(FP32, safe_gate=True, **RAW), BASE)
-RAW_TF32 = (replace(TF32, **RAW), replace(BASE, rows=32, stages=2, span=1, channels=32, gradient_steps=2))
+RAW_TF32 = (replace(TF32, **RAW), replace(BASE, rows=32, stages=2, span=4, channels=32, values=32))
 GATED_FP32 = (
     replace(FP32, key_dim=48, value_dim=16, dtype=DType.FP16, precision=Precision.FP32, **GATED),
     replace(BASE, BV=16),
@@ -60,7 +59,7 @@ CASES = {
     "tf32_raw_wide_slabs": RAW_TF32,
     "bf16_tensors_in_tf32_v_first_two_slabs_a_warp": (
         replace(TF32, key_dim=144, value_dim=16, dtype=DType.BF16, beta_dtype=DType.BF16, state_v_first=True),
-        replace(BASE, BV=16, gradient_chunks=1),
+        replace(BASE, BV=16, slab_warps=4),
     ),
 }
 # More chunks than the ring has slots, the last of them short; a batch, and heads of q that value heads share.

@@ -28,9 +28,9 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k."""
+    """One token; tokens short of, at and past a chunk; 9 chunks; two sequences; value heads that share q and k."""
     if problem.use_cu_seqlens:
         packed = ((1, 1, 1, 2), (45, 1, 1, 3), (61, 1, 2, 5), (70, 2, 2, 7))
         return tuple(replace(problem, seq_len=T, heads=H, value_heads=HV, boundaries=N) for T, H, HV, N in packed)
-    shapes = ((1, 1, 1, 1), (1, 45, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 61, 1, 1), (1, 40, 2, 4))
+    shapes = ((1, 1, 1, 1), (1, 45, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 141, 1, 1), (1, 40, 2, 4))
     return tuple(replace(problem, batch=B, seq_len=T, heads=H, value_heads=HV) for B, T, H, HV in shapes)

@@ -1,19 +1,15 @@
 """kda_backward in four launches on mma.sync (sm_80 and up): two scans between what chunks do in parallel."""
 
-from dataclasses import replace
-
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
-from ..kda.operands import operands_of
 from .chunked_config import (
     CHUNK,
     WARP,
     Config,
-    fits_values_ahead,
     gradient_limit,
     gradient_registers,
     gradient_smem_bytes,
@@ -25,7 +21,6 @@ from .chunked_config import (
     scan_registers,
     scan_smem_bytes,
     scan_threads,
-    slab_warps,
 )
 from .chunked_work import chunks, work
 from .optional import GATE_THREADS, gate_launch, gate_sums, pointers, taken
@@ -35,7 +30,7 @@ _SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans l
 
 
 WIDEST_SPLIT = 160  # channels of a state that leave a thread registers to split operands: beyond, scans spill
-SMALLEST = Config(16, 16, 2, 1, 16, 1, 1, 1, 1, 1, values_ahead=False)  # in shared memory
+SMALLEST = Config(16, 16, 2, 1, 16, 1, 16, 1, 1, 1)  # in shared memory
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -51,21 +46,20 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, image = problem.key_dim, problem.value_dim, image_of(problem)
+    K, V, image, normalized = problem.key_dim, problem.value_dim, image_of(problem), problem.use_qk_l2norm_in_kernel
     return Space(
         Config,
         choices={
             "BV": (16, 32, 48, 64, 96, 128),
             "rows": (16, 32),
             "stages": (2, 3, 4),
-            "span": (1, 2),
+            "span": (1, 2, 4, 8),
             "channels": (16, 32, 64),
+            "slab_warps": (1, 2, 3, 4, 6, 8),
+            "values": (16, 32, 64),
             "prepare_warps": (1, 2, 4, 8),
             "prepare_ctas": (1, 2, 4),
-            "gradient_chunks": (1, 2, 4, 8),
             "gradient_ctas": (1, 2, 3, 4),
-            "gradient_steps": (1, 2),
-            "values_ahead": (False, True),
         },
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
@@ -79,7 +73,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "the chunks of prepare fit the shared memory",
                 lambda c: prepare_smem_bytes(image, c) <= arch.smem_per_block,
             ),
-            Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(image, c) <= 512),
+            Constraint("each warp of a chunk has channels", lambda c: c.slab_warps * c.channels <= K),
+            Constraint("states are made for even pieces of the values", lambda c: V % c.values == 0),
+            Constraint(
+                "the chunks of gradients fit the shared memory",
+                lambda c: gradient_smem_bytes(image, c, normalized=normalized) <= arch.smem_per_block,
+            ),
+            Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(c) <= 512),
             Constraint(
                 "the chunks of prepare fit the registers",
                 lambda c: prepare_registers(image) <= register_limit(WARP * c.prepare_warps * c.prepare_ctas, arch),
@@ -90,11 +90,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint(
                 "the sums of gradients fit the registers",
-                lambda c: gradient_registers(image, c) <= gradient_limit(image, c, arch),
-            ),
-            Constraint(
-                "values are loaded ahead by warps in bf16 with 255 registers, which share a chunk",
-                lambda c: fits_values_ahead(image, c) | ~c.values_ahead,
+                lambda c: gradient_registers(image, c) <= gradient_limit(c, arch),
             ),
         ),
     )
@@ -109,7 +105,6 @@ def plan(problem: Problem, config: Config) -> Plan:
         "gradient_smem_bytes": int(gradient_smem_bytes(image, config, normalized=problem.use_qk_l2norm_in_kernel)),
         "forward_smem_bytes": int(scan_smem_bytes(problem, image.forward, config)),
         "reverse_smem_bytes": int(scan_smem_bytes(problem, image.reverse, config)),
-        "slab_warps": int(slab_warps(image, config)),
         "gate_threads": GATE_THREADS,
     }
     element = DType.FP32 if image.twice else DType.BF16
@@ -164,8 +159,8 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
         ),
         Launch(
             "kda_backward_gradients",
-            (-(-NT // config.gradient_chunks), problem.heads, B),
-            int(gradient_threads(image_of(problem), config)),
+            (problem.pieces(CHUNK * config.span), problem.heads, B),
+            int(gradient_threads(config)),
             smem["gradient_smem_bytes"],
             taken(problem, *keys, "d_o", "dq", "dk", "dg", "dbeta", *heads, "images", *_SCANNED, "gate_sums"),
         ),
@@ -173,27 +168,31 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
     )
 
 
+# span, channels, slab_warps and values of gradients, the best first.
+_GRADIENTS = (
+    (8, 64, 1, 16),
+    (8, 32, 1, 16),
+    (4, 32, 2, 16),
+    (4, 32, 1, 16),
+    (8, 16, 1, 16),
+    (4, 16, 1, 16),
+    (2, 16, 1, 16),
+    (1, 16, 1, 16),
+)
+
+
 def default(problem: Problem, arch: Arch) -> Config:
-    """Narrow blocks, few channels a warp, and half of the states: what fits every arch and does not spill. As many
-    warps of gradients on an SM as leave a thread 255 registers; the two chunks that share a state in one block."""
-    found, K, split = space(problem, arch), problem.key_dim, operands_of(problem.forward()).products > 1
+    """Narrow blocks of the scans, few states, and wide slabs: what fits every arch and does not spill."""
+    found, K = space(problem, arch), problem.key_dim
+    widest = {"bf16": 64, "tf32": 32, "fp32": 16}[problem.operands]
     # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
-            for channels, span in (*(() if split else ((32, 2),)), (16, 2), (16, 1)):
-                pairs = 4 * channels >= K and (channels == 32 or split)
-                chunks = max(2 if pairs else 1, 4 * channels // K)
-                ctas = 2 if K > 16 and K // channels * chunks <= 4 else 1
-                config = Config(BV, 16, stages, span, channels, 4, 2, chunks, ctas, 1, values_ahead=False)
-                if found.refusal(config) is None:
-                    return _with_values_ahead(problem, config, arch)
+            for span, channels, slab_warps, values in _GRADIENTS:
+                config = Config(BV, 16, stages, span, channels, slab_warps, values, 4, 2, 1)
+                if channels <= widest and found.refusal(config) is None:
+                    return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
-
-
-def _with_values_ahead(problem: Problem, config: Config, arch: Arch) -> Config:
-    """Where it fits, but for sm_100a: 255 registers are just enough there, and some problems spill 8 to 48 bytes."""
-    fits = bool(fits_values_ahead(image_of(problem), config))
-    return replace(config, values_ahead=fits and arch.name != "sm_100a")
 
 
 IMPLEMENTATION = Implementation(

@@ -13,7 +13,6 @@ from .problem import Problem
 WARP = 32
 CHUNK = 16  # tokens
 FP32 = 4  # bytes
-_UNCROWDED = 256  # threads on an SM, each of which can have 255 registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +20,13 @@ class Config:
     BV: int  # columns of the state a block of forward and reverse
     rows: int  # of them, a warp: rows of the transposed state
     stages: int  # slots for chunks: one is read while the others are filled
-    span: int  # chunks from one stored state to the next: memory for arithmetic
-    channels: int  # of q, k and g, a warp of gradients
+    span: int  # chunks from one stored state to the next, which a block of gradients has: memory for arithmetic
+    channels: int  # of q, k and g, a warp of gradients: a slab
+    slab_warps: int  # of gradients, that share a chunk's slabs
+    values: int  # whose states a block of gradients makes at a time
     prepare_warps: int  # a block: chunks it prepares
     prepare_ctas: int  # blocks of prepare that the registers of an SM must hold
-    gradient_chunks: int  # a block of gradients
     gradient_ctas: int  # blocks of gradients that the registers of an SM must hold
-    gradient_steps: int  # of 16 values, whose loads a warp of gradients has in flight
-    values_ahead: bool  # a warp of gradients loads its next 16 values while it multiplies
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +48,17 @@ class Image:
 
     @property
     def forward(self) -> int:
-        """What forward reads: keys, updates, decay and beta; with padding."""
-        return -(-(2 * self.matrix + FP32 * self.K + FP32 * CHUNK) // 128) * 128
+        """What forward reads: the inverse that gives errors, keys, updates, decay and beta; with padding."""
+        return -(-(self.block + 2 * self.matrix + FP32 * self.K + FP32 * CHUNK) // 128) * 128
 
     @property
     def reverse(self) -> int:
-        """What reverse reads: queries and P T too."""
-        return self.forward + self.matrix + self.block
+        """What reverse reads: queries and P T too, but no errors."""
+        return self.forward + self.matrix
 
     @property
     def total(self) -> int:
-        """The inverse that gives errors, and the lengths of rows, too; and matrices that are stored both ways."""
+        """All of it, the lengths of rows and matrices that are stored both ways too."""
         return self.reverse + 2 * self.matrix * self.twice + self.block + 2 * FP32 * CHUNK
 
     @property
@@ -95,19 +93,23 @@ def prepare_smem_bytes(image: Image, c: Any) -> Any:
     return c.prepare_warps * (-(-(image.matrix + squares) // 128) * 128)
 
 
-def slab_warps(image: Image, c: Any) -> Any:
-    """That share a chunk's slabs of channels; of many each takes two, since more threads have too few registers."""
-    slabs = image.K // c.channels
-    return np.where(slabs > (8 if image.twice else 12), (slabs + 1) // 2, slabs)
+def gradient_threads(c: Any) -> Any:
+    return WARP * c.span * c.slab_warps
 
 
-def gradient_threads(image: Image, c: Any) -> Any:
-    return WARP * c.gradient_chunks * slab_warps(image, c)
+def remake_bytes(image: Image, c: Any) -> Any:
+    """Of a slab: states and gradients of its chunks; where there are several, values and operands with their decay."""
+    pairs, blocks = c.channels // 16, c.values // 16
+    operands = pairs * (3 * image.block + FP32 * 16)
+    return c.span * (2 * pairs * blocks * image.block + np.where(c.span > 1, 3 * blocks * image.block + operands, 0))
 
 
 def gradient_smem_bytes(image: Image, c: Any, *, normalized: bool) -> Any:
-    """dq and dk, while the value heads of a group add up; and how far a warp's channels of them lie along the rows."""
-    return c.gradient_chunks * 2 * FP32 * CHUNK * (image.K + slab_warps(image, c) * normalized)
+    """dq and dk, while the value heads of a group add up; how far a warp's channels of them lie along the rows; and
+    states."""
+    channels = image.K if normalized else c.slab_warps * c.channels
+    sums = c.span * 2 * FP32 * CHUNK * (channels + c.slab_warps * normalized)
+    return sums + c.slab_warps * remake_bytes(image, c)
 
 
 def scan_registers(image: Image, c: Any) -> Any:
@@ -122,19 +124,11 @@ def prepare_registers(image: Image) -> int:
 
 def gradient_registers(image: Image, c: Any) -> Any:
     """An estimate of a thread's: sums a channel and token, operands on their way, and what no config does without."""
-    made = (c.span - 1) * (c.channels / 2 + 20)
-    return 1.75 * c.channels + image.weight * (c.gradient_steps * (12 + c.channels / 2) + made) + 70
+    return 1.75 * c.channels + 40 * image.weight + 70
 
 
-def fits_values_ahead(image: Image, c: Any) -> Any:
-    """With operands in bf16, where a warp of gradients has all the registers that a thread can have, and is not alone
-    with a chunk."""
-    roomy = gradient_threads(image, c) * c.gradient_ctas <= _UNCROWDED
-    return roomy & (not image.twice) & (c.gradient_steps == 1) & (c.channels <= 32) & (c.channels < image.K)
-
-
-def gradient_limit(image: Image, c: Any, arch: Arch) -> Any:
-    return register_limit(gradient_threads(image, c) * c.gradient_ctas, arch)
+def gradient_limit(c: Any, arch: Arch) -> Any:
+    return register_limit(gradient_threads(c) * c.gradient_ctas, arch)
 
 
 def register_limit(threads: Any, arch: Arch) -> Any:

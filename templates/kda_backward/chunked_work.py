@@ -3,7 +3,7 @@
 from tuner.arch import GPU
 from tuner.operator import Work
 
-from .chunked_config import CHUNK, FP32, WARP, Config, image_of, scan_threads, slab_warps
+from .chunked_config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 from .optional import gate_sums_bytes, gate_work
 from .problem import Problem
 
@@ -18,13 +18,12 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     image = image_of(problem)
     return (
         _prepare(problem, config),
-        _scan(problem, config, image.forward, products=4, blocks=0, states=problem.initial_states),
+        _scan(problem, config, image.forward, products=4, states=problem.initial_states),
         _scan(
             problem,
             config,
             image.reverse,
             products=6,
-            blocks=2,
             states=problem.initial_states + problem.final_states,
         ),
         _gradients(problem, config),
@@ -78,20 +77,21 @@ def _bias_bytes(problem: Problem) -> int:
     return 8 * WARP * (problem.key_dim // 8) * problem.use_dt_bias
 
 
-def _scan(problem: Problem, config: Config, part: int, products: int, blocks: int, states: int) -> Work:
+def _scan(problem: Problem, config: Config, part: int, products: int, states: int) -> Work:
     """One of the scans: it copies `part` bytes of an image, has so many `products` of 16 × 16 channels and values, and
-    `blocks` mma more; `states` of fp32 are read or written. In a row of one chunk: the product with P T, those of all
-    channels with the state, and one of the update."""
+    one with a block of tokens; `states` of fp32 are read or written. In a row of one chunk: the product with P T in
+    reverse, those of all channels with the state, and one of the update."""
     K, V, count, element = problem.key_dim, problem.value_dim, _all_chunks(problem), problem.dtype.itemsize
     columns, steps, warps = V // config.BV, K // 16, V // config.rows
-    rows = _tokens(problem, problem.value_heads) * V * element * (2 if blocks else 1)  # v, or do and dv
+    reverse = products == 6
+    rows = _tokens(problem, problem.value_heads) * V * element * (1 + reverse)  # v, or do and dv
     kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
     operands = image_of(problem).operands
     left = operands.nbytes * V * (kept * K + count * CHUNK)
     ends = 4 * states * problem.value_heads * K * V
     tiles = steps * V // 16
     wavefronts = warps * operands.nbytes // 2 * (4 * steps * (products // 2) + 3 * steps + 8)
-    mma = operands.products * count * (products * tiles + blocks * V // 16)
+    mma = operands.products * count * (products * tiles + 2 * V // 16)
     return Work(
         ctas=columns * problem.value_heads * problem.sequences,
         warps=int(scan_threads(config)) // WARP,
@@ -107,7 +107,7 @@ def _scan(problem: Problem, config: Config, part: int, products: int, blocks: in
         longest_cta=1,
         chain=-(-problem.mean_len // CHUNK),
         stages=config.stages,
-        step_mma=operands.products * (K + CHUNK + (CHUNK if blocks else 0)) / operands.step,
+        step_mma=operands.products * (K + CHUNK + CHUNK * reverse) / operands.step,
         step_other=4,  # the barrier, keys are loaded, the state is packed, what it recalls is scaled and packed
     )
 
@@ -119,58 +119,53 @@ def _gradients(problem: Problem, config: Config) -> Work:
     elements = CHUNK * K / WARP
     image = image_of(problem)
     operands, nbytes = image.operands, image.operands.nbytes
-    states = count * 2 * nbytes * K * V  # each once a chunk: what two chunks share comes from DRAM once
-    kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span) * 2 * nbytes * K * V
-    values = count * 2 * nbytes * CHUNK * V + tokens * element * V  # errors and solved, and do: once a warp
+    spans = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
+    states = spans * 2 * nbytes * K * V
+    values = count * 2 * nbytes * CHUNK * V + tokens * element * V  # errors and solved, and do
     keys = K * (2 * element + 2 * problem.gate_dtype.itemsize)
     outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
-    small = count * (slabs * (image.block + _BETAS + _LENGTHS * norms + _RATE * gated) + 2 * _bias_bytes(problem))
+    small = count * (slabs * (_BETAS + _LENGTHS * norms + _RATE * gated) + 2 * _bias_bytes(problem))
     left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
     again = _tokens(problem, problem.heads) * 2 * K * element * norms
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
     again += tokens * K * problem.gate_dtype.itemsize * gated
     a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS take products of bf16, and additions in 32 bits
     levels = 4 if operands.products > 1 else 1  # of pairs of tokens, for an exact dg
-    mma = count * slabs * (steps * (6 + a_pair * pairs) + 8 * levels * pairs) + _made_mma(problem, config)
-    mma *= operands.products
+    made_mma = spans * (config.span - 1) * 6 * (K // 16) * steps
+    mma = operands.products * (count * slabs * (steps * (4 + a_pair * pairs) + 8 * levels * pairs) + made_mma)
+    shares = spans * (config.span > 1)  # blocks whose warps wait for each other
+    # In 16 × 16 elements: states and gradients both ways; what makes them is stored once, and loaded for each.
+    made_blocks = (6 * K // 16 * steps + 3 * (slabs * steps + K // 16)) * (config.span > 1)
+    summed = 4 * elements * (problem.group > 1 or norms)  # dq and dk
+    shared = count * (2 * nbytes * (4 * K // 16 * steps + made_blocks) + summed)
     return Work(
-        ctas=problem.batch * problem.heads * -(-chunks(problem) // config.gradient_chunks),
-        warps=config.gradient_chunks * int(slab_warps(image, config)),
+        ctas=problem.batch * problem.heads * problem.pieces(CHUNK * config.span),
+        warps=config.span * config.slab_warps,
         mma=mma,
         tf32=operands.tf32(mma),
-        fma=count * (24 * elements + image.twice * K * V / WARP),
-        mufu=count * (6 + 6 * gated) * elements,
-        alu=count * (24 * elements + slabs * 8 * steps),
-        smem_wavefronts=count * 4 * elements if problem.group > 1 or norms else 0,
+        fma=count * (24 * elements + image.twice * K * V / WARP + 4 * K * V / WARP),
+        mufu=count * (10 + 9 * gated) * elements,
+        alu=count * (32 * elements + slabs * 8 * steps),
+        smem_wavefronts=shared,
         l2_bytes=states + slabs * values + tokens * keys + outputs + small + again + left + made,
-        dram_bytes=kept + values + tokens * keys + outputs + count * (image.block + 4 * CHUNK) + left,
-        barriers=problem.batch * problem.heads * chunks(problem) * norms,
+        dram_bytes=states + values + tokens * keys + outputs + count * 4 * CHUNK + left,
+        barriers=problem.batch * problem.heads * chunks(problem) * norms + shares * slabs * 2 * V // config.values,
         longest_cta=1,
-        chain=problem.group * steps,
-        stages=config.gradient_steps + config.values_ahead,
+        chain=problem.group * steps * -(-slabs // config.slab_warps),
+        stages=2,
     )
 
 
-def _pairs(problem: Problem, config: Config) -> int:
-    """Pairs of chunks, of which one makes the state and the other the gradient that are not stored."""
-    return problem.batch * problem.value_heads * (chunks(problem) // 2) * (config.span - 1)
-
-
-def _made_mma(problem: Problem, config: Config) -> int:
-    return 6 * _pairs(problem, config) * (problem.key_dim // 16) * (problem.value_dim // 16)
-
-
 def _made_bytes(problem: Problem, config: Config) -> int:
-    """Of the other chunk: a tile of keys and its values, for a gradient two of both; decay and beta, by lanes."""
-    K, V, slabs, pairs = problem.key_dim, problem.value_dim, problem.key_dim // config.channels, _pairs(problem, config)
-    image = image_of(problem)
-    lanes = 2 * 2 * FP32 * WARP * (slabs * (1 + image.twice) + K // 16)
-    odd = problem.seq_len // 2 if problem.use_cu_seqlens else _odd_tokens(problem.seq_len)
-    rows = problem.batch * problem.value_heads * odd * (config.span - 1) * V * problem.dtype.itemsize
-    return pairs * (3 * image.matrix + slabs * 2 * image.operands.nbytes * CHUNK * V + lanes) + slabs * rows
-
-
-def _odd_tokens(seq_len: int) -> int:
-    """Tokens of the second chunks of pairs."""
-    return seq_len // (2 * CHUNK) * CHUNK + max(seq_len % (2 * CHUNK) - CHUNK, 0)
+    """What the chunks of a span read to make each other's states: keys, queries and gates, once more."""
+    if config.span == 1:
+        return 0
+    heads, slabs = problem.batch * problem.value_heads, problem.key_dim // config.channels
+    gated, norms = problem.use_gate_in_kernel, problem.use_qk_l2norm_in_kernel
+    keys = problem.key_dim * (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize)
+    small = chunks(problem) * slabs * (_BETAS + _LENGTHS * norms)
+    every = problem.pieces(CHUNK * config.span) * config.span  # chunks, empty ones too
+    return _tokens(problem, problem.value_heads) * keys + heads * (
+        small + every * (slabs * _RATE * gated + _bias_bytes(problem))
+    )

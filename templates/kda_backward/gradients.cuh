@@ -2,6 +2,7 @@
 #pragma once
 #include "between.cuh"
 #include "lengths.cuh"
+#include "slab.cuh"
 #include "slopes.cuh"
 
 template <class T, class Gate, class Beta, int K, class Operands, int kPairs, BetaGate kBetaGate, Gating kGating,

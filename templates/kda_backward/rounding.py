@@ -13,6 +13,7 @@ from .adjoint import Operands, adjoint, by_sequence, operands, outputs, to_dtype
 from .problem import Problem
 
 CHUNK = 16
+SPAN = 8  # chunks that share a stored state
 SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
 FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
 
@@ -38,10 +39,11 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 class _Chunk:
     """What a chunk needs no state for: tensors [B, HV, C, ·]."""
 
-    q: Array  # e^G q, rounded as the next three are
+    q: Array  # e^G q, rounded as the next two are
     k: Array  # e^G k
     k_up: Array  # e^-G k
-    W: Array  # Tᵀ e^(G_last - G) k
+    k_out: Array  # e^(G_last - G) k, rounded where it is an operand
+    W: Array  # Tᵀ k_out
     A: Array  # P T
     E: Array  # the inverse that gives errors
     gate: Array  # G
@@ -63,19 +65,21 @@ def _by_chunks(x: Operands, keep: Keep) -> Arrays:
     for span, c in zip(spans, chunks, strict=True):
         states.append(keep(state))
         r = x.v[:, :, span] - c.k @ states[-1]
-        errors.append(keep(r))
+        errors.append(keep(c.E @ keep(r)))
         state = c.decay * state + _t(c.W) @ keep(c.beta * r)
-    for i in range(1, len(chunks), 2):
-        states[i] = _made_state(chunks[i - 1], states[i - 1], errors[i - 1], keep)
+    made = state
+    for i, c in enumerate(chunks):
+        made = states[i] if i % SPAN == 0 else made
+        states[i] = keep(made)
+        made = c.decay * made + _t(keep(c.beta * c.k_out)) @ errors[i]
     found: dict[str, list[Array]] = {name: [] for name in ("dq", "dk", "dv", "dg", "dbeta")}
-    made = state  # for an even chunk that is not the last
     for i in reversed(range(len(chunks))):
         c, span, after = chunks[i], spans[i], keep(d_state)
+        made = after if i % SPAN == SPAN - 1 or i == len(chunks) - 1 else made
         y = _t(c.A) @ c.d_o + c.W @ after
         d_state = c.decay * d_state + _t(c.q) @ c.d_o - _t(c.k) @ keep(c.beta * y)
-        known = after if i % 2 or i == len(chunks) - 1 else made
-        gradients = _gradients(x, span, c, (states[i], known, errors[i], keep(y)), keep)
-        made = _made_gradient(c, after, keep(y), keep)
+        gradients = _gradients(x, span, c, (states[i], keep(made), errors[i], keep(y)), keep)
+        made = c.decay * made + _t(c.q) @ c.d_o - _t(keep(c.beta * c.k)) @ keep(y)
         for name, value in {**gradients, "dv": c.beta * y}.items():
             found[name].append(value)
     return {**{name: np.concatenate(parts[::-1], axis=2) for name, parts in found.items()}, "dh0": d_state}
@@ -85,29 +89,19 @@ def _prepared(x: Operands, span: slice, keep: Keep) -> _Chunk:
     q, k, beta = x.q[:, :, span], x.k[:, :, span], x.beta[:, :, span, None]
     gate = np.cumsum(np.maximum(x.g[:, :, span], FORGOTTEN), axis=2)
     q_in, k_in, k_up = keep(q * np.exp(gate)), keep(k * np.exp(gate)), keep(k * np.exp(-gate))
-    k_out = keep(k * np.exp(gate[:, :, -1:] - gate))
+    k_out = k * np.exp(gate[:, :, -1:] - gate)
     L, P = np.tril(k_in @ _t(k_up), -1), keep(np.tril(q_in @ _t(k_up)))
     one = np.eye(L.shape[-1])
     T, E = keep(np.linalg.inv(one + beta * L)), keep(np.linalg.inv(one + L * _t(beta)))
-    return _Chunk(q_in, k_in, k_up, keep(_t(T) @ k_out), keep(P @ T), E, gate, keep(x.d_o[:, :, span]), beta)
-
-
-def _made_state(c: _Chunk, state: Array, r: Array, keep: Keep) -> Array:
-    """The state after a chunk, as the next one's gradients make it where every other state is stored."""
-    return keep(c.decay * state + _t(keep(c.beta * c.W)) @ r)
-
-
-def _made_gradient(c: _Chunk, d_state: Array, y: Array, keep: Keep) -> Array:
-    """The gradient of the state before a chunk, as those of the chunk before it make it."""
-    return keep(c.decay * d_state + _t(c.q) @ c.d_o - _t(keep(c.beta * c.k)) @ y)
+    updates, d_o = keep(_t(T) @ keep(k_out)), keep(x.d_o[:, :, span])
+    return _Chunk(q_in, k_in, k_up, k_out, updates, keep(P @ T), E, gate, d_o, beta)
 
 
 def _gradients(x: Operands, span: slice, c: _Chunk, left: tuple[Array, Array, Array, Array], keep: Keep) -> Arrays:
-    """dq, dk, dg and dbeta of one chunk. `left` by the scans: the state before it, the gradient of the one after it, r
-    and y."""
-    state, d_state, r, y = left
+    """dq, dk, dg and dbeta of one chunk. `left` by the scans: the state before it, the gradient of the one after it,
+    errors and y."""
+    state, d_state, e, y = left
     q, k, beta, up, down = x.q[:, :, span], x.k[:, :, span], c.beta, np.exp(c.gate), np.exp(-c.gate)
-    e = keep(c.E @ r)
     ye = y @ _t(e)
     within = c.d_o @ _t(e) * _t(beta)
     dP, Z = keep(np.tril(within, -1)), keep(np.tril(ye, -1) * beta * _t(beta))

@@ -120,7 +120,7 @@ struct Scan {
 
   // The two steps: `g_state` and `g_tokens` are this lane's, and the state goes to memory if `keep`.
 
-  // The state before the chunk and its errors r = v - Sᵀ k go to memory; then Sᵀ becomes that after the chunk.
+  // The state before the chunk and the errors go to memory; then Sᵀ becomes that after the chunk.
   static __device__ __forceinline__ void forward(State& r_s, unsigned char const* stage, int first, uint4* g_state,
                                                  bool keep, uint4* g_tokens, int lane) {
     typename Values::Registers r_v[kM];
@@ -132,12 +132,26 @@ struct Scan {
     for (int m = 0; m < kM; ++m) Values::unpack(r_x[m][0], r_x[m][1], r_v[m]);
     recall(r_x, r_s, stage + Image::kKeyRows, g_state, keep, lane);
     pack_tokens(r_a, r_x);
-#pragma unroll
-    for (int m = 0; m < kM; ++m) Operands::template store<Side::kRight>(g_tokens + m * Operands::kBlock, r_a[m]);
+    store_errors(g_tokens, r_a, stage + Image::kErrors, lane);
     scale(r_x, stage + Image::kBeta, lane);
     pack_tokens(r_a, r_x);
     __syncwarp();  // what the update loads stays behind it: beside the widest states there are no registers for more
     update(r_s, stage + Image::kDecay, lane, Product{r_a, stage + Image::kUpdateColumns});
+  }
+
+  // What every token finds wrong in the state that it meets, of r = v - Sᵀ k; the chain does not wait for it.
+  static __device__ __forceinline__ void store_errors(uint4* g_tokens, Operand const& r_r, unsigned char const* s_errors,
+                                                      int lane) {
+    Block r_inverse, r_e;
+    auto const* s_inverse = reinterpret_cast<uint4 const*>(s_errors) + Operands::place(lane);
+    Operands::template load<Side::kLeft>(r_inverse, s_inverse);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      Tile left = {}, right = {};
+      Operands::multiply(left, right, r_inverse, r_r[m]);
+      Operands::pack(r_e, left, right);
+      Operands::template store<Side::kLeft>(g_tokens + m * Operands::kBlock, r_e);
+    }
   }
 
   // The gradient after the chunk and y = Tᵀ dU go to memory, and beta y to dv; then dSᵀ becomes that before the chunk.

@@ -1,4 +1,4 @@
-// Where a warp of gradients finds its chunk, and in it the channels that it takes: its slab.
+// Where a block of gradients finds its chunks, and a warp the one of them whose channels it takes, slab by slab.
 #pragma once
 #include "sequences.cuh"
 #include "tile.cuh"
@@ -10,41 +10,40 @@ struct View {
   int64_t stride;
 };
 
-// What the scans leave for one chunk of one head, in the order of operands; all pointers are this lane's.
-struct Scanned {
-  uint4 const *states, *gradients;  // [K / 16, V / 16] blocks: before the chunk, and of the state after it
-  uint4 const *r, *y;               // [V / 16] blocks
-};
-
-// kChunks of a block, kWarps of a chunk; kSpan chunks share a stored state.
-template <class Index, int kChunks, int kWarps, int kSpan>
+// A block has the kSpan chunks that share a stored state, kWarps warps each of them.
+template <class Index, int kSpan, int kWarps>
 struct Slab {
-  int lane, index, slot;  // the warp's first slab of its chunk; the chunk of its block
-  int chunk, chunks;      // of the chunks of a batch's head
-  Piece tokens;
-  int span, spans;  // of the spans of a batch's head
+  int lane, index, slot;  // the warp's first slab of its chunk; its chunk, of the span's
+  int chunks, spans;      // of a batch's head
+  Piece span;
+  int first, last;  // chunk of the span; of the next sequence, or, of the last one, past the end
 
   __device__ __forceinline__ Slab(Index const* cu_seqlens, int sequences, int seq_len)
       : lane(threadIdx.x % 32),
         index(threadIdx.x / 32 % kWarps),
         slot(threadIdx.x / 32 / kWarps),
-        chunk(blockIdx.x * kChunks + slot),
         chunks(pieces<kChunk>(cu_seqlens, sequences, seq_len)),
-        tokens(piece<kChunk>(cu_seqlens, sequences, seq_len, chunk)),
-        span(first_piece<kSpan * kChunk>(cu_seqlens, tokens.sequence) + tokens.index / kSpan),
-        spans(pieces<kSpan * kChunk>(cu_seqlens, sequences, seq_len)) {}
-  __device__ __forceinline__ bool empty() const { return chunk >= chunks || tokens.tokens <= 0; }
+        spans(pieces<kSpan * kChunk>(cu_seqlens, sequences, seq_len)),
+        span(piece<kSpan * kChunk>(cu_seqlens, sequences, seq_len, blockIdx.x)),
+        first(first_piece<kChunk>(cu_seqlens, span.sequence) + span.index * kSpan),
+        last(cu_seqlens ? first_piece<kChunk>(cu_seqlens, span.sequence + 1) : chunks) {}
+  // From the chunk's first token to the end of the sequence; 0 and less: the chunk is empty.
+  __device__ __forceinline__ int tokens() const { return span.tokens - slot * kChunk; }
+  // Empty chunks, too, have memory.
+  __device__ __forceinline__ bool has_memory() const { return first + slot < last; }
 
-  // The chunk's place among those of all heads, and its span's.
+  // The place of the span's first chunk among those of all heads, and the span's.
   __device__ __forceinline__ int64_t place(int head, int heads) const {
-    return (int64_t(blockIdx.z) * heads + head) * chunks + chunk;
+    return (int64_t(blockIdx.z) * heads + head) * chunks + first;
   }
   __device__ __forceinline__ int64_t span_place(int head, int heads) const {
-    return (int64_t(blockIdx.z) * heads + head) * spans + span;
+    return (int64_t(blockIdx.z) * heads + head) * spans + blockIdx.x;
   }
+  // Of chunk `at` of the span.
   template <class T>
   __device__ __forceinline__ View<T> rows(T* tensor, int64_t batch_stride, int64_t stride, int64_t head_stride,
-                                          int head, int column) const {
-    return {tensor + blockIdx.z * batch_stride + tokens.first * stride + head * head_stride + column, stride};
+                                          int head, int column, int at) const {
+    return {tensor + blockIdx.z * batch_stride + (span.first + at * kChunk) * stride + head * head_stride + column,
+            stride};
   }
 };

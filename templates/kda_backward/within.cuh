@@ -7,6 +7,7 @@
 struct Betas {
   float rows[2], columns[2][2];
 
+  Betas() = default;
   __device__ __forceinline__ Betas(float const* g_beta, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
