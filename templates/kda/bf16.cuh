@@ -50,13 +50,16 @@ struct Bf16Operands {
     mma_m16n8k16<bf16>(right, a, {b[2], b[3]});
   }
 
+  template <int K, int C>
+  using ImageRows = TileRows<K, C, kBytes>;
+
   // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
   static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 8 / 2 * 16 + channel / 8 * 8 + channel % 2 * 4;
   }
 
-  // What T' multiplies: k¯ lies in rows as the decayed keys do, the updates [C, K] too, and T' as it is.
-  template <int K, int C>
+  // What T' multiplies: k¯ lies in rows as the decayed keys do, the updates [C, K] as Updates says, and T' as it is.
+  template <int K, int C, class Updates = ImageRows<K, C>>
   struct Folds {
     using Rows = ::Rows<K, true>;
     using Square = ::Rows<C, false>;
@@ -99,15 +102,16 @@ struct Bf16Operands {
     }
     static __device__ __forceinline__ void store_keys(unsigned char* tile, float const (&r)[2][4], int j, int step,
                                                       int lane) {
+      uint32_t const at = Updates::offset(lane / 4, 0) + lane % 4 * 4;  // the swizzle repeats after 8 rows
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        put(tile + Rows::offset(j * 16 + lane / 4 + e % 2 * 8, step * 2 + e / 2) + lane % 4 * 4,
-            r[e / 2][e % 2 * 2], r[e / 2][e % 2 * 2 + 1]);
+        put(tile + Updates::advance(at, step * 2 + e / 2) + (j * 16 + e % 2 * 8) * Updates::kRowBytes, r[e / 2][e % 2 * 2],
+            r[e / 2][e % 2 * 2 + 1]);
     }
-    static __device__ __forceinline__ uint32_t updates_by_lane(int lane) { return rows_by_lane<Rows>(lane); }
+    static __device__ __forceinline__ uint32_t updates_by_lane(int lane) { return rows_by_lane<Updates>(lane); }
     // Operand B of 16 channels from 16 tokens on; `tile` is this lane's address.
     static __device__ __forceinline__ void load_updates(B& r_b, uint32_t tile, int channels, int tokens) {
-      ldmatrix_trans<4>(r_b, Rows::advance(tile, 2 * channels) + tokens * 16 * Rows::kRowBytes);
+      ldmatrix_trans<4>(r_b, Updates::advance(tile, 2 * channels) + tokens * 16 * Updates::kRowBytes);
     }
 
     // r += P(i, m) T'(m, j).

@@ -51,11 +51,12 @@ template <class T>
 __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
   return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
 }
-// The same for what nobody reads again: in the caches it gives way to all else.
-template <class T>
-__device__ __forceinline__ Quad<T> load_quad_once(T const* p, bool there) {
-  using Bits = typename Quad<T>::Bits;
-  return there ? Quad<T>{__ldcs(reinterpret_cast<Bits const*>(p))} : Quad<T>{};
+// The same of what no thread writes: such a load may pass stores, and need not ask which memory a pointer means.
+// kOnce: nobody reads it again, and in the caches it gives way to all else.
+template <bool kOnce, class T>
+__device__ __forceinline__ Quad<T> load_given_quad(T const* p, bool there) {
+  auto const* bits = reinterpret_cast<typename Quad<T>::Bits const*>(p);
+  return there ? Quad<T>{kOnce ? __ldcs(bits) : __ldg(bits)} : Quad<T>{};
 }
 
 // The rows of a chunk in global memory, of which the first `tokens` exist.

@@ -55,7 +55,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     return (launch,)
 
 
-def kept_inverse(K: int, config: Config, operands: Operands) -> float:
+def kept_inverse(K: int, config: Any, operands: Operands) -> float:
     """Cycles of shared memory that a group of one warp saves: for its updates it reads T' once, not once a step."""
     together = prep_threads(K, config) == WARP and operands == BF16
     return float(4 * triangle_blocks(config.C) * (K / 16 - 1) * together)

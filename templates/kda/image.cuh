@@ -2,19 +2,19 @@
 #pragma once
 #include "kda/bf16.cuh"
 
-// Byte offsets. Tiles of keys and queries are [C, K] in the layout Rows, updates as Operands::Folds has them; decay is
-// fp32, so ordered that each lane finds the four channels of its accumulators together.
+// Byte offsets. Tiles of keys and queries are [C, K] in the layout Operands::ImageRows, updates as Operands::Folds has
+// them; decay is fp32, so ordered that each lane finds the four channels of its accumulators together.
 template <int K, int C, class Operands = Bf16Operands>
 struct Image {
   static_assert(K % 16 == 0 && (C == 16 || C == 32), "tiles are whole operands of mma");
   static constexpr int kElement = Operands::kBytes;
-  using Rows = ::Rows<K * kElement / 2, true>;
+  using Rows = typename Operands::template ImageRows<K, C>;
   static constexpr int kBlocks = C / 16 * (C / 16 + 1) / 2;  // of 16 × 16, of a lower triangle
   static constexpr int kBlockBytes = 256 * kElement;
   static constexpr int kTileBytes = C * K * kElement;
   static constexpr int kKeys = 0;                            // -k e^G
-  static constexpr int kQueries = kTileBytes;                // scale q e^G
-  static constexpr int kUpdates = 2 * kTileBytes;            // T'ᵀ (k e^(G_last - G))
+  static constexpr int kQueries = Rows::kTileStep;           // scale q e^G
+  static constexpr int kUpdates = 2 * Rows::kTileStep;       // T'ᵀ (k e^(G_last - G))
   static constexpr int kOutput = 3 * kTileBytes;             // P T', blocks in the order of operand B
   static constexpr int kDecay = kOutput + kBlockBytes * kBlocks;  // e^G_last
   static constexpr int kUsedBytes = kDecay + 4 * K;

@@ -166,7 +166,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
     k_row.unpack(k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float const exponent = before[e] + gates[e] - Operands::kCentre;
+      float const exponent = (kTokens == 16 ? gates[e] : before[e] + gates[e]) - Operands::kCentre;
       float const up = exp2_approx(exponent), key = k[e] * k_scale;
       if constexpr (kOutputs) q[e] = q[e] * q_scale * up;
       k[e] = -key * up;

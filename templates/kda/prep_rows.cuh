@@ -3,6 +3,7 @@
 #include "kda/chunk.cuh"
 #include "kda/token.cuh"
 #include "kda/triangle.cuh"
+#include "opaque.cuh"
 
 // A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Queries are read for kOuts.
 // kOnce: no other block reads the rows, and others come back for what they would displace in L2.
@@ -50,22 +51,15 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       bool const there = kWhole || first() + i < from.tokens;
-      if constexpr (kOutputs) r.q[i] = load_row(q, there);
-      r.k[i] = load_row(k, there);
-      r.g[i] = load_row(g, there);
+      if constexpr (kOutputs) r.q[i] = load_given_quad<kOnce>(q, there);
+      r.k[i] = load_given_quad<kOnce>(k, there);
+      r.g[i] = load_given_quad<kOnce>(g, there);
       q += from.q_stride;
       k += from.k_stride;
       g += from.g_stride;
+      forget(q), forget(k), forget(g);  // two instructions a row
     }
     if (thread < C && (kWhole || int(thread) < from.tokens)) r.beta = from.beta[thread * from.beta_stride];
-  }
-
-  template <class Element>
-  static __device__ __forceinline__ Quad<Element> load_row(Element const* p, bool there) {
-    if constexpr (kOnce)
-      return load_quad_once(p, there);
-    else
-      return load_quad(p, there);
   }
 
   // The factors of the rows of q and k: scale, and the inverse lengths. Where the threads of a row are neighbours in a

@@ -5,6 +5,12 @@
 #include "ldmatrix.cuh"
 #include "mma.cuh"
 
+// Rows of a tile [C, K] of an image that mma.sync reads; tiles lie one behind the other.
+template <int K, int C, int kElement>
+struct TileRows : Rows<K * kElement / 2, true> {
+  static constexpr int kTileStep = C * K * kElement;  // from a tile to the next
+};
+
 // This lane's ldmatrix offset in 16 rows of 2 chunks, for operand A, and for operand B when a row is a step of k.
 template <class Layout>
 __device__ __forceinline__ uint32_t rows_by_lane(int lane) {

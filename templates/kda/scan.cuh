@@ -43,6 +43,18 @@ struct Scan {
   static __device__ __forceinline__ void load_v(uint32_t s_stage, T const* g_v, int64_t stride, int tokens,
                                                 uint32_t thread) {
     constexpr int kElements = 16 / sizeof(T), kChunks = BV / kElements;
+    if constexpr (kLoaders % kChunks == 0 && C * kChunks % kLoaders == 0) {
+      if (tokens >= C) {  // of most chunks: a thread has the same columns of every kLoaders / kChunks-th row
+        uint32_t const row = thread / kChunks, chunk = thread % kChunks;
+        T const* g = g_v + row * stride + chunk * kElements;
+#pragma unroll
+        for (uint32_t first = 0; first < C; first += kLoaders / kChunks) {
+          cp_async<16>(s_stage + kValues + Values::offset(row + first, chunk), g);
+          g += kLoaders / kChunks * stride;
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int pass = 0; pass < ceil_div(C * kChunks, kLoaders); ++pass) {
       uint32_t const i = thread + pass * kLoaders, row = i / kChunks, chunk = i % kChunks;

@@ -92,6 +92,9 @@ struct Tf32Operands {
     }
   }
 
+  template <int K, int C>
+  using ImageRows = TileRows<K, C, kBytes>;
+
   // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
   static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 4 * 16 + channel / 8 * 8 + channel % 8 / 4 * 4;

@@ -1,0 +1,72 @@
+"""What fused_wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from tuner.arch import GPU
+from tuner.operator import Work
+
+from .fused_wgmma_config import CARRIERS, COLUMNS, Config, Shape, ahead, copied_bytes, shape, threads
+from .fused_work import kept_inverse
+from .operands import BF16 as OPERANDS
+from .operator import cost
+from .optional import state_bytes
+from .prep_scan_config import BF16, WARP
+from .prep_scan_work import (
+    instructions,
+    prep_mma,
+    prep_step,
+    prepared_row_bytes,
+    read_gate_bytes,
+    step_mma,
+    step_other,
+)
+from .problem import Problem
+
+_LOADED = 18.0  # results that a load from DRAM takes as long as: where a producer's next chunk is not on its way before
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """mma, wgmma, bytes and barriers are exact unless sequences are packed; other instructions are those that the
+    mathematics needs. What goes from block to block also leaves and enters shared memory."""
+    K, V, chunk = problem.key_dim, problem.value_dim, shape(problem.key_dim)
+    NT, heads = -(-problem.mean_len // chunk.C), problem.sequences * problem.value_heads
+    ctas = heads * (V // COLUMNS)
+    carried = ctas * NT
+    prepared = carried // config.cluster  # once a cluster
+    copied = carried * (config.cluster - 1) // config.cluster * copied_bytes(K)
+    prep, scan = instructions(problem, chunk)
+    row = V // COLUMNS // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
+    gate = read_gate_bytes(problem, chunk, prepared, ctas * config.producers)
+    launch = Work(
+        ctas=ctas,
+        warps=int(threads(config)) // WARP,
+        mma=prepared * prep_mma(K, chunk.C) + carried * 2 * CARRIERS,  # what a chunk's tokens give to each other
+        wgmma=carried * CARRIERS * 3 * K // 8,
+        fma=prepared * prep.fma + heads * NT * scan.fma,
+        mufu=prepared * 2 * chunk.C * K / WARP,
+        alu=prepared * prep.alu + heads * NT * scan.alu,
+        smem_wavefronts=prepared * (prep.wavefronts - kept_inverse(K, chunk, OPERANDS))
+        + carried * _carried_wavefronts(K, chunk)
+        + 2 * copied / 128,
+        l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
+        dram_bytes=float(cost(problem).bytes),
+        barriers=ctas * (config.cluster == 1),
+        longest_cta=1,
+        chain=1 + NT,  # the first chunk is prepared before the state can move
+        stages=config.stages,
+        step_mma=step_mma(K, chunk),
+        step_other=max(step_other(chunk), _prepared_in_turn(K, chunk, config)),
+        cluster_bytes=float(copied),
+    )
+    return (launch,)
+
+
+def _carried_wavefronts(K: int, chunk: Shape) -> float:
+    """Of a chunk and 64 columns: tiles that wgmma reads once for all warps; of each warp P T', and decay, a broadcast;
+    v."""
+    tiles = 3 * chunk.C * K * BF16 / 128
+    return tiles + CARRIERS * (4 + 2 * K / 16) + chunk.C * COLUMNS * BF16 / 128
+
+
+def _prepared_in_turn(K: int, chunk: Shape, config: Config) -> float:
+    """What a step waits for beside its own products where producers make chunks more slowly."""
+    loaded = 0 if ahead(config) else _LOADED
+    return (prep_step(chunk) + loaded) / (config.producers * config.cluster) - step_mma(K, chunk)
