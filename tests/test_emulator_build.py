@@ -67,11 +67,24 @@ shared_object(Source(("nothing",), 'extern "C" __global__ void nothing() {}', ()
 """
 
 
+def wrapped(tmp_path: Path, before: str) -> dict[str, str]:
+    """Variables with an empty cache, and with a g++ that runs lines of a shell first."""
+    path = tmp_path / "g++"
+    path.write_text(f'#!/bin/sh\n{before}\nexec {compiler().path} "$@"\n')
+    path.chmod(0o755)
+    return {**os.environ, "TUNER_CACHE_DIR": str(tmp_path / "cache"), "TUNER_CXX": str(path)}
+
+
+def test_a_disk_that_is_full_costs_only_the_cache(tmp_path: Path) -> None:
+    full = 'echo "fatal error: cannot write PCH file: No space left on device" >&2; exit 1'
+    environment = wrapped(tmp_path, f'case "$*" in *"-o {tmp_path}/cache/"*) {full};; esac')
+    subprocess.run([sys.executable, "-c", BUILD], env=environment, check=True)
+    assert not list((tmp_path / "cache").rglob("*.gch"))
+
+
 def test_two_processes_that_want_the_same_build_it_once(tmp_path: Path) -> None:
-    calls, counting = tmp_path / "calls", tmp_path / "g++"
-    counting.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {compiler().path} "$@"\n')
-    counting.chmod(0o755)
-    environment = {**os.environ, "TUNER_CACHE_DIR": str(tmp_path / "cache"), "TUNER_CXX": str(counting)}
+    calls = tmp_path / "calls"
+    environment = wrapped(tmp_path, f'echo "$@" >> {calls}')
     both = [subprocess.Popen([sys.executable, "-c", BUILD], env=environment) for _ in range(2)]
     assert [each.wait() for each in both] == [0, 0]
     built = [line for line in calls.read_text().splitlines() if " -o " in line]

@@ -167,7 +167,14 @@ def _primitives(flags: tuple[str, ...]) -> _Primitives:
         _precompile(folder, texts, flags)
 
     with _alone(key):
-        return _Primitives(Cache.of("emulator").folder(key, build) or _private(key, build), texts)
+        return _Primitives(_in_cache(key, build) or _private(key, build), texts)
+
+
+def _in_cache(key: str, build: Callable[[Path], object]) -> Path | None:
+    """None where the cache cannot be written, or its disk is full: another error of g++ comes again in private."""
+    with suppress(MachineError, OSError):
+        return Cache.of("emulator").folder(key, build)
+    return None
 
 
 def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
