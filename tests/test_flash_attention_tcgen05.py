@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from claims import compiled
 from injected import injected
+from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -225,6 +226,34 @@ def test_views_of_another_layout_need_no_copy() -> None:
     strided, _ = emulator.run(OPERATOR, TCGEN05, problem, BASE, views, Mode())
     assert views["q"].strides != arrays["q"].strides
     assert np.array_equal(dense["o"], strided["o"])
+
+
+# What only a device can confirm, each asked alone: are columns found where descriptors say, for a kind of panels of V?
+ASKED = [
+    (D, columns) for D in HEAD_DIMS for columns in (0, 16, 32, 64) if columns < 2 * max(D, 16) and (columns or D % 64)
+]
+
+
+def question(D: int, columns: int) -> tuple[Problem, Config]:
+    """One row tile and one tile of keys, of which the mean is exact."""
+    problem = Problem(D, DType.BF16, batch=1, heads=1, seq_q=128, seq_k=64)
+    return problem, replace(ONE, BN=64, value_columns=columns, heavy_first=False)
+
+
+@pytest.mark.parametrize(("D", "columns"), [(40, 32), (72, 16), (72, 0), (112, 64)])
+def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(D: int, columns: int) -> None:
+    problem, config = question(D, columns)
+    given = equal_weights(problem), one_column(problem, D - 1)
+    found = [emulator.run(OPERATOR, TCGEN05, problem, config, arrays, Mode())[0] for arrays in given]
+    assert wrong_columns(given[0], found[0]["o"]) == []
+    assert not wrong_lse(given[1], D - 1, found[1]["lse"])
+    assert wrong_lse(given[1], 0, found[1]["lse"]), "another column of K has another answer"
+
+
+@pytest.mark.parametrize(("D", "columns"), ASKED)
+def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(D: int, columns: int) -> None:
+    problem, config = question(D, columns)
+    assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
 
 
 @dataclass(frozen=True)

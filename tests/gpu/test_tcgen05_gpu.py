@@ -1,0 +1,92 @@
+"""tcgen05 on a data-center Blackwell device: first what the emulator cannot know, panel by panel, then whole kernels.
+
+To be run first where a device has sm_100a; a failure names the columns that are wrong, and so the panel's width.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from test_flash_attention_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
+from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
+
+from tuner import gpu
+from tuner.arrays import FRAMEWORKS
+from tuner.binding import bind
+from tuner.cache import Cache
+from tuner.cubin import Cubin
+from tuner.device import Code
+from tuner.dtype import DType
+from tuner.gpu_device import Physical
+from tuner.nvrtc import Options, compile
+from tuner.operator import to_fields
+from tuner.operators.flash_attention.operator import Problem
+from tuner.policy import MeasurementPolicy
+from tuner.render import render
+from tuner.trial import Task
+from tuner.worker import Worker
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not gpu.available() or not gpu.current_gpu().arch.has_tcgen05, reason="needs a device of sm_100a"
+    ),
+]
+
+
+@cache
+def compiled(problem: Any, config: Any) -> Cubin:
+    source = render(OPERATOR, TCGEN05, problem, config)
+    cubin = compile(source, Options("sm_100a"), Cache.of("cubin"))  # another run of these tests finds it there
+    assert isinstance(cubin, Cubin), cubin
+    return cubin
+
+
+def answered(D: int, columns: int, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The outputs of one launch on the device."""
+    import cupy
+
+    problem, config = question(D, columns)
+    device = {key: cupy.asarray(array) for key, array in arrays.items() if np.size(array) > 1}
+    facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
+    binding = bind(OPERATOR, OPERATOR.call(**device), facts)
+    plan = TCGEN05.plan(problem, config)
+    kernel = gpu.Kernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
+    outputs = kernel(device, {"softmax_scale": arrays["softmax_scale"]})
+    return {argument.name: array.get() for argument, array in zip(OPERATOR.outputs, outputs, strict=True)}
+
+
+@pytest.mark.parametrize(("D", "columns"), ASKED)
+def test_values_are_found_in_every_column_of_every_panel(D: int, columns: int) -> None:
+    """MN-major strides, N that ends inside a panel, P in tensor memory, stores that cut columns off."""
+    arrays = equal_weights(question(D, columns)[0])
+    assert wrong_columns(arrays, answered(D, columns, arrays)["o"]) == []
+
+
+@pytest.mark.parametrize("D", HEAD_DIMS)
+def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
+    """K-major operands that start inside a swizzle's row; boxes wider than the tensor."""
+    given = {column: one_column(question(D, 16)[0], column) for column in range(D)}
+    lse = {column: answered(D, 16, arrays)["lse"] for column, arrays in given.items()}
+    assert [column for column in given if wrong_lse(given[column], column, lse[column])] == []
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(Physical()) as started:
+        yield started
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["batch", "packed"])
+@pytest.mark.parametrize("D", CASES)
+def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: int, packed: bool) -> None:
+    """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
+    problem = Problem(D, DType.BF16, True, use_cu_seqlens=packed, batch=1, heads=2, seq_q=300, use_softcap=packed)
+    code = Code(
+        "flash_attention", "tcgen05", to_fields(problem), to_fields(CASES[D]), compiled(problem, CASES[D]).image
+    )
+    found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
+    assert found.fell is None, found.fell
+    assert found.verdict is not None and found.verdict.ok, found.verdict
