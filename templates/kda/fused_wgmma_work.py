@@ -4,8 +4,6 @@ from tuner.arch import GPU
 from tuner.operator import Work
 
 from .fused_wgmma_config import CARRIERS, COLUMNS, Config, Shape, ahead, copied_bytes, shape, threads
-from .fused_work import kept_inverse
-from .operands import BF16 as OPERANDS
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import BF16, WARP
@@ -43,9 +41,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         fma=prepared * prep.fma + heads * NT * scan.fma,
         mufu=prepared * 2 * chunk.C * K / WARP,
         alu=prepared * prep.alu + heads * NT * scan.alu,
-        smem_wavefronts=prepared * (prep.wavefronts - kept_inverse(K, chunk, OPERANDS))
-        + carried * _carried_wavefronts(K, chunk)
-        + 2 * copied / 128,
+        smem_wavefronts=prepared * prep.wavefronts + carried * _carried_wavefronts(K, chunk) + 2 * copied / 128,
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=ctas * (config.cluster == 1),

@@ -6,10 +6,10 @@ from tuner.arch import GPU
 from tuner.operator import Work
 
 from .fused_config import Config, block_threads, chunk_barriers
-from .operands import BF16, Operands, operands_of
+from .operands import Operands, operands_of
 from .operator import cost
 from .optional import state_bytes
-from .prep_scan_config import WARP, prep_threads, triangle_blocks
+from .prep_scan_config import WARP
 from .prep_scan_work import (
     instructions,
     prep_mma,
@@ -41,7 +41,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         fma=chunks * (blocks * prep.fma + scan.fma),
         mufu=chunks * blocks * 2 * C * K / WARP,
         alu=chunks * (blocks * prep.alu + scan.alu),
-        smem_wavefronts=chunks * (blocks * (prep.wavefronts - kept_inverse(K, config, operands)) + scan.wavefronts),
+        smem_wavefronts=chunks * (blocks * prep.wavefronts + scan.wavefronts),
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (chunk_barriers(K, config) * NT + max(0, NT - config.stages)),
@@ -53,12 +53,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         step_other=max(step_other(config), prepared_in_turn(K, config, operands)),
     )
     return (launch,)
-
-
-def kept_inverse(K: int, config: Any, operands: Operands) -> float:
-    """Cycles of shared memory that a group of one warp saves: for its updates it reads T' once, not once a step."""
-    together = prep_threads(K, config) == WARP and operands == BF16
-    return float(4 * triangle_blocks(config.C) * (K / 16 - 1) * together)
 
 
 def prepared_in_turn(K: int, config: Any, operands: Operands) -> float:

@@ -3,11 +3,9 @@
 #include "kda/prep_rows.cuh"
 
 // Exponents are in base 2 and count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them
-// below 116. Without kOuts only the state is wanted: queries are not read, and the image has none. kFoldTogether: for a
-// single warp, which makes all of a chunk's updates and would wait for each.
+// below 116. Without kOuts only the state is wanted: queries are not read, and the image has none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
-          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false,
-          bool kFoldTogether = false>
+          BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false>
 struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
   using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce>;
@@ -72,7 +70,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
     sync();
     this->solve();
     sync();
-    if constexpr (kFoldTogether)
+    if constexpr (kWarps == 1 && Operands::kBytes == 2)
       this->fold_keys_together();
     else
       this->fold_keys();

@@ -158,9 +158,11 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
     operands = operands_of(problem)
     wide = operands.nbytes / 2  # 16-bit tiles are the measure
-    # Four tiles stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P and M.
+    # Four tiles stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P and M,
+    # and in bf16 T' once for all updates.
     alone = prep_threads(K, config) == WARP
-    prep_wavefronts = wide * (2.5 * elements + (20 if alone else 24) * blocks * steps)
+    kept = 4 * blocks * (steps - 1) * (alone and operands == BF16_OPERANDS)
+    prep_wavefronts = wide * (2.5 * elements + (20 if alone else 24) * blocks * steps) - kept
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # of the state, and of x and o

@@ -165,7 +165,7 @@ struct Triangle {
     }
   }
 
-  // The same, all products of a warp before its first store: a load may not pass a store.
+  // The same by a single warp, which would wait for each: all products before its first store, which no load may pass.
   __device__ __forceinline__ void fold_keys_together() const {
     constexpr int kPasses = ceil_div(K / 16, kWarps);
     uint32_t const s_base = shared_address(smem);
