@@ -269,7 +269,13 @@ class Bug:
 
 
 TILE, PRODUCTS = "tcgen05_tile.cuh", "tcgen05_products.cuh"
-ROWS, OUTPUT, BLOCK, LOADER = "tcgen05_rows.cuh", "tcgen05_output.cuh", "tcgen05_block.cuh", "wgmma_tile.cuh"
+KEYS, ROWS, OUTPUT, BLOCK, LOADER = (
+    "tcgen05_keys.cuh",
+    "tcgen05_rows.cuh",
+    "tcgen05_output.cuh",
+    "tcgen05_block.cuh",
+    "wgmma_tile.cuh",
+)
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
 FREE = "  if (warp == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);\n"
 MULTIPLY = "    multiply_values(i, visited(i, tile) > 0);\n"
@@ -360,9 +366,9 @@ BUGS = (
         "uninitialized_read",
     ),
     Bug("p_of_the_keys_before", PRODUCTS, "kProbabilityColumns + k / 2", "kProbabilityColumns + (k ^ 16) / 2", "o"),
-    Bug("a_key_beyond_the_last", ROWS, "query + ahead + 1) : of.keys;", "query + ahead + 1) : of.keys + 1;", "lse"),
-    Bug("a_key_beyond_the_diagonal", ROWS, "query + ahead + 1) : of.keys;", "query + ahead + 2) : of.keys;", "lse"),
-    Bug("the_diagonal_is_not_masked", ROWS, ": of.keys) / Tile::BN;", ": of.keys) / Tile::BN + 1;", "lse"),
+    Bug("a_key_beyond_the_last", KEYS, "(row) + ahead + 1) : of.keys;", "(row) + ahead + 1) : of.keys + 1;", "lse"),
+    Bug("a_key_beyond_the_diagonal", KEYS, "(row) + ahead + 1) : of.keys;", "(row) + ahead + 2) : of.keys;", "lse"),
+    Bug("the_diagonal_is_not_masked", KEYS, ": of.keys) / BN}", ": of.keys) / BN + 1}", "lse"),
 )
 
 

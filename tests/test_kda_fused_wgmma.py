@@ -13,7 +13,8 @@ from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
 from tuner.nvrtc import compile
 from tuner.operator import to_fields
-from tuner.operators.kda.fused_wgmma_config import Config
+from tuner.operators.kda.fused_wgmma_config import CARRIER_REGISTERS, CARRIERS, PRODUCER_REGISTERS, Config, threads
+from tuner.operators.kda.prep_scan_config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.predict import uncompiled
 from tuner.render import render
@@ -61,6 +62,12 @@ def test_the_compilers_ptx_computes_the_same(config: Config) -> None:
     job = Job("kda", "fused_wgmma", to_fields(SMALL), to_fields(config))
     verdict = check_ptx(job, ARCH, most=1)
     assert verdict.ok, verdict.reason
+
+
+def test_a_block_gives_its_producers_no_more_registers_than_it_was_launched_with() -> None:
+    launched = thread_registers(threads(ALONE), ARCH)
+    carriers, producers = CARRIERS * CARRIER_REGISTERS, ALONE.producers * PRODUCER_REGISTERS
+    assert carriers + producers <= (CARRIERS + ALONE.producers) * launched
 
 
 @pytest.mark.parametrize("K", [64, 128])

@@ -30,7 +30,7 @@ from .wgmma_config import WIDTHS, packed
 
 ENTRY = "flash_attention_tcgen05"
 _SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
-_CHOICES: Mapping[str, tuple[Any, ...]] = {
+TILE_CHOICES: Mapping[str, tuple[Any, ...]] = {
     "BN": tuple(range(32, 129, 16)),
     "row_tiles": (1, 2),
     "stages": (2, 3, 4),
@@ -56,49 +56,53 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={
-            **_CHOICES,
+            **TILE_CHOICES,
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": packs(problem, ROWS),
         },
-        constraints=(
-            Constraint(
-                "a panel of V no wider than V, or one panel",
-                lambda c: c.value_columns < 2 * max(DV, 16),
-            ),
-            Constraint(
-                "several widths only where one does not divide V",
-                lambda c: (c.value_columns != 0) | (DV % 64 != 0),
-            ),
-            Constraint(
-                "the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c) <= arch.smem_per_block
-            ),
-            Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
-            Constraint(
-                "P lies over scores only where it has no place of its own: the next scores then wait for its product",
-                lambda c: ~c.overlaid | (apart_columns(DV, c) > LAST_COLUMNS),
-            ),
+        constraints=tile_constraints(D, DV, arch),
+    )
+
+
+def tile_constraints(D: int, DV: int, arch: Arch) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles."""
+    return (
+        Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * max(DV, 16)),
+        Constraint(
+            "several widths only where one does not divide V", lambda c: (c.value_columns != 0) | (DV % 64 != 0)
+        ),
+        Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c) <= arch.smem_per_block),
+        Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
+        Constraint(
+            "P lies over scores only where it has no place of its own: the next scores then wait for its product",
+            lambda c: ~c.overlaid | (apart_columns(DV, c) > LAST_COLUMNS),
         ),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    D, DV = problem.head_dim, problem.head_dim_v
     heads = int(packed(problem.heads, problem.kv_heads, config))
     taken = int(blocks(problem, config)) * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN)
     optional, spelled = optional_arguments(problem)
+    return block_plan(ENTRY, problem, config, taken, maps, (*_SCALARS, *optional), spelled)
+
+
+def block_plan(
+    entry: str,
+    problem: Any,
+    config: Any,
+    taken: int,
+    maps: tuple[TensorMap, ...],
+    others: tuple[str, ...],
+    constants: Mapping[str, str],
+) -> Plan:
+    """The launch of so many blocks; `others` are the arguments behind the maps."""
+    D, DV = problem.head_dim, problem.head_dim_v
     smem, columns = int(smem_bytes(D, DV, config)), int(tensor_columns(DV, config))
-    arguments = (*(each.name for each in maps), *_SCALARS, *optional)
-    launch = Launch(ENTRY, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
-    return Plan(
-        launches=(launch,),
-        constants={
-            "smem_bytes": smem,
-            "tensor_columns": columns,
-            **spelled,
-        },
-        maps=maps,
-    )
+    arguments = (*(each.name for each in maps), *others)
+    launch = Launch(entry, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
+    return Plan((launch,), {"smem_bytes": smem, "tensor_columns": columns, **constants}, maps=maps)
 
 
 @cache
@@ -120,7 +124,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     found = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
-            config = Config(BN, row_tiles, 2, columns, _polynomial(problem), True, False, problem.causal, heads)
+            config = Config(BN, row_tiles, 2, columns, polynomial(problem), True, False, problem.causal, heads)
             deeper = replace(config, stages=3)
             if row_tiles == 2 and found.refusal(deeper) is None:
                 return deeper
@@ -131,7 +135,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     )
 
 
-def _polynomial(problem: Problem) -> int:
+def polynomial(problem: Any) -> int:
     """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, which
     take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
     is as busy.

@@ -7,7 +7,8 @@
 // Global memory of a launch.
 template <class Tile>
 struct Tensors {
-  PanelMaps q, o, k, v;
+  PanelMaps q, o;
+  typename Tile::Keys::Maps k, v;
   OutputRows<typename Tile::T> rows;  // of o, for packed sequences
   float* g_lse;
 };
@@ -19,12 +20,13 @@ __device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& ba
   loader.load(work, keys, 0, [] {});
 }
 
-// Zeros over the values that follow a packed sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that
-// issues products; only the first tile may have some.
+// Zeros over the values that follow a sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that issues
+// products; only the first tile may have some.
 template <class Tile>
-__device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers, Work const& work) {
+__device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers,
+                                                 typename Tile::Keys const& keys, Work const& work) {
   using Values = typename Tile::Values;
-  int const own = work.sequence.keys - (work.tiles - 1) * Tile::BN;  // rows
+  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows
   if (own >= Tile::BN) return;
   mbarrier_wait(barriers.values_full(0), 0);
 #pragma unroll
@@ -40,10 +42,10 @@ __device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<T
 
 template <class Tile>
 __device__ __forceinline__ void multiply_all(uint32_t smem, uint32_t tensor, Barriers<Tile> const& barriers,
-                                             Work const& work) {
+                                             typename Tile::Keys const& keys, Work const& work) {
   Products<Tile> products{smem, tensor, barriers};
 #pragma unroll
-  for (int i = 0; i < Tile::kWarpgroups; ++i) products.tiles[i] = tiles_of<Tile>(work, i);
+  for (int i = 0; i < Tile::kWarpgroups; ++i) products.tiles[i] = keys.visited(work, Tile::kRows * i, Tile::kRows);
   products.issue(work.tiles - 1);
 }
 
@@ -58,12 +60,13 @@ __device__ __forceinline__ void set_scale(RowThread<Tile>& row, Softcap scale) {
 // By a warpgroup. `tensor`: the address that was allocated.
 template <class Tile, class Scale>
 __device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor, Barriers<Tile> const& barriers,
-                                           Tensors<Tile> const& of, Work const& work, Sizes const& sizes, Scale scale) {
+                                           Tensors<Tile> const& of, typename Tile::Keys const& keys, Work const& work,
+                                           Sizes const& sizes, Scale scale) {
   int const i = threadIdx.x / 128, lane = threadIdx.x % 128, first = Tile::kRows * i + lane / 32 * 32;
   RowThread<Tile> row{tensor + (lane / 32 << 21), barriers, i};
   set_scale(row, scale);
-  RowMask<Tile> const mask(work.sequence, work.query(Tile::kRows * i + lane), work.query(first));
-  int const tiles = tiles_of<Tile>(work, i);
+  typename Tile::Keys::RowMask const mask = keys.row_mask(work, Tile::kRows * i + lane, first);
+  int const tiles = keys.visited(work, Tile::kRows * i, Tile::kRows);
 #pragma unroll 1
   for (int tile = tiles - 1; tile >= 0; --tile) row.attend(mask, tile, tiles - 1 - tile);
   row.await_output(tiles - 1);
@@ -93,13 +96,13 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
     // The sequence has no such row tile.
   } else if (warp < Tile::kLoaderWarp) {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
-    attend_all(smem, tensor, barriers, of, work, sizes, scale);
+    attend_all(smem, tensor, barriers, of, keys, work, sizes, scale);
   } else {
     setmaxnreg_dec<Tile::kIssuerRegisters>();
-    if (Tile::kPackedSequences && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, work);
+    if (Tile::kForeignValues && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, keys, work);
     bool const elected = elect_one();  // of which ptxas knows that it is one thread
     if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
-    if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, work);
+    if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, keys, work);
   }
   __syncwarp();
   tcgen05_fence_before_thread_sync();

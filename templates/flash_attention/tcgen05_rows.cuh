@@ -5,28 +5,6 @@
 #include "flash_attention/tcgen05_tile.cuh"
 #include "register.cuh"
 
-// Keys that the thread's row attends.
-template <class Tile>
-struct RowMask {
-  int attended;  // from the first on
-  int unmasked;  // tiles that all of the warp's rows attend as a whole
-
-  // `query`: the thread's; `first`: that of the warp's first row.
-  __device__ __forceinline__ RowMask(Sequence const& of, int query, int first) {
-    int const ahead = of.keys - of.queries;
-    attended = Tile::kCausal ? min(of.keys, query + ahead + 1) : of.keys;
-    unmasked = (Tile::kCausal ? min(of.keys, first + ahead + 1) : of.keys) / Tile::BN;
-  }
-  // Scores of keys that it does not become -inf.
-  __device__ __forceinline__ void hide(float (&r_s)[Tile::BN], int tile) const {
-    if (tile < unmasked) return;
-    int const hidden = attended - tile * Tile::BN;
-#pragma unroll
-    for (int e = 0; e < Tile::BN; ++e)
-      if (e >= hidden) r_s[e] = -kInfinity;
-  }
-};
-
 // A thread of the warpgroup: one row.
 template <class Tile>
 struct RowThread {
@@ -42,12 +20,12 @@ struct RowThread {
   RowSoftmax softmax;
 
   // One tile of keys; `visited` were before.
-  __device__ __forceinline__ void attend(RowMask<Tile> const& mask, int tile, int visited) {
+  __device__ __forceinline__ void attend(typename Tile::Keys::RowMask const& mask, int tile, int visited) {
     float r_s[BN];
     mbarrier_wait(barriers.scores_full(i), visited % 2);
     load_scores(r_s);
     if constexpr (Tile::kSoftcap) cap(reinterpret_cast<float (&)[1][BN / 4][4]>(r_s), Softcap{inner, scale});
-    mask.hide(r_s, tile);
+    if (mask.cuts(tile)) mask.hide(r_s, tile);
     softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
     uint32_t r_p[BN / 2];
 #pragma unroll

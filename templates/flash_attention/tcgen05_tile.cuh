@@ -98,10 +98,3 @@ __device__ __forceinline__ void init_barriers(Barriers<Tcgen05Tile<Choice>> cons
   }
   fence_mbarrier_init();
 }
-
-// Tiles of keys that row tile i of the block visits, of those that the block loads: under a mask, or beyond the last
-// query, not all.
-template <class Tile>
-__device__ __forceinline__ int tiles_of(Work const& work, int i) {
-  return Tile::Keys::tiles(work.sequence, work.query(Tile::kRows * i), Tile::kRows >> work.packed_log2);
-}

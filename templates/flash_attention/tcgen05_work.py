@@ -1,6 +1,7 @@
 """What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,11 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         lengthened = count / equal.ctas  # those that find nothing to do make the mean block shorter
         dram = float(cost(problem).bytes)
         return (replace(equal, ctas=count, longest_cta=equal.longest_cta * lengthened, dram_bytes=dram),)
-    visited = tiles(problem, config)
+    return work_of(problem, config, tiles(problem, config), float(cost(problem).bytes), capped=problem.use_softcap)
+
+
+def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: bool = False) -> tuple[Work, ...]:
+    """Of any problem, from the tiles that row tiles visit, [blocks, row tiles of one]."""
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
     padded, columns = _round_up(problem.head_dim, 16), _round_up(problem.head_dim_v, 16)
     total = heads * int(np.sum(visited))
@@ -51,7 +56,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     warps = total * _WARPS  # that a tile passes through
     scores = config.BN  # of a thread and tile
     polynomials = 2 * -(-scores // (2 * config.polynomial)) if config.polynomial else 0
-    caps = scores if problem.use_softcap else 0  # two share a reciprocal: softcap.cuh
+    caps = scores if capped else 0  # two share a reciprocal: softcap.cuh
     scaled = 0 if config.lazy_rescale else columns  # of O
     operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # of a tile's products
     return (
@@ -65,7 +70,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
             alu=float(warps * (scores / 2 + 40 + 2 * polynomials)),
             smem_wavefronts=total * operands / 128,
             l2_bytes=float(_loaded_bytes(problem, config, heads, visited) + _stored_bytes(problem, config)),
-            dram_bytes=float(cost(problem).bytes),
+            dram_bytes=dram,
             barriers=float(heads * len(visited) * (2 + config.row_tiles)),
             longest_cta=float(np.max(np.sum(visited, axis=1)) / np.mean(np.sum(visited, axis=1))),
             chain=float(np.max(longest)) * (2 if config.overlaid else 1),  # products behind the exponentials
@@ -75,7 +80,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     )
 
 
-def _loaded_bytes(problem: Problem, config: Config, heads: int, visited: Array) -> int:
+def _loaded_bytes(problem: Any, config: Any, heads: int, visited: Array) -> int:
     """Boxes from L2, zeros included: Q of each row tile, K and V of each tile of keys that a block visits."""
     padded, padded_v = _round_up(problem.head_dim, 16), _round_up(problem.head_dim_v, 16)
     width = config.value_columns if config.value_columns in WIDTHS else 16
@@ -83,7 +88,7 @@ def _loaded_bytes(problem: Problem, config: Config, heads: int, visited: Array) 
     return ELEMENT * heads * (loaded * config.BN * (padded + _round_up(padded_v, width)) + visited.size * ROWS * padded)
 
 
-def _stored_bytes(problem: Problem, config: Config) -> int:
+def _stored_bytes(problem: Any, config: Any) -> int:
     """O, as boxes of the row tiles that have queries, and the logarithms."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
     boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)

@@ -13,8 +13,9 @@ _VALUE_STAGES = 4  # chunks whose values a carrier has, or has on their way
 _MBARRIERS = 16  # bytes of a stage's two
 _SWIZZLED = 1024  # bytes, at a multiple of which what wgmma reads begins
 FEW = 4  # producers, beside which every thread may have 255 registers
-# A thread's beside more, once the carriers have given some to the producers.
-CARRIER_REGISTERS = 160
+# A thread's beside more, once the carriers have given some to the producers: of 12 warps as many as they are launched
+# with, 168 each. A block has no others to give.
+CARRIER_REGISTERS = 152
 PRODUCER_REGISTERS = 176
 
 

@@ -30,7 +30,7 @@ from .wgmma_work import PIECE, tiles, work
 
 ENTRY = "streaming_attention_wgmma"
 _SHORT = 4  # tiles of keys of a row tile, and row tiles of an SM
-_SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
+SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -79,13 +79,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
-    maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
+    maps = tensor_maps(ROWS // heads, heads, config.BN // config.cluster)
     smem = int(smem_bytes(problem.head_dim, config))
-    return dense.block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *lengths), constants)
+    return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, *lengths), constants)
 
 
 @cache
-def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+def tensor_maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
     """For each width of panel; a warpgroup's rows are `queries` of `heads`, and keys come as tiles or in pieces."""
     whole = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
     pieces = dict.fromkeys(("k", "v"), (1, PIECE, 1))

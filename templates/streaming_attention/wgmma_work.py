@@ -20,13 +20,19 @@ def tiles(problem: Problem, config: Config) -> Array:
     """Tiles of keys that each row tile of a head visits, [row tiles, heads of a cluster]: `WindowKeys` of
     wgmma_keys.cuh.
     """
-    first = np.arange(row_tiles(problem, config), dtype=np.int64) * queries(problem, config)
+    visited = visited_tiles(problem, row_tiles(problem, config), queries(problem, config), config.BN)
+    return np.repeat(visited[:, None], config.cluster, axis=1)
+
+
+def visited_tiles(problem: Problem, row_tiles: int, queries: int, BN: int) -> Array:
+    """Tiles of BN places that each row tile of so many queries of a head visits."""
+    first = np.arange(row_tiles, dtype=np.int64) * queries
     before = problem.seq_k - problem.seq_q
     padded = -(-problem.sinks // PIECE) * PIECE
     shift = np.minimum(padded - (first + before - problem.window + 1), 0)
-    ends = np.minimum(first + queries(problem, config), problem.seq_q) + before + shift
-    visited: Array = np.maximum(-(-ends // config.BN), 1)
-    return np.repeat(visited[:, None], config.cluster, axis=1)
+    ends = np.minimum(first + queries, problem.seq_q) + before + shift
+    visited: Array = np.maximum(-(-ends // BN), 1)
+    return visited
 
 
 @lru_cache(maxsize=4096)  # most choices have no part in it

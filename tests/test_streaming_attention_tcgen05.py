@@ -1,0 +1,152 @@
+"""streaming_attention/tcgen05: what it serves, its kernel on the emulator, and bugs that must be seen in it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from claims import compiled
+from injected import injected
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES, gpu
+from tuner.check import CHECKED, Job, check
+from tuner.dtype import DType
+from tuner.emulator import Mode
+from tuner.lint import Lint, lint
+from tuner.operator import to_fields
+from tuner.operators.streaming_attention.problem import Problem
+from tuner.operators.streaming_attention.tcgen05_config import Config
+from tuner.render import render
+from tuner.verify import errors
+
+OPERATOR = operators.load("streaming_attention")
+TCGEN05 = operators.implementation("streaming_attention", "tcgen05")
+BLACKWELL, B200 = ARCHES["sm_100a"], gpu("B200")
+
+BASE = Config(
+    BN=48,
+    row_tiles=2,
+    stages=2,
+    value_columns=32,
+    polynomial=0,
+    lazy_rescale=False,
+    overlaid=False,
+    packed_heads=1,
+)
+SIZES = {"batch": 1, "heads": 4, "kv_heads": 1, "slots": 0}
+# Panels of one width and of several; rows of one head and of several; P beside scores and over them.
+CASES: dict[str, tuple[Problem, Config]] = {
+    "d40": (Problem(40, **SIZES), replace(BASE, stages=3, polynomial=4)),
+    "d72_two_heads": (
+        Problem(72, DType.FP16, **(SIZES | {"kv_heads": 2})),
+        replace(BASE, BN=128, value_columns=0, lazy_rescale=True, overlaid=True, packed_heads=2),
+    ),
+    "d64_ragged": (
+        Problem(64, ragged=True, **SIZES),
+        replace(BASE, BN=112, row_tiles=1, value_columns=64, polynomial=8, packed_heads=4),
+    ),
+}
+
+
+def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
+    arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
+    return arrays, *emulator.run(operator, TCGEN05, problem, config, arrays, mode)
+
+
+def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:
+    return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "reason"),
+    [
+        (Problem(rolling=True), "sm_100a", "rolling: boxes of keys are copied as if in order"),
+        (Problem(dtype=DType.FP32), "sm_100a", "dtype fp32: operands have 16 bits"),
+        (Problem(head_dim=8), "sm_100a", "head_dim 8: the narrowest tile has 16 columns"),
+        (Problem(), "sm_90a", "sm_90a has no tcgen05: it is an instruction of sm_100a"),
+    ],
+)
+def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:
+    assert TCGEN05.refusal(problem, ARCHES[arch]) == reason
+    assert TCGEN05.refusal(Problem(ragged=True), BLACKWELL) is None
+
+
+@pytest.mark.parametrize("D", range(16, 257, 40))
+@pytest.mark.parametrize("window", [1, 128, 4096])
+def test_a_default_is_a_config_that_a_search_may_pick(D: int, window: int) -> None:
+    problem = Problem(D, heads=8, kv_heads=2, window=window, ragged=window == 1)
+    assert TCGEN05.space(problem, BLACKWELL).refusal(TCGEN05.default(problem, BLACKWELL)) is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> None:
+    problem, config = CASES[case]
+    assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
+    modes = (CHECKED[len(case) % 2],)
+    verdict = check(Job("streaming_attention", "tcgen05", to_fields(problem), to_fields(config), modes))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "window", "sinks"),
+    [
+        (130, 130, 113, 16),  # windows of the last rows begin where the sinks' places end
+        (130, 130, 112, 16),  # one key later
+        (300, 300, 29, 16),
+        (70, 300, 48, 32),
+        (129, 290, 33, 48),  # a tile of sinks only
+        (64, 400, 300, 100),
+        (70, 60, 2**30, 2**30),
+    ],
+)
+def test_edges_next_to_those_of_tiles_and_pieces_are_as_declared(
+    seq_q: int, seq_k: int, window: int, sinks: int
+) -> None:
+    of_any_size, config = CASES["d40"]
+    problem = replace(of_any_size, seq_q=seq_q, seq_k=seq_k, slots=seq_k, window=window, sinks=sinks)
+    arrays, outputs, happened = run(problem, config, Mode(), "equal_keys")
+    assert not wrong(problem, arrays, outputs)
+    (work,), counted = TCGEN05.work(problem, config, B200), happened.counters
+    assert work.tcgen05 == counted.tcgen05_m16n8k16
+    assert work.l2_bytes - 4 * problem.heads * seq_q == counted.bulk_bytes
+    assert work.barriers == counted.barriers
+
+
+@pytest.mark.parametrize("window", [1, 64, 1000])
+def test_twice_the_length_is_twice_the_work(window: int) -> None:
+    def products(seq_q: int) -> float:
+        return TCGEN05.work(Problem(64, seq_q=seq_q, window=window, sinks=4), BASE, B200)[0].tcgen05
+
+    first = products(2048)  # at the start, windows are cut short
+    assert products(4096) - first == products(6144) - products(4096) == (products(131072) - first) / 63
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_the_default_spills_nothing_and_passes_the_lint(ragged: bool) -> None:
+    problem = Problem(ragged=ragged)
+    cubin = compiled(render(OPERATOR, TCGEN05, problem, TCGEN05.default(problem, BLACKWELL)), "sm_100a")
+    assert not cubin.entries["streaming_attention_tcgen05"].spills
+    assert lint(cubin, "streaming_attention_tcgen05") == Lint()
+
+
+BUGS = {
+    "a_key_before_the_window": ("{end - this->window, end,", "{end - this->window - 1, end,"),
+    "a_key_behind_the_query": ("this->window, end, this", "this->window, end + 1, this"),
+    "a_key_behind_the_sinks": ("before(sinks - first)", "before(sinks + 1 - first)"),
+    "windows_are_not_cut_on_the_left": ("last_begin > this->sinks ? (last_begin + BN - 1) / BN : 0", "0"),
+    "windows_are_not_cut_on_the_right": (
+        "(work.query(first) + ahead) / BN};",
+        "(work.query(first) + ahead) / BN + 1};",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_mask_is_seen(bug: str, tmp_path: Path) -> None:
+    operator = injected(OPERATOR, tmp_path, "tcgen05_keys.cuh", *BUGS[bug])
+    problem = Problem(16, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
+    config = replace(BASE, BN=48, value_columns=16, row_tiles=1)
+    arrays, outputs, _ = run(problem, config, Mode(), operator=operator)
+    assert "lse" in wrong(problem, arrays, outputs)
