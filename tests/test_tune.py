@@ -406,6 +406,15 @@ def test_each_implementation_is_tried_from_its_default_on_however_small_its_spac
     assert {name: each.differs for name, each in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
 
 
+def test_an_implementation_that_is_new_is_tried_although_the_others_spent_the_budget(store: Store) -> None:
+    tune.search(request(budget=6), store, Unranked(lambda _: 1.0))
+    later = tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
+    names = [each.candidate.implementation.name for each in later.tried]
+    assert names == 6 * ["mma_sync"] + ["naive", "split_keys"]
+    assert all(each.differs == 0 for each in later.tried[6:])
+    assert len(tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0)).tried) == 8
+
+
 def test_configs_of_an_implementation_that_was_given_up_are_not_said_to_be_tried(store: Store) -> None:
     naive = operators.implementation(OPERATOR.name, "naive").config
     outcome = tune.search(

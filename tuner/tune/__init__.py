@@ -66,6 +66,7 @@ def search(
     try:
         reused = run.log.take([each for each in kept if not each.outdated])
         _predict_again(run, [each for each in kept if each.outdated])
+        _introduce(run)
         if run.log.best:
             evaluator.resume(run.log.best.candidate)
         why = _look(run)
@@ -176,6 +177,16 @@ def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
     best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
     batch = [each.candidate for each in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
+
+
+def _introduce(run: Run) -> None:
+    """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
+    compared, although what there was has spent the budget.
+    """
+    if run.log.tried and not run.out_of_time:
+        r, new = run.request, [lane.implementation for lane in run.race.lanes.values() if not lane.told]
+        batch = [Candidate(each, each.default(r.problem, r.gpu.arch)) for each in new]
+        run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
 def _begin(store: Store, request: Request, policy: str) -> int:
