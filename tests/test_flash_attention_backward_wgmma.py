@@ -1,7 +1,7 @@
 """flash_attention_backward/wgmma: its space, its kernels on the emulator, and the bugs that the emulator must see."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import compiled
-from injected import injected
+from injected import Bug
 from test_wgmma_descriptors import k_major, mn_major, written
 from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
 
@@ -197,18 +197,6 @@ def test_scores_and_sums_read_what_tma_wrote_of_one_tile(name: str) -> None:
         assert memory[mn_major(words[steps + step], col, row)] == (16 * step + row, col)
 
 
-@dataclass(frozen=True)
-class Bug:
-    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    seen: str
-    config: Config = BASE
-
-
 SUMS, STEPS, PASS = "wgmma_sums.cuh", "wgmma_rows.cuh", "wgmma_pass.cuh"
 STORE, SIGHT, KERNEL = "wgmma_store.cuh", "wgmma_sight.cuh", "wgmma.cu.jinja"
 NEXT_HEAD = ", g_values += head_values"
@@ -237,9 +225,7 @@ BUGS = (
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_a_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = Problem(head_dim=104, causal=True, batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=170)
-    arrays, outputs, happened = run(
-        problem, bug.config, CHECKED[0], operator=injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new)
-    )
+    arrays, outputs, happened = run(problem, bug.config or BASE, CHECKED[0], operator=bug.put_into(OPERATOR, tmp_path))
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 

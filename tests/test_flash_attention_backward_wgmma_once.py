@@ -1,7 +1,7 @@
 """flash_attention_backward/wgmma_once: one pass whose blocks add to dQ in turn, with the same bits in any order."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import compiled
-from injected import injected
+from injected import Bug
 
 from tuner import emulator, nvrtc, operators, ptx
 from tuner.arch import ARCHES, gpu
@@ -132,17 +132,6 @@ def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))
 
 
-@dataclass(frozen=True)
-class Bug:
-    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    seen: str
-
-
 PARTS, SUMS, KERNELS = "wgmma_once_parts.cuh", "wgmma_once_sums.cuh", "wgmma_once.cu.jinja"
 BUGS = (
     Bug("nobody_waits_for_his_turn", PARTS, "while (load_acquire(g_turns + tile) != turn) backoff();", ";", "race"),
@@ -157,9 +146,7 @@ BUGS = (
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = sized(40, causal=False, heads=1)
-    wrong, _, happened = run(
-        problem, CASES[40], CHECKED[0], far_apart(problem), injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new)
-    )
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], far_apart(problem), bug.put_into(OPERATOR, tmp_path))
     assert bug.seen in wrong | {finding.kind for finding in happened.findings}
 
 
@@ -167,9 +154,7 @@ def test_heads_that_do_not_begin_together_come_out_right(tmp_path: Path) -> None
     """Five heads in sections of two, where so few queries are said to fit L2."""
     problem = replace(sized(40, causal=True, heads=5, seq_q=70, seq_k=150), kv_heads=5)
     small = Bug("little_L2", KERNELS, "(24 << 20) / (8 * kHeadDim)", "150", "")
-    wrong, _, happened = run(
-        problem, CASES[40], CHECKED[0], inputs(problem), injected(OPERATOR, tmp_path, small.file, small.old, small.new)
-    )
+    wrong, _, happened = run(problem, CASES[40], CHECKED[0], inputs(problem), small.put_into(OPERATOR, tmp_path))
     assert (wrong, happened.findings) == (set(), ())
 
 
@@ -206,7 +191,7 @@ def test_a_packed_sequence_that_keeps_keys_of_the_next_is_seen(tmp_path: Path) -
     kept = Bug(
         "", "wgmma_once_pass.cuh", "    if (other != tile) clear<kRows>(s_block + other, max(left, 0));\n", "", "dq"
     )
-    assert kept.seen in changed_beside_nan(injected(OPERATOR, tmp_path, kept.file, kept.old, kept.new))[0]
+    assert kept.seen in changed_beside_nan(kept.put_into(OPERATOR, tmp_path))[0]
 
 
 @pytest.mark.parametrize("bounds", [(-200, 300, 300, 300), (0, 140, 40, 2**31 - 1), (140, 40, 10, 5)])

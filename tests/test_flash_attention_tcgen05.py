@@ -1,13 +1,13 @@
 """flash_attention/tcgen05: its space, its kernel on the emulator, and the bugs that the emulator must see in it."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from claims import compiled
-from injected import injected
+from injected import Bug, injected
 from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
@@ -256,18 +256,6 @@ def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(D: int, 
     assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
 
 
-@dataclass(frozen=True)
-class Bug:
-    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    seen: str
-    config: Config = BASE
-
-
 TILE, PRODUCTS = "tcgen05_tile.cuh", "tcgen05_products.cuh"
 KEYS, ROWS, OUTPUT, BLOCK, LOADER = (
     "tcgen05_keys.cuh",
@@ -379,9 +367,9 @@ def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     problem = Problem(head_dim=72, causal=causal, batch=1, heads=1, seq_q=200, seq_k=200)
     arrays, outputs, happened = run(
         problem,
-        bug.config,
+        bug.config or BASE,
         Mode() if wrong_number else CHECKED[0],
-        operator=injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new),
+        operator=bug.put_into(OPERATOR, tmp_path),
     )
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})

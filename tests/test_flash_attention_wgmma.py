@@ -1,6 +1,6 @@
 """flash_attention/wgmma: its space, its kernel on the emulator, and the bugs that the emulator must see in it."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import compiled
-from injected import injected
+from injected import Bug, injected
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
@@ -276,18 +276,6 @@ PAIRED = replace(BASE, cluster=2)  # and side by side
 PAIRS_WALKING = replace(PAIRED, blocks=2)
 
 
-@dataclass(frozen=True)
-class Bug:
-    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    seen: str
-    config: Config = WALKING
-
-
 CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
 TILE, PANELS, KERNEL, POSTS = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja", "wgmma_posts.cuh"
 SCHEDULE, BLOCK, KEYS = "wgmma_schedule.cuh", "wgmma_block.cuh", "wgmma_keys.cuh"
@@ -386,14 +374,15 @@ BUGS = (
 def test_a_bug_in_the_kernel_is_seen(bug: Bug, tmp_path: Path) -> None:
     wrong_number = bug.seen in ("o", "lse")
     causal = bug.name != "a_key_beyond_the_last"  # the diagonal hides it
-    seq_q = 130 if bug.config.cluster == 1 else 200  # clusters: row tiles of unequal lengths
-    heads = 4 if bug.config is PAIRS_WALKING else 1
+    config = bug.config or WALKING
+    seq_q = 130 if config.cluster == 1 else 200  # clusters: row tiles of unequal lengths
+    heads = 4 if config is PAIRS_WALKING else 1
     problem = Problem(head_dim=72, causal=causal, batch=1, heads=heads, seq_q=seq_q, seq_k=200)
     arrays, outputs, happened = run(
         problem,
-        bug.config,
+        config,
         Mode() if wrong_number else CHECKED[0],
-        operator=injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new),
+        operator=bug.put_into(OPERATOR, tmp_path),
     )
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert bug.seen in (wrong if wrong_number else {finding.kind for finding in happened.findings})

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
@@ -25,7 +24,7 @@ from .tcgen05_config import (
     used_columns,
 )
 from .tcgen05_work import work
-from .wgmma import optional_arguments, packs, panel_maps
+from .wgmma import optional_arguments, packs, panel_maps, without_panels
 from .wgmma_config import WIDTHS, packed
 
 ENTRY = "flash_attention_tcgen05"
@@ -44,11 +43,7 @@ TILE_CHOICES: Mapping[str, tuple[Any, ...]] = {
 def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_tcgen05:
         return f"{arch.name} has no tcgen05: it is an instruction of sm_100a"
-    if problem.dtype is DType.FP32:
-        return "dtype fp32: operands have 16 bits"
-    if problem.head_dim < 16:
-        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
-    return None
+    return without_panels(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

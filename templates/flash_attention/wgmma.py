@@ -49,6 +49,11 @@ TILE_CHOICES: Mapping[str, tuple[int, ...]] = {
 def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_wgmma:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    return without_panels(problem)
+
+
+def without_panels(problem: Any) -> str | None:
+    """Why no kernel on panels in shared memory serves a problem; None if one does."""
     if problem.dtype is DType.FP32:
         return "dtype fp32: operands have 16 bits"
     if problem.head_dim < 16:

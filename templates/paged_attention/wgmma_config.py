@@ -25,7 +25,7 @@ class Config:
     overlap: int  # what a tile's exponentials run over: 1 the product with V, 2 both products
     ping_pong: bool  # warpgroups issue their products in turn
     value_columns: int  # of a panel of V: one wgmma spans panels of one width
-    polynomial: int  # every so manieth exponential is computed on the FMA pipe; 0: none
+    polynomial: int  # one exponential in so many is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
     splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
