@@ -29,10 +29,10 @@ FORWARD = operators.load("flash_attention")
 ONCE = operators.implementation("flash_attention_backward", "wgmma_once")
 HOPPER = ARCHES["sm_90a"]
 KERNEL = "flash_attention_backward_once"
-# Every tunable and every width of panels; PACKED has the widest head.
+# Every tunable and every width of panels; PACKED has the widest head that it may.
 CASES = {40: Config(4, 1, 2, 16), 96: Config(2, 2, 1, 32), 128: Config(2, 1, 0, 64)}
 PACKED = Problem(
-    128, causal=True, use_cu_seqlens=True, batch=1, heads=2, kv_heads=1, seq_q=140, seq_k=300, boundaries=4
+    112, causal=True, use_cu_seqlens=True, batch=1, heads=2, kv_heads=1, seq_q=140, seq_k=300, boundaries=4
 )
 BOUNDS = {"cu_seqlens_q": (0, 30, 100, 140), "cu_seqlens_k": (0, 37, 100, 300)}
 
@@ -74,6 +74,7 @@ def run(problem: Problem, config: Config, mode: Mode, arrays: Any, operator: Any
         ),
         (Problem(dtype=DType.FP32), "sm_90a", "operands"),
         (Problem(head_dim=64, head_dim_v=128), "sm_90a", "head_dim_v 128"),
+        (Problem(head_dim=120, head_dim_v=120, use_cu_seqlens=True, batch=1), "sm_90a", "head_dim 120: sums of dK"),
         (Problem(use_softcap=True), "sm_90a", "wgmma serves it"),
     ],
 )

@@ -23,6 +23,7 @@ class Counters:
     tcgen05_m16n8k16: int  # likewise
     tensor_columns: int  # of tensor memory, that blocks allocated
     tensor_bytes: int  # between tensor memory and registers
+    claimed_registers: int  # by setmaxnreg, of all threads
     ldmatrix: int  # 8x8 matrices
     stmatrix: int
     bank_conflicts: int  # wavefronts beyond the least

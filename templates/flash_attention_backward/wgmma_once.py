@@ -13,13 +13,14 @@ from .problem import Problem
 from .wgmma_config import ROWS, WIDTHS
 from .wgmma_once_config import (
     BLOCK_KEYS,
-    REGISTERS,
     TILE_ROWS,
     WARPGROUPS,
     Config,
     part_bytes,
     register_estimate,
+    registers,
     smem_bytes,
+    widest,
 )
 from .wgmma_once_work import query_tiles, work
 
@@ -37,7 +38,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.head_dim_v != problem.head_dim:
         return f"head_dim_v {problem.head_dim_v}: the block's tiles have one width, head_dim {problem.head_dim}"
-    if register_estimate(problem.head_dim, 0) > REGISTERS:
+    if problem.head_dim > widest(packed=problem.use_cu_seqlens):
         return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
@@ -56,7 +57,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
             Constraint(
                 "sums, scores, products and held operands fit the registers",
-                lambda c: register_estimate(D, c.held) <= REGISTERS,
+                lambda c: register_estimate(D, c.held) <= registers(packed=packed)[0],
             ),
             Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c, packed=packed) <= room),
         ),
@@ -67,6 +68,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, B, H, HK = problem.head_dim, problem.batch, problem.heads, problem.kv_heads
     packed = problem.use_cu_seqlens
     lanes, smem = row_lanes(D), int(smem_bytes(D, config, packed=packed))
+    own, spare = registers(packed=packed)
     tile_dims = B, H, query_tiles(problem)
     rows = B * H * query_tiles(problem) * TILE_ROWS
     rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
@@ -94,6 +96,8 @@ def plan(problem: Problem, config: Config) -> Plan:
             "row_lanes": lanes,
             "tile_rows": TILE_ROWS,
             "smem_bytes": smem,
+            "registers": own,
+            "spare_registers": spare,
             **pointer(problem),
             **spelled(problem),
             **_gradient_rows(problem),

@@ -8,7 +8,7 @@ from .wgmma_config import ELEMENT, ROWS, VALUES_BYTES, padded
 WARPGROUPS = 2  # that compute
 TILE_ROWS = 64  # queries a tile: what a wgmma makes of dQ
 BLOCK_KEYS = ROWS * WARPGROUPS
-REGISTERS = 240  # of a thread that computes
+_LAUNCHED = 168  # registers of a thread, by ptxas: what one warpgroup takes beyond, others have given back
 
 _SUM = 4  # bytes of fp32
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
@@ -23,6 +23,17 @@ class Config:
     parts: int  # of dQ that wait for their turn in shared memory
     held: int  # of K and V as operands in registers: 1 is K
     columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+
+
+def registers(*, packed: bool) -> tuple[int, int]:
+    """Of a thread that computes, and of the others: who loads packed sequences spills with 24."""
+    spare = 40 if packed else 24
+    return (_LAUNCHED * (WARPGROUPS + 1) - spare) // WARPGROUPS, spare
+
+
+def widest(*, packed: bool) -> int:
+    """The largest head_dim whose sums leave registers for scores."""
+    return 112 if packed else 128
 
 
 def register_estimate(D: int, held: Any) -> Any:

@@ -1,4 +1,4 @@
-// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither.
+// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither; what threads claim is counted.
 #pragma once
 #include "types.cuh"
 
@@ -6,10 +6,12 @@
 template <int REGISTERS>
 __forceinline__ void setmaxnreg_dec() {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+  emulator::setmaxnreg(REGISTERS);
 }
 template <int REGISTERS>
 __forceinline__ void setmaxnreg_inc() {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
+  emulator::setmaxnreg(REGISTERS);
 }
 
 // Orders the registers' uses before and after it.

@@ -134,6 +134,8 @@ void syncwarp(uint32_t mask, Site site) {
 
 uint32_t active_mask() { return 1u << current->lane; }  // the least that the hardware may answer
 
+void setmaxnreg(int registers) { counters.claimed_registers += uint64_t(registers); }
+
 // ---- shuffles
 
 namespace {

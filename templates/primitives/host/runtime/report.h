@@ -30,6 +30,7 @@ struct Counters {
   uint64_t wgmma, wgmma_m16n8k16;  // a warp's part of one; the products it consists of
   uint64_t tcgen05_m16n8k16;       // likewise
   uint64_t tensor_columns, tensor_bytes;  // allocated; between tensor memory and registers
+  uint64_t claimed_registers;             // by setmaxnreg, of all threads
   uint64_t ldmatrix, stmatrix;  // 8x8 matrices
   uint64_t bank_conflicts;      // wavefronts beyond the least, of ldmatrix, stmatrix and checked accesses
   uint64_t shuffles, syncwarps, barriers;

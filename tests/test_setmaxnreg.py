@@ -1,0 +1,75 @@
+"""setmaxnreg waits until registers are free: warps that ask for more than their block was launched with wait for ever,
+and neither the emulator nor ptxas says so."""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from claims import example, first_arch
+
+from tuner import emulator, operators
+from tuner.arch import Arch
+from tuner.cache import Cache
+from tuner.check import served
+from tuner.cubin import Cubin
+from tuner.nvrtc import compile as compile_source
+from tuner.operator import Implementation, Operator
+from tuner.render import render
+from tuner.sass import holds
+from tuner.toolkit import Options
+
+SHAPES = ("warpgroups", "row_tiles", "producers", "cluster")  # fields by which threads, and their roles, differ
+
+
+def moves(operator: Operator[Any], implementation: Implementation[Any, Any]) -> bool:
+    """Whether some of its kernels may move registers between warpgroups."""
+    problem = example(operator, implementation)
+    source = render(
+        operator, implementation, problem, implementation.default(problem, first_arch(implementation, problem))
+    )
+    texts = (source.text, *(text for name, text in source.headers if name != "register.cuh"))
+    return any("setmaxnreg_inc<" in text for text in texts)
+
+
+PAIRS = [
+    (name, each.name)
+    for name in operators.names()
+    for each in operators.implementations(name)
+    if moves(operators.load(name), each)
+]
+
+
+def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:
+    """The default, and of those that differ from it in one field of the shape the first with so many threads."""
+    default, space = implementation.default(problem, arch), implementation.space(problem, arch)
+    others = (replace(default, **{name: value}) for name in SHAPES for value in space.choices.get(name, ()))
+    found = {threads(implementation, problem, each): each for each in others if space.refusal(each) is None}
+    return tuple({**found, threads(implementation, problem, default): default}.values())
+
+
+def threads(implementation: Implementation[Any, Any], problem: Any, config: Any) -> tuple[int, ...]:
+    return tuple(launch.threads for launch in implementation.plan(problem, config).launches)
+
+
+def registers(operator: Operator[Any], implementation: Any, problem: Any, config: Any, arch: Arch) -> int:
+    """That blocks of kernels which move some are launched with."""
+    cubin = compile_source(render(operator, implementation, problem, config), Options(arch.name), Cache.of("cubin"))
+    assert isinstance(cubin, Cubin), cubin
+    launches = [
+        each for each in implementation.plan(problem, config).launches if holds(cubin.code(each.entry), "USETMAXREG")
+    ]
+    return sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in launches)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
+    operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
+    arch = first_arch(implementation, example(operator, implementation))
+    case = served(operator, implementation, example(operator, implementation))[0]
+    arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
+    for config in configs(implementation, case.problem, arch):
+        launched = registers(operator, implementation, case.problem, config, arch)
+        happened = emulator.run(operator, implementation, case.problem, config, arrays, emulator.Mode())[1]
+        assert happened.counters.claimed_registers <= launched, config
