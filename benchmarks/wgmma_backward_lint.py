@@ -113,7 +113,7 @@ def edge(
     if widest > 192 and warpgroups != 2:
         return
     tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
-    fit = sum(bool(estimate(each) <= registers(warpgroups)) for each in tiles)
+    fit = sum(bool(estimate(each) <= registers(warpgroups, packed=problem.use_cu_seqlens)) for each in tiles)
     if 0 < fit < len(tiles):
         yield from (Asked(problem, each, (entry,)) for each in tiles[fit - 1 : fit + 1])
 

@@ -63,11 +63,18 @@ def registers(operator: Operator[Any], implementation: Any, problem: Any, config
     return sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in launches)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
+def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str], packed: bool) -> None:
     operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
-    arch = first_arch(implementation, example(operator, implementation))
-    case = served(operator, implementation, example(operator, implementation))[0]
+    problem = example(operator, implementation)
+    arch = first_arch(implementation, problem)
+    if packed:
+        if not hasattr(problem, "use_cu_seqlens"):
+            return
+        dims = {name: 96 for name in ("head_dim", "head_dim_v") if hasattr(problem, name)}
+        problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
+    case = served(operator, implementation, problem)[0]
     arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
     for config in configs(implementation, case.problem, arch):
         launched = registers(operator, implementation, case.problem, config, arch)

@@ -78,11 +78,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             _room(arch, "dQ", lambda c: q_smem_bytes(D, DV, c, packed=packed), lambda c: c.q_warpgroups),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
-                lambda c: kv_register_estimate(D, DV, c, capped=capped) <= registers(c.kv_warpgroups),
+                lambda c: kv_register_estimate(D, DV, c, capped=capped) <= registers(c.kv_warpgroups, packed=packed),
             ),
             Constraint(
                 "sums, scores and products of dQ fit the registers",
-                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups),
+                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups, packed=packed),
             ),
         ),
     )

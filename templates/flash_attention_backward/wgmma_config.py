@@ -37,9 +37,9 @@ def ctas(warpgroups: Any) -> Any:
     return np.where(warpgroups == 1, 2, 1)
 
 
-def registers(warpgroups: Any) -> Any:
-    """Registers of a thread that computes: with those that load, all that an SM has."""
-    return _REGISTERS[warpgroups]
+def registers(warpgroups: Any, *, packed: bool) -> Any:
+    """Registers of a thread that computes: with those that load, who take more for packed sequences, all of a block."""
+    return _REGISTERS[warpgroups] - np.where(warpgroups == 2, 8 * packed, 0)
 
 
 def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> Any:
