@@ -1,7 +1,7 @@
 """setmaxnreg waits until registers are free: warps that ask for more than their block was launched with wait for ever,
 and neither the emulator nor ptxas says so."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
@@ -69,10 +69,11 @@ def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str,
     operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
     problem = example(operator, implementation)
     arch = first_arch(implementation, problem)
+    names = {each.name for each in fields(problem)}
     if packed:
-        if not hasattr(problem, "use_cu_seqlens"):
+        if "use_cu_seqlens" not in names:
             return
-        dims = {name: 96 for name in ("head_dim", "head_dim_v") if hasattr(problem, name)}
+        dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
         problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
     case = served(operator, implementation, problem)[0]
     arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
