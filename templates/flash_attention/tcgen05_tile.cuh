@@ -1,5 +1,6 @@
 // What a block of flash_attention on tcgen05 computes, and where its tiles, barriers and columns of tensor memory lie.
 #pragma once
+#include "block_registers.cuh"
 #include "flash_attention/wgmma_tile.cuh"
 #include "tcgen05.cuh"
 
@@ -48,8 +49,8 @@ struct Tcgen05Tile : Choice {
                                   : kUsedColumns <= 256 ? 256
                                                         : 512;
 
-  static_assert(kBlocksPerSM * (kConsumers * kConsumerRegisters + 128 * kIssuerRegisters) <= 65536,
-                "an SM has 65536 registers");
+  static_assert(kConsumers * kConsumerRegisters + 128 * kIssuerRegisters <= block_registers(kThreads, kBlocksPerSM),
+                "setmaxnreg would wait for ever");
   static_assert(kUsedColumns <= 512, "tensor memory has 512 columns");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
   static_assert(DV % 8 == 0 && DV >= 8 && DV <= 256, "values are a multiple of 8 wide, from 8 to 256");

@@ -1,5 +1,6 @@
 // What a block of flash_attention on wgmma computes, where its tiles and barriers lie, and how K and V reach them.
 #pragma once
+#include "block_registers.cuh"
 #include "fence.cuh"
 #include "flash_attention/value_width.cuh"
 #include "flash_attention/wgmma_panels.cuh"
