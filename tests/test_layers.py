@@ -19,7 +19,7 @@ contract defaults
 cubin operators arrays records_read sampler store device
 render verify lint predict floor timeline records nvrtc binding arena timer trial
 emulator ptx choice judge history belief promises
-gpu check simulated worker
+gpu check simulated worker undeclared
 emulated evaluate canary
 kernels untuned race measure
 tune dispatcher report replay

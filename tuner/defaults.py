@@ -180,7 +180,7 @@ def _refusing(space: Any) -> str:
 
 
 def work(least: Cost, plan: Plan) -> tuple[Work, ...]:
-    """The least work, shared out among the launches: it tells configs apart by residency and waves only."""
+    """The least work, shared out among the launches; what else there is, machine code tells (`undeclared`)."""
     share = 1 / len(plan.launches)
     return tuple(_least(least, share, prod(each.grid), each.threads) for each in plan.launches)
 

@@ -20,6 +20,7 @@ from tuner.sass import holds, work_mix
 from tuner.source import Source
 from tuner.timeline_paths import pass_mix
 from tuner.toolkit import Options
+from tuner.undeclared import work_of_code
 from tuner.usage import occupancy
 
 AnyImplementation = Implementation[Any, Any]
@@ -119,8 +120,17 @@ class Predictor:
         return candidate.implementation.work(self._problem, candidate.config, self._gpu)
 
     def _prediction(self, candidate: Candidate, cubin: Cubin, plan: Plan) -> Prediction:
-        each = zip(plan.launches, self._work(candidate), strict=True)
-        return in_turn([predict_launch(cubin, launch, work, self._gpu) for launch, work in each])
+        works = work_of(self._operator, candidate, self._problem, self._gpu, cubin)
+        return in_turn([predict_launch(cubin, *each, self._gpu) for each in zip(plan.launches, works, strict=True)])
+
+
+def work_of(operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU, cubin: Cubin) -> tuple[Work, ...]:
+    """What each launch of a compiled config declares to do; where nothing is declared, what its machine code tells."""
+    implementation, config = candidate.implementation, candidate.config
+    works = implementation.work(problem, config, gpu)
+    if implementation.declared:
+        return works
+    return work_of_code(operator, problem, implementation.plan(problem, config), works, cubin)
 
 
 def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU) -> Prediction:

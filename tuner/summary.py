@@ -177,7 +177,7 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     """What the winner does against the least that any implementation must do."""
     implementation = operators.implementation(operator.name, record.identity.implementation)
     if not implementation.declared:
-        return (Fact("work", "not declared", "so that configs rank by residency and waves alone"),)
+        return (Fact("work", "not declared", "so that configs rank by what their machine code tells"),)
     config = from_fields(implementation.config, record.config)
     whole = floor.together(floor.standings(operator, implementation, problem, config, gpu))
     facts = []

@@ -15,7 +15,7 @@ from tuner.cli.predicted import predicted, print_predicted
 from tuner.cli.waits import as_json as waits_as_json
 from tuner.cli.waits import print_waiting, waiting
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.evaluate import contenders, steady_mix
+from tuner.evaluate import Candidate, contenders, steady_mix
 from tuner.floor import Standing
 from tuner.lint import lint_all
 from tuner.nvrtc import compile as compile_source
@@ -124,7 +124,8 @@ def inspect_command(
         rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
     found = lint_all(cubin)
-    costs = predicted(cubin, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    candidate = Candidate(chosen.implementation, chosen.config)
+    costs = predicted(cubin, operator, candidate, chosen.problem, chosen.gpu)
     replayed = waiting(cubin, plan.launches, chosen.gpu) if waits else ()
     if as_json:
         compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
@@ -192,7 +193,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
 def _print_work(launches: Sequence[Standing], chosen: Chosen) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     if not chosen.implementation.declared:
-        typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction takes the least for it")
+        typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction counts machine code instead")
         return
     least = chosen.operator.cost(chosen.problem)
     names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
