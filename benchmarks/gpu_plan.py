@@ -41,11 +41,11 @@ PROBLEMS: dict[str, tuple[Fields, ...]] = {
 SMALL: dict[str, Fields] = {
     "flash_attention": {"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 256},
     "flash_attention_backward": {"head_dim": 16, "batch": 1, "heads": 2, "seq_q": 128},
-    "kda": {"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},
+    "kda": {"key_dim": 64, "value_dim": 64, "heads": 2, "seq_len": 64},
     "kda_backward": {"key_dim": 16, "value_dim": 16, "heads": 2, "seq_len": 64},
     "linear_attention": {"head_dim": 16, "heads": 2, "seq_len": 64},
     "linear_attention_backward": {"head_dim": 16, "heads": 2, "seq_len": 64},
-    "mla_decode": {"head_dim": 32, "head_dim_v": 16, "batch": 2, "heads": 2, "max_pages": 2},
+    "mla_decode": {"head_dim": 192, "head_dim_v": 128, "batch": 2, "heads": 2, "max_pages": 2},
     "paged_attention": {"head_dim": 16, "batch": 2, "heads": 2, "kv_heads": 1, "max_pages": 4},
     "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
     "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},

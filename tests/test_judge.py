@@ -58,7 +58,9 @@ def row_norm() -> Iterator[Operator[Any]]:
 
 
 @contextmanager
-def judging(device: SimulatedDevice, operator: Operator[Any], **sizes: int) -> Iterator[tuple[Judge, Arena]]:
+def judging(
+    device: SimulatedDevice, operator: Operator[Any], *, limit_s: float = 1.0, **sizes: int
+) -> Iterator[tuple[Judge, Arena]]:
     """A judge of the naive implementation, and the timed problem in the memory of the device."""
     problem = operator.problem(**sizes)
     naive = operators.implementation(operator.name, "naive")
@@ -66,7 +68,7 @@ def judging(device: SimulatedDevice, operator: Operator[Any], **sizes: int) -> I
     code = Code(operator.name, "naive", to_fields(problem), config, b"")
     drawn = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
     with Arena(device, operator, problem, drawn) as arena:
-        yield Judge(device, code, limit_s=1.0), arena
+        yield Judge(device, code, limit_s), arena
 
 
 def test_every_edge_meets_every_kind_of_inputs_or_one_kind_in_turn() -> None:
@@ -96,6 +98,26 @@ def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> No
         judge.run(replace(case, right={**case.right, wrong: (exact + 1, rounded + 1, tolerance)}), twice=False)
     assert [each.name for each in judge.verdict("here").errors if not each.ok] == [wrong]
     assert not judge.right
+
+
+class Limited(SimulatedDevice):
+    """Notes how long each launch may take."""
+
+    limits_s: tuple[float, ...] = ()
+
+    def run(self, program: Any, call: Call, limit_s: float) -> None:
+        self.limits_s += (limit_s,)
+        super().run(program, call, limit_s)
+
+
+def test_a_kernel_that_hangs_is_given_up_sooner_on_an_edge_than_on_the_timed_problem(row_norm: Operator[Any]) -> None:
+    device = Limited(Simulation())
+    with judging(device, row_norm, limit_s=60.0, rows=40) as (judge, arena):
+        judge.run(cases(row_norm, to_fields(arena.problem), every=False)[0], twice=False)
+        judge.compare_timed(arena, {})
+    edge_s, *timed_s = device.limits_s
+    assert edge_s < 10
+    assert timed_s == [60.0, 60.0]
 
 
 def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Operator[Any]) -> None:

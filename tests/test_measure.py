@@ -18,7 +18,7 @@ from tuner.device import Code, Fault
 from tuner.errors import UsageError
 from tuner.evaluate import Candidate
 from tuner.final import Rules, decide
-from tuner.ledger import Ledger
+from tuner.ledger import Falls, Ledger
 from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
 from tuner.operator import canonical, to_fields
@@ -359,7 +359,34 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
         assert outcome.record is None
         reasons = [each.attempt.failure.reason for each in store.attempts(operator=PAGED.name)]
     assert len(reasons) == 4
-    assert all(reason.startswith(("illegal access", "crash")) for reason in reasons), reasons
+    assert all(reason.startswith(("illegal access", "crash", "not run")) for reason in reasons), reasons
+    assert not all(reason.startswith("not run") for reason in reasons)
+
+
+def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and_others_are_still_timed() -> None:
+    falling = [config for config in SPACE if config.BM == SPACE[0].BM][:3]
+    with Worker(planted("TIMEOUT")) as worker:
+        fell = [worker.time(Task(code(config), POLICY)).fell for config in falling]
+        assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
+        assert worker.restarts == 2
+        default = NAIVE.default(DECODING, GPU.arch)
+        other = Code(PAGED.name, "naive", to_fields(DECODING), to_fields(default), b"")
+        assert worker.time(Task(other, POLICY)).samples
+
+
+def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_came_back() -> None:
+    falls = Falls()
+    for config in "aab":  # one that is tried again counts once
+        assert not falls.reason("new")
+        falls.told("new", config, fatal=True)
+    assert "new" in falls.reason("new")
+    for config in "abc":
+        falls.told("known", "good", fatal=False)
+        falls.told("known", config, fatal=True)
+    for config in "def":
+        assert not falls.reason("known")
+        falls.told("known", config, fatal=True)
+    assert "known" in falls.reason("known")
 
 
 def test_a_config_that_crashed_the_device_twice_is_never_tried_again(

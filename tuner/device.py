@@ -32,6 +32,7 @@ class Fault(Enum):
     WRONG = "wrong output"
     UNSTEADY = "not deterministic"
     UNTIMED = "no undisturbed sample"
+    SPARED = "not run"  # others of its implementation took the device down
 
     @property
     def stage(self) -> Stage:

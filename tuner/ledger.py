@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
+_MOST_FALLS = 2  # in a row, of an implementation that never came back; of others twice as many
+
 
 class Ledger:
     """A line when a config goes to the device and one when it is back. Without a path it is kept in memory only."""
@@ -51,3 +53,28 @@ def _unfinished(text: str) -> Counter[str]:
         if line.endswith("\n") and word in ("began", "ended"):
             found[key] += 1 if word == "began" else -1
     return found
+
+
+class Falls:
+    """Implementations of which one config after the other takes the device down, each for seconds: no more are run.
+
+    For as long as a session, since what is wrong may be the machine. One that came back before may fall more often.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row: dict[str, set[str]] = {}
+        self._came_back: set[str] = set()
+
+    def told(self, implementation: str, config: str, *, fatal: bool) -> None:
+        """What became of a config on the device. The same config on another problem counts as another."""
+        if fatal:
+            self._in_a_row.setdefault(implementation, set()).add(config)
+        else:
+            self._in_a_row.pop(implementation, None)
+            self._came_back.add(implementation)
+
+    def reason(self, implementation: str) -> str:
+        """Why none of an implementation is to be run; empty where they may be."""
+        count = len(self._in_a_row.get(implementation, ()))
+        enough = count >= _MOST_FALLS * (2 if implementation in self._came_back else 1)
+        return f"{count} in a row of {implementation} took the device down" if enough else ""

@@ -17,6 +17,7 @@ from tuner.canonical import encode
 from tuner.device import Call, Code, Device, DeviceFaultError, Fault
 from tuner.errors import InputError, MachineError
 from tuner.judge import Judge, cases
+from tuner.ledger import Falls
 from tuner.operator import Array, from_fields
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
@@ -45,6 +46,7 @@ class Worker:
         self._pool: Pool[tuple[Place, Request], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
         )
+        self._falls = Falls()
         self.restarts = 0
 
     def __enter__(self) -> Self:
@@ -66,8 +68,15 @@ class Worker:
         return _sure(self._ask(Look(ceilings)), Seen)
 
     def time(self, task: Task) -> Timed:
+        """What becomes of a config; SPARED, without a try, where others of its implementation never came back."""
+        implementation = f"{task.code.operator}/{task.code.implementation}"
+        if reason := self._falls.reason(implementation):
+            return Timed(None, fell=Fell(Fault.SPARED, reason))
         found = self._ask(task)
-        return Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+        timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+        config = encode([task.code.problem, task.code.config])
+        self._falls.told(implementation, config, fatal=timed.fell is not None and timed.fell.fatal)
+        return timed
 
     def race(self, heat: Heat) -> Raced:
         found = self._ask(heat)
