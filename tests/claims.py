@@ -17,6 +17,7 @@ from tuner.nvrtc import compile
 from tuner.operator import Arrays, Implementation, Operator, canonical, scalars, to_fields
 from tuner.render import render
 from tuner.result import Failed
+from tuner.sass import holds
 from tuner.source import Source
 from tuner.toolkit import Options
 from tuner.verify import errors, trespass
@@ -109,10 +110,18 @@ def assert_right_at(
 def assert_no_spills(
     operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, arch: str
 ) -> None:
-    """Of the default config in any of its kernels."""
+    """Of the default config in any of its kernels, which know besides what memory they access."""
     config = implementation.default(problem, ARCHES[arch])
     cubin = compiled(render(operator, implementation, problem, config), arch)
     assert not any(usage.spills for usage in cubin.entries.values()), arch
+    assert_memory_is_known(cubin)
+
+
+def assert_memory_is_known(cubin: Cubin) -> None:
+    """No kernel has generic accesses: for each, hardware finds out whether it is of global or of shared memory."""
+    for entry in cubin.entries:
+        found = [name for name in ("LD", "ST", "ATOM") if holds(cubin.code(entry), name)]
+        assert not found, f"{entry}: {', '.join(found)}"
 
 
 def assert_declared(

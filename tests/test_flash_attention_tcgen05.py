@@ -265,7 +265,7 @@ KEYS, ROWS, OUTPUT, BLOCK, LOADER = (
     "wgmma_tile.cuh",
 )
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
-FREE = "  if (warp == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);\n"
+FREE = "  if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);\n"
 MULTIPLY = "    multiply_values(i, visited(i, tile) > 0);\n"
 EMPTY = "    empty(barriers.values_empty(values.stage), tile);\n"
 IN_TURN = "      add_values(i, tile);\n      if (tile > 0) add_scores(i, tile - 1);\n"

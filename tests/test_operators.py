@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 import pytest
-from claims import DISTINCT_ARCHES, dealt_arches, example, first_arch
+from claims import DISTINCT_ARCHES, assert_memory_is_known, dealt_arches, example, first_arch
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
@@ -90,6 +90,7 @@ def test_the_default_is_in_the_space_compiles_launches_and_never_spills(
         return
     cubin = compile_source(source, Options(arch=arch.name), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
+    assert_memory_is_known(cubin)
     for launch in implementation.plan(problem, config).launches:
         usage = cubin.entries[launch.entry]
         assert usage.spills == 0

@@ -65,7 +65,7 @@ def as_in_a_mix(mnemonic: str) -> str:
         return f"{base}.{rest[0]}"
     if base in ("LDSM", "STSM"):
         return f"{base}.x{rest[-1] if rest[-1] in '24' else 1}"
-    if base in ("LDS", "STS", "LDG", "STG", "LDL", "STL", "LDGSTS"):
+    if base in ("LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "LDGSTS"):
         return f"{base}.{widths[0] if widths else 32}"
     return base if base in sass.MNEMONICS else "OTHER"
 
@@ -176,6 +176,15 @@ def test_packed_arithmetic_counts_for_both_its_numbers() -> None:
 def test_spilled_registers_show_as_local_memory() -> None:
     mix = every_class("sm_90a").instruction_mix("spills")
     assert sass.work_mix(mix)["local"] > 50
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_accesses_of_a_memory_that_the_compiler_does_not_know_are_a_class_of_their_own(arch: str) -> None:
+    mix = every_class(arch).instruction_mix("generic")
+    widths = {"LD.128": 1, "LD.64": 1, "LD.16": 1, "ST.128": 1, "ST.64": 1, "ST.8": 1}
+    assert {name: mix[name] for name in widths} == widths
+    accesses = sum(count for name, count in mix.items() if name.partition(".")[0] in ("LD", "ST", "ATOM", "QSPC"))
+    assert sass.work_mix(mix)["generic"] == accesses >= 6 + 3 and mix["ATOM"] >= 3
 
 
 def test_a_loop_inside_a_loop_is_the_one_that_is_told() -> None:

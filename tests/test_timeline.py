@@ -27,6 +27,7 @@ OPCODES = {  # with the form of their operands
     "FFMA": 0x223,
     "FFMA2": 0x249,
     "LDS": 0x984,
+    "LD": 0x980,
     "BAR": 0xB1D,
     "LDGSTS": 0xFAE,
     "LDGDEPBAR": 0x9AF,
@@ -95,6 +96,11 @@ def test_who_waits_for_a_counter_waits_for_the_result_behind_it() -> None:
     assert (wait.at, wait.cause, wait.clocks) == (1, "shared loads", 23)
 
 
+def test_a_generic_load_takes_as_long_as_one_of_global_memory() -> None:
+    (wait,) = replay(instruction("LD", WORD, result=3), instruction("FFMA", waits=1 << 3), loop=False).waits
+    assert (wait.cause, wait.clocks) == ("generic loads", 249)
+
+
 def test_what_nobody_waits_for_costs_its_issue() -> None:
     assert replay(instruction("LDS", WORD, result=3), instruction("FFMA"), loop=False).alone == 2
 
@@ -142,12 +148,13 @@ def test_packed_sums_keep_the_pipe_as_long_as_two() -> None:
     assert replay(instruction("FFMA2")).pipes["fp32"] == 2 * replay(instruction("FFMA")).pipes["fp32"]
 
 
-def test_a_path_takes_accesses_and_leaves_out_detours_without() -> None:
+@pytest.mark.parametrize("access", ["LDS", "LD"])
+def test_a_path_takes_accesses_and_leaves_out_detours_without(access: str) -> None:
     code = (
         instruction("BRA", target=2, guard=0),
         instruction("FFMA"),
         instruction("BRA", target=4, guard=0),
-        instruction("LDS"),
+        instruction(access),
         instruction("BRA", target=0),
     )
     assert paths(code) == (Way((0, 2, 3, 4), repeats=True),)

@@ -29,6 +29,7 @@ mufu    MUFU 108
 shared  LDS 184 STS 188 LDSM 03b STSM 044 ATOMS 18c 18d
 copy    LDGSTS 1ae UTMALDG 1b4 UTMASTG 1b5 UBLKCP 1ba UBLKRED 1bb
 global  LDG 181 STG 186 RED 18e 1a6 ATOMG 1a3 1a8 1a9
+generic LD 180 ST 185 ATOM 18a 18b 1a2 QSPC 1aa
 local   LDL 183 STL 187
 tmem    LDTM 1ee STTM 1ed UTCATOMSWS 1e3
 const   LDC 182 ULDC 0b9 LDCU 1ac
@@ -227,7 +228,7 @@ _MODIFIERS: Mapping[str, Callable[[int], str]] = {
     "LDSM": _matrices,
     "STSM": _matrices,
     "MUFU": _mufu_function,
-    **dict.fromkeys(("LDS", "STS", "LDG", "STG", "LDL", "STL"), _access_bits),
+    **dict.fromkeys(("LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST"), _access_bits),
 }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner.sass import Instruction, Loop, decode, mix_of, span, work_mix
 
 _MATRIX = frozenset({"HMMA", "HGMMA", "IMMA", "DMMA", "QMMA", "UTCHMMA"})
-_ACCESSES = frozenset({"LDS", "LDSM", "LDG", "LDGSTS", "STS", "STSM", "STG", "UTMALDG", "UBLKCP"})
+_ACCESSES = frozenset({"LDS", "LDSM", "LDG", "LD", "LDGSTS", "STS", "STSM", "STG", "ST", "UTMALDG", "UBLKCP"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,9 @@ _PIPES: Mapping[str, str] = {
 }
 _ACCESSES: Mapping[str, str] = {  # what a wait for them is called
     **dict.fromkeys(("LDS", "LDSM"), "shared loads"),
-    **dict.fromkeys(("STS", "STSM", "STG", "STL", "RED", "ATOMS"), "stores"),
+    **dict.fromkeys(("STS", "STSM", "STG", "ST", "STL", "RED", "ATOMS"), "stores"),
     **dict.fromkeys(("LDG", "ATOMG"), "global loads"),
+    **dict.fromkeys(("LD", "ATOM"), "generic loads"),
     **dict.fromkeys(("SHFL", "MOVM"), "lanes"),
     "LDGSTS": "copies",
     "LDL": "spills",
@@ -138,7 +139,7 @@ def _access(step: Step, word: int, name: str) -> Step:
         latency = _SHARED[max(width, 32)]
     elif name == "LDSM":
         latency = _MATRICES[min(matrices, 2)]
-    elif name in ("LDG", "ATOMG", "LDGSTS"):
+    elif name in ("LDG", "ATOMG", "LD", "ATOM", "LDGSTS"):
         latency, read = _LOAD, 13.0 if name == "LDGSTS" else 11.0
     elif _ACCESSES[name] == "stores":
         read = 12.0 + {64: 2.0, 128: 6.0}.get(width, 0.0)

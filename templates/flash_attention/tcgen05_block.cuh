@@ -74,6 +74,9 @@ __device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor,
   store_rows(of.o, of.rows, g_lse, smem, row, work, sizes.seq_q);
 }
 
+// Asked again where it is needed again: a number that is kept while a role runs takes a register of it, or spills.
+__device__ __forceinline__ int own_warp() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
+
 // By all threads.
 template <class Tile, class Scale>
 __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile> const& of, typename Tile::Keys const& keys,
@@ -81,7 +84,7 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   uint32_t const s = shared_address(smem);
   Barriers<Tile> const barriers{s + Tile::kBarriers};
   Work& work = *reinterpret_cast<Work*>(smem + Tile::kWork);
-  int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  int const warp = own_warp();
   if (warp == Tile::kProductsWarp) {
     tcgen05_alloc(s + Tile::kTensor, Tile::kColumns);
     tcgen05_relinquish_alloc_permit();
@@ -108,5 +111,5 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   tcgen05_fence_before_thread_sync();
   __syncthreads();  // nobody reads tensor memory any more
   tcgen05_fence_after_thread_sync();
-  if (warp == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
+  if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
 }

@@ -20,7 +20,7 @@ struct Tcgen05Tile : Choice {
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kLoaderWarp = kConsumers / 32, kProductsWarp = kLoaderWarp + 1;
   static constexpr int kBlocksPerSM = kWarpgroups == 1 ? 2 : 1;  // that have registers
-  static constexpr int kConsumerRegisters = 208, kIssuerRegisters = kWarpgroups == 1 ? 48 : 88;
+  static constexpr int kConsumerRegisters = kWarpgroups == 1 ? 192 : 208, kIssuerRegisters = kWarpgroups == 1 ? 64 : 88;
   static constexpr int kCluster = 1;
   static constexpr bool kClusterOfHeads = false;
   static constexpr bool kUniform = kValueColumns != 0;

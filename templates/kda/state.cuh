@@ -2,8 +2,7 @@
 #pragma once
 #include "types.cuh"
 
-// States [P, HV, rows, columns] that are updated in place. `entries` is null without a pool; without `indices` [N],
-// entry n is sequence n's.
+// States [P, HV, rows, columns] that are updated in place. Without `indices` [N], entry n is sequence n's.
 struct StatePool {
   float* entries;
   int const* indices;
@@ -18,11 +17,12 @@ struct StoredState {
   bool skipped;  // the sequence has no entry in the pool
 };
 
-// `initial` and `last` [N, HV, kRows, kColumns] may be null.
-template <int kRows, int kColumns>
+// `initial` and `last` [N, HV, kRows, kColumns] may be null. kPool: the state lies in the pool, whatever they are. Asked at
+// run time, accesses of the pool would be generic: what may be null or global is neither to a compiler before sm_100.
+template <int kRows, int kColumns, bool kPool>
 __device__ __forceinline__ StoredState stored_state(float const* initial, float* last, StatePool const& pool, int n,
                                                     int head, int heads) {
-  if (pool.entries) {
+  if constexpr (kPool) {
     int64_t const entry = pool.indices ? pool.indices[n * pool.index_stride] : n;
     float* const state = pool.entries + entry * pool.entry_stride + head * pool.head_stride;
     return {state, state, pool.row_stride, entry < 0};

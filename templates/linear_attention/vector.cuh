@@ -36,7 +36,9 @@ __device__ __forceinline__ float element(Vector<T, N> const& vector, int i) {
 template <int N>
 __device__ __forceinline__ float element(Vector<bf16, N> const& vector, int i) {
   if constexpr (N > 1) {
-    uint32_t const pair = __builtin_bit_cast(Vector<uint32_t, N / 2>, vector).at[i / 2];
+    using Pairs = Vector<uint32_t, N / 2>;
+    static_assert(sizeof(Pairs) == sizeof(vector), "and NVRTC before 12.9 knows the size of no other");
+    uint32_t const pair = __builtin_bit_cast(Pairs, vector).at[i / 2];
     return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
   } else {
     return to_float(vector.at[i]);

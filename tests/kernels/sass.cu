@@ -100,3 +100,17 @@ extern "C" __global__ void __launch_bounds__(1024) spills(float* x) {
   for (int i = 0; i < 128; ++i) r += a[i];
   x[threadIdx.x] = r;
 }
+
+// Pointers that are read from memory may lead to any memory, unless the compiler is told.
+extern "C" __global__ void generic(unsigned char** given) {
+  auto const p = *reinterpret_cast<unsigned char* volatile*>(given);
+  uint4 const a = *reinterpret_cast<uint4*>(p);
+  uint2 const b = *reinterpret_cast<uint2*>(p + 16);
+  unsigned short const c = *reinterpret_cast<unsigned short*>(p + 24);
+  *reinterpret_cast<uint4*>(p + 32) = make_uint4(a.w, a.z, a.y, a.x);
+  *reinterpret_cast<uint2*>(p + 48) = make_uint2(b.y, b.x);
+  p[56] = c;
+  u32 const old = atomicCAS(reinterpret_cast<u32*>(p + 60), a.x, b.x);
+  *reinterpret_cast<u32*>(p + 64) = old + atomicAdd(reinterpret_cast<u32*>(p + 68), c);
+  atomicAdd(reinterpret_cast<float*>(p + 72), 1.f);
+}
