@@ -67,7 +67,7 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
     uint32_t r_p[Tile::kKeys / 16][kM][4];
     int const key = ring.source.walk.key(tile);
     Span const span = mask.span(key);
-    uint32_t const s_k = ring.acquire(false);
+    uint32_t const s_k = ring.acquire(tile, false);
     on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {
       constexpr int kMine = decltype(keys)::value / Tile::kParts;
       int const mine = first + at.part * kMine;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
       exponentiate<T>(r_p, state, r_s, factor);
       share_p<Tile, kMine>(smem, r_p, at);
     });
-    uint32_t const s_v = ring.acquire(true);
+    uint32_t const s_v = ring.acquire(tile, true);
     on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {
       accumulate_keys<Tile, decltype(keys)::value>(r_o, r_p, p, s_v + lane.v + first * LayoutV::kRowBytes);
     });

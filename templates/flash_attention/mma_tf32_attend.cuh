@@ -102,7 +102,7 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
     float r_p[kM][Tile::kKeys / 8][4], peak[kM][2];
     int const key = ring.source.walk.key(tile), mine = at.part * Tile::kKeys;
     bool const any = mask.span(key).any;
-    uint32_t const s_k = ring.acquire(false);
+    uint32_t const s_k = ring.acquire(tile, false);
     if (any) {
       scores_tf32<Elements, Layout, kQueryInRegisters>(r_p, r_q, query, s_k + mine * Layout::kRowBytes + lane_k);
       float const factor = cap(r_p, scale);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
       exponentiate_in_place(r_p, state, factor);
       if constexpr (Tile::kParts > 1) share_p_tf32<Tile>(smem, r_p, at);
     }
-    unsigned char const* s_v = smem + (ring.acquire(true) - s_tiles);
+    unsigned char const* s_v = smem + (ring.acquire(tile, true) - s_tiles);
     if (any) {
 #pragma unroll
       for (int step = 0; step < Tile::BN / 8; ++step) {

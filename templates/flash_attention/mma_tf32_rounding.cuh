@@ -24,16 +24,16 @@ template <class Source, int kStages, int kValueBytes, bool kRounds>
 struct RoundingRing : Ring<Source, kStages, kValueBytes> {
   unsigned char* smem;  // where s_slots points
 
-  __device__ __forceinline__ uint32_t acquire(bool is_v) {
-    if constexpr (!kRounds) return Ring<Source, kStages, kValueBytes>::acquire(is_v);
+  __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
+    if constexpr (!kRounds) return Ring<Source, kStages, kValueBytes>::acquire(tile, is_v);
     cp_async_wait<kStages - 2>();
-    unsigned char* s_tile = smem + (this->slot(this->issued + 1, is_v) - this->s_slots);
+    unsigned char* s_tile = smem + (this->slot(tile, is_v) - this->s_slots);
     if (Source::kAlike || !is_v)
       round_rows(s_tile, this->source.share);
     else
       round_rows(s_tile, this->source.share_v);
     this->source.sync();
-    this->issue(is_v == (kStages % 2 == 1));
-    return this->slot(this->issued, is_v);
+    this->refill(tile, is_v);
+    return this->slot(tile, is_v);
   }
 };

@@ -54,32 +54,32 @@ struct Ring {
 
   Source source;
   uint32_t s_slots;
-  int issued = 0;  // tiles of K and V together
 
-  // Starts copying the next tile, which `is_v` tells to be of V; past the last one, an empty group keeps the count of
-  // groups.
-  __device__ __forceinline__ void issue(bool is_v) {
-    if (issued < 2 * source.walk.tiles) source.load(slot(issued, is_v), issued / 2, is_v);
+  // Starts copying a tile of K, or of V as `is_v` tells; past the last one, an empty group keeps the count of groups.
+  __device__ __forceinline__ void issue(int tile, bool is_v) {
+    if (tile < source.walk.tiles) source.load(slot(tile, is_v), tile, is_v);
     cp_async_commit();
-    ++issued;
   }
   __device__ __forceinline__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < (kStages - 1) / 2; ++i) {
-      issue(false);
-      issue(true);
+    for (int tile = 0; tile < (kStages - 1) / 2; ++tile) {
+      issue(tile, false);
+      issue(tile, true);
     }
-    if (kStages % 2 == 0) issue(false);
+    if (kStages % 2 == 0) issue(kStages / 2 - 1, false);
   }
-  // Waits for the oldest tile, which `is_v` tells to be of V, and returns its address. Every thread has then left the
-  // tile before it, whose slot is filled again; the next one to be filled is the one returned.
-  __device__ __forceinline__ uint32_t acquire(bool is_v) {
+  // Waits for a tile, and returns its address. Every thread has then left the one before it, whose slot is filled again.
+  __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
     cp_async_wait<kStages - 2>();
     source.sync();
-    issue(is_v == (kStages % 2 == 1));
-    return slot(issued, is_v);
+    refill(tile, is_v);
+    return slot(tile, is_v);
   }
-  __device__ __forceinline__ uint32_t slot(unsigned tile, bool is_v) const {
-    return s_slots + Slots::offset(tile, is_v);
+  // Starts copying what comes kStages - 1 tiles of K and V after this one.
+  __device__ __forceinline__ void refill(int tile, bool is_v) {
+    issue(tile + (is_v + kStages - 1) / 2, is_v == (kStages % 2 == 1));
+  }
+  __device__ __forceinline__ uint32_t slot(int tile, bool is_v) const {
+    return s_slots + Slots::offset(2 * tile + is_v, is_v);
   }
 };
