@@ -22,12 +22,15 @@ def timed(**rows: tuple[str, float, float]) -> Comparison:
 
 
 def test_one_problem_names_the_least() -> None:
-    assert ahead([forecast(64, fused=2.0, naive=9.0)]) == "Ahead (predicted): fused."
+    assert ahead([forecast(64, fused=2.0, naive=9.0)]) == "Ahead (predicted): fused, 78 % below the next."
 
 
 def test_a_sweep_says_where_the_lead_changes() -> None:
     sweep = [forecast(T, fused=100.0, split=float(T)) for T in (256, 64, 128)]
-    assert ahead(sweep) == "Ahead (predicted): split at T 64; fused at T 128 to 256."
+    assert (
+        ahead(sweep)
+        == "Ahead (predicted): split at T 64, 36 % below the next; fused at T 128 to 256, 22 to 61 % below the next."
+    )
 
 
 def test_sizes_at_which_nothing_was_timed_are_left_out() -> None:

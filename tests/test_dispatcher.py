@@ -426,6 +426,17 @@ def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatc
     assert Cache.of("emulator").size() == warm
 
 
+def test_a_gpu_that_is_elsewhere_is_warmed_up_for_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("H100", "RTX 4090", "H200"):  # the first and the last run the same machine code
+        dispatcher.warmup("row_norm", {"rows": 5}, gpu=name)
+    assert Cache.of("cubin").size().entries == 2
+    with pytest.raises(UsageError, match="unknown GPU 'H1000'"):
+        dispatcher.warmup("row_norm", {}, gpu="H1000")
+    with pytest.raises(UsageError, match="device 'emulator' and gpu 'H100': leave one out"):
+        dispatcher.warmup("row_norm", {}, gpu="H100", device="emulator")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [({"T": 5}, r"row_norm has no field 'T' \(known: "), ({"dtype": "fp8"}, "'fp8' is not a valid DType")],

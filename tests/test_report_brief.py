@@ -1,14 +1,16 @@
 """The first screen of a report: what it answers, and that it claims no more than is known."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from report_factory import report_data
 
 from tuner.report import ReportData
 from tuner.report.brief import brief
+from tuner.report.data import UNDECLARED
 from tuner.report.section import sections
-from tuner.result import Measurement
+from tuner.result import Attempt, Measurement
 
 
 def told(data: ReportData) -> dict[str, str]:
@@ -63,6 +65,32 @@ def test_a_winner_of_many_changes_names_the_first_five() -> None:
     text = told(replace(data, default=other))["What won"]
     assert text.startswith("mma_sync, 8 of 8 parameters not the default: ") and text.endswith(" ….")
     assert text.count("=") == 5
+
+
+def test_a_winner_that_machine_code_alone_ranks_is_said_to_be() -> None:
+    assert "machine code alone" not in told(report_data(40))["How sure"]
+    assert "by machine code alone" in told(replace(report_data(40), work=(UNDECLARED,)))["How sure"]
+
+
+def test_configs_that_a_prediction_hardly_tells_apart_are_counted() -> None:
+    data = report_data(40)
+    least = min(each.prediction.cost for each in data.attempts if each.prediction)
+    alike = replace(data, attempts=tuple(map(partial(nearer, least), data.attempts)))
+    (section,) = sections([alike])
+    others = [each.relative for each in section.entries[1:]]
+    near = sum(each <= 1.01 for each in others)
+    assert 1 < near < len(others)
+    told_of = f" {near} of {len(others)} others are within 1.0\u00a0% of the winner."
+    assert told(alike)["By how much"].endswith(told_of)
+    assert "within" not in told(report_data(40, measured=True))["By how much"]
+
+
+def nearer(least: float, attempt: Attempt) -> Attempt:
+    """A twentieth as far from the least cost."""
+    if attempt.prediction is None:
+        return attempt
+    cost = least + (attempt.prediction.cost - least) / 20
+    return replace(attempt, prediction=replace(attempt.prediction, cost=cost))
 
 
 @pytest.mark.parametrize(

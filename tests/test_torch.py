@@ -154,3 +154,26 @@ def test_tensors_that_require_grad_are_refused_where_there_is_no_backward() -> N
     dout, q, k, v, o = (torch.randn(1, 7, 2, 16).bfloat16() for _ in range(5))
     with pytest.raises(InputError, match="q requires grad, and there is no backward"):
         torch.ops.tuner.flash_attention_backward(dout, q.requires_grad_(), k, v, o, torch.zeros(1, 2, 7))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_makes_tensors_of_several_dtypes_one(compiled: bool) -> None:
+    """As a norm of queries and keys leaves them: fp32, beside values of 16 bits."""
+    q, k, v = qkv()
+    q, k, v = q.float().requires_grad_(), k.float().requires_grad_(), v.requires_grad_()
+
+    def block(q: Any, k: Any, v: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.ops.tuner.flash_attention(q, k, v, layout="bhtd")[0]
+
+    o = (torch.compile(block, backend="aot_eager", fullgraph=True) if compiled else block)(q, k, v)
+    o.sum().backward()
+    by_hand, _ = torch.ops.tuner.flash_attention(q.bfloat16(), k.bfloat16(), v, layout="bhtd")
+    assert torch.equal(o, by_hand)
+    assert (q.grad.dtype, v.grad.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_autocast_leaves_tensors_of_one_dtype_alone() -> None:
+    given = [each.float() for each in qkv()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.ops.tuner.flash_attention(*given)[0].dtype == torch.float32

@@ -104,9 +104,39 @@ def test_one_number_is_the_length_of_every_sequence() -> None:
     assert torch.allclose(o.double(), expected(q, k, v, (20, 20), True, -1), atol=4e-3)
 
 
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("new", [1, 3])
+def test_new_keys_and_values_go_behind_what_the_caches_hold_and_are_attended(paged: bool, new: int) -> None:
+    q, k, v = drawn(new)
+    held = (S - new, PAGE - 1)  # the second sequence's positions may end on the next page
+    added = [torch.stack([each[b, n : n + new] for b, n in enumerate(held)]) for each in (k, v)]
+    emptied = [each.clone() for each in (k, v)]
+    for b, n in enumerate(held):
+        for each in emptied:
+            each[b, n:] = 0
+    caches, table = ([in_pages(each)[0] for each in emptied], in_pages(k)[1]) if paged else (emptied, None)
+    lengths = torch.tensor(held, dtype=torch.int32)
+    options = {"cache_seqlens": lengths, "block_table": table, "causal": True}
+    o = flash_attn_with_kvcache(q, *caches, *added, **options)
+    assert torch.allclose(o.double(), expected(q, k, v, tuple(n + new for n in held), True, -1), atol=4e-3)
+    assert lengths.tolist() == list(held)
+    again = flash_attn_with_kvcache(q, *caches, **{**options, "cache_seqlens": lengths + new})
+    assert torch.equal(o, again)
+
+
+def test_new_keys_come_with_values_and_lengths() -> None:
+    q, k, v = drawn(1)
+    with pytest.raises(InputError, match="v is missing"):
+        flash_attn_with_kvcache(q, k, v, k[:, :1], cache_seqlens=3)
+    with pytest.raises(InputError, match="cache_seqlens is missing"):
+        flash_attn_with_kvcache(q, k, v, k[:, :1], v[:, :1])
+    with pytest.raises(InputError, match=r"k \[2, 1, 2, 16\] and v \[2, 2, 2, 16\] are not both"):
+        flash_attn_with_kvcache(q, k, v, k[:, :1], v[:, :2], cache_seqlens=3)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("k", 1), ("v", 1), ("rotary_cos", 1), ("cache_batch_idx", 1), ("cache_leftpad", 1), ("alibi_slopes", 1)],
+    [("rotary_cos", 1), ("cache_batch_idx", 1), ("cache_leftpad", 1), ("alibi_slopes", 1)],
 )
 def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{name} is not served"):

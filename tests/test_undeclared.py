@@ -10,8 +10,8 @@ from tuner import defaults, nvrtc, operators
 from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.cubin import Cubin
-from tuner.evaluate import Candidate, predict_launch, work_of
-from tuner.operator import Work, from_fields
+from tuner.evaluate import predict_launch
+from tuner.operator import Plan, Work, from_fields
 from tuner.predict import in_turn
 from tuner.render import render
 from tuner.toolkit import Options
@@ -32,7 +32,9 @@ def work_of_softmax(name: str, threads: int, vector: int) -> Work:
     found = operators.implementation(name, "block")
     config = from_fields(found.config, {"threads": threads, "vector": vector})
     operator, cubin = operators.load(name), compiled(name, "block", config)
-    (work,) = work_of(operator, Candidate(found, config), operator.problem(), TARGET, cubin)
+    problem = operator.problem()
+    plan, least = found.plan(problem, config), found.work(problem, config, TARGET)
+    (work,) = work_of_code(operator, problem, plan, least, cubin)
     return work
 
 
@@ -65,6 +67,11 @@ def test_each_of_several_launches_does_what_the_cost_says_at_least() -> None:
     assert all(each.l2_bytes >= of_cost.l2_bytes for each, of_cost in zip(works, least, strict=True))
 
 
+def cost(cubin: Cubin, plan: Plan, works: tuple[Work, ...], *, declared: bool) -> float:
+    each = zip(plan.launches, works, strict=True)
+    return in_turn([predict_launch(cubin, *of_launch, TARGET, declared=declared) for of_launch in each]).cost
+
+
 def test_machine_code_ranks_tiles_nearly_as_declared_work_does() -> None:
     operator, found = operators.load("flash_attention"), operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem()
@@ -74,9 +81,8 @@ def test_machine_code_ranks_tiles_nearly_as_declared_work_does() -> None:
         config = space[int(index)]
         plan, cubin = found.plan(problem, config), compiled("flash_attention", "mma_sync", config)
         of_code = work_of_code(operator, problem, plan, defaults.work(operator.cost(problem), plan), cubin)
-        for costs, works in ((declared, found.work(problem, config, TARGET)), (told, of_code)):
-            each = zip(plan.launches, works, strict=True)
-            costs.append(in_turn([predict_launch(cubin, launch, work, TARGET) for launch, work in each]).cost)
+        declared.append(cost(cubin, plan, found.work(problem, config, TARGET), declared=True))
+        told.append(cost(cubin, plan, of_code, declared=False))
     ranks = [np.argsort(np.argsort(costs)) for costs in (declared, told)]
     assert np.corrcoef(*ranks)[0, 1] > 0.75
     assert declared[int(np.argmin(told))] == pytest.approx(min(declared), rel=0.1)

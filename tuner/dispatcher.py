@@ -53,10 +53,11 @@ def misses() -> tuple[Miss, ...]:
     return _active().misses()
 
 
-def warmup(operator: str, *problems: Any, device: str | None = None) -> None:
+def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | None = None) -> None:
     """Compile what calls on `problems` (Problems, or mappings of their fields) need: for this machine's GPU, or for the
-    emulator where there is none or device="emulator". What is compiled stays in the cache on disk."""
-    _active().warmup(operator, *problems, device=device)
+    emulator where there is none or device="emulator". `gpu` names another, as `--gpu` does, such as that of the machine
+    which an image is built for. What is compiled stays in the cache on disk (`TUNER_CACHE_DIR`)."""
+    _active().warmup(operator, *problems, device=device, target=None if gpu is None else arch.gpu(gpu))
 
 
 def reload() -> None:
@@ -116,15 +117,18 @@ class Dispatcher:
         """The problems that ran with a default config, the most frequent first."""
         return self._untuned.misses()
 
-    def warmup(self, operator: str, *problems: Any, device: str | None = None) -> None:
-        """Compile what calls on `problems` need."""
+    def warmup(self, operator: str, *problems: Any, device: str | None = None, target: GPU | None = None) -> None:
+        """Compile what calls on `problems` need, for `target` where it is given."""
         loaded = operators.load(operator)
         if device not in (None, *DEVICES):
             raise UsageError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}")
-        place = 0 if device == "cuda" or (device is None and gpu.available()) else CPU
+        if target and device == "emulator":
+            raise UsageError(f"device 'emulator' and gpu {target.name!r}: leave one out")
+        place = 0 if target or device == "cuda" or (device is None and gpu.available()) else CPU
+        gpus = (target,) if target else self._gpus(place)
         for each in problems:
             problem = _problem(loaded, each) if isinstance(each, Mapping) else each
-            chosen = self._choose(loaded, problem, place)
+            chosen = choice.choose(loaded, problem, gpus, self._snapshot)
             with self._preparing:
                 self._kernels.compile(loaded, chosen, place)
 

@@ -113,31 +113,37 @@ class Predictor:
         resources = resources_of(outcome, plan, self._gpu)
         if resources.ctas_per_sm == 0:
             return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
-        prediction = self._prediction(candidate, outcome, plan)
+        prediction = self._prediction(candidate, outcome)
         return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
 
     def _work(self, candidate: Candidate) -> tuple[Work, ...]:
         return candidate.implementation.work(self._problem, candidate.config, self._gpu)
 
-    def _prediction(self, candidate: Candidate, cubin: Cubin, plan: Plan) -> Prediction:
-        works = work_of(self._operator, candidate, self._problem, self._gpu, cubin)
-        return in_turn([predict_launch(cubin, *each, self._gpu) for each in zip(plan.launches, works, strict=True)])
+    def _prediction(self, candidate: Candidate, cubin: Cubin) -> Prediction:
+        each = predict_launches(self._operator, candidate, self._problem, self._gpu, cubin)
+        return in_turn([prediction for _, prediction in each])
 
 
-def work_of(operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU, cubin: Cubin) -> tuple[Work, ...]:
-    """What each launch of a compiled config declares to do; where nothing is declared, what its machine code tells."""
+def predict_launches(
+    operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU, cubin: Cubin
+) -> tuple[tuple[str, Prediction], ...]:
+    """(kernel, cost) of each launch of a compiled config."""
     implementation, config = candidate.implementation, candidate.config
-    works = implementation.work(problem, config, gpu)
-    if implementation.declared:
-        return works
-    return work_of_code(operator, problem, implementation.plan(problem, config), works, cubin)
+    plan, works = implementation.plan(problem, config), implementation.work(problem, config, gpu)
+    if not (declared := implementation.declared):
+        works = work_of_code(operator, problem, plan, works, cubin)
+    each = zip(plan.launches, works, strict=True)
+    return tuple((launch.entry, predict_launch(cubin, launch, work, gpu, declared=declared)) for launch, work in each)
 
 
-def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU) -> Prediction:
-    """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it."""
+def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU, *, declared: bool = True) -> Prediction:
+    """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it.
+
+    Work that is not declared is by the machine code already.
+    """
     usage = cubin.entries[launch.entry]
     ctas = occupancy(usage, launch, gpu.arch).ctas
-    compiled = from_cubin(work, gpu, ctas, usage.spills, steady_mix(cubin, launch.entry))
+    compiled = from_cubin(work, gpu, ctas, usage.spills, steady_mix(cubin, launch.entry) if declared else {})
     return combine(formula(work, gpu, ctas), compiled)
 
 

@@ -18,7 +18,7 @@ from tuner.operator import Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
-from tuner.report import BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
+from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.notation import counted
 from tuner.result import Resources, Scalar, TuningRecord, spelled, to_data
 from tuner.tune import Outcome, Tried
@@ -177,7 +177,7 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     """What the winner does against the least that any implementation must do."""
     implementation = operators.implementation(operator.name, record.identity.implementation)
     if not implementation.declared:
-        return (Fact("work", "not declared", "so that configs rank by what their machine code tells"),)
+        return (UNDECLARED,)
     config = from_fields(implementation.config, record.config)
     whole = floor.together(floor.standings(operator, implementation, problem, config, gpu))
     facts = []

@@ -42,7 +42,7 @@ def common_way(code: Sequence[Instruction], first: int, last: int) -> tuple[int,
     best: dict[int, tuple[int, int, int]] = {last: (0, 0, 0)}
     following: dict[int, int] = {}
     for index in range(last - 1, first - 1, -1):
-        ways = [to for to in _successors(code, index, last) if to in best]
+        ways = [to for to in successors(code, index, last) if to in best]
         if ways:
             following[index] = to = max(ways, key=lambda way: best[way])
             products, accesses, length = best[to]
@@ -59,7 +59,8 @@ def _walk(following: dict[int, int], first: int, last: int) -> Iterator[int]:
     yield last
 
 
-def _successors(code: Sequence[Instruction], index: int, last: int) -> Iterator[int]:
+def successors(code: Sequence[Instruction], index: int, last: int) -> Iterator[int]:
+    """What may be executed after an instruction, further down and no further than `last`."""
     each = code[index]
     if each.mnemonic in ("EXIT", "RET") and each.always:
         return

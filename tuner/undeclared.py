@@ -1,8 +1,9 @@
 """Work that nobody declared: what the machine code of launches tells of it, beside what the operator's cost says.
 
-Machine code says what one pass of each loop does, and not how many there are. All loops of a kernel are taken to be
-passed equally often: as often as it takes for the products that the cost counts, else for the bytes that the launch
-leaves, else for the arithmetic or the bytes of the cost.
+Machine code says what one pass of each loop does, and not how many there are. All loops of a kernel, or those that
+multiply matrices where some do, are taken to be passed equally often: as often as it takes for the products that the
+cost counts, else for the bytes that the launch leaves, else for the arithmetic or the bytes of the cost. Other loops
+are passed once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +14,13 @@ from typing import Any
 from tuner.cubin import Cubin
 from tuner.operator import Argument, Launch, Operator, Plan, Work
 from tuner.sass import Instruction, decode, mix_of, work_mix
-from tuner.timeline_paths import paths
+from tuner.timeline_paths import Path, paths, successors
 
 _MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _FMA_FLOPS = 64  # of a warp
 _LANES = 32
 _WAVEFRONT = 128  # bytes that an SM's memory takes or gives in a clock
-_LOADS, _STORES = frozenset({"LDG", "LDGSTS"}), frozenset({"STG"})
+_LOADS, _STORES = frozenset({"LDG", "LD", "LDGSTS"}), frozenset({"STG", "ST"})
 _PLAIN = ("alu", "uniform", "control", "const", "order", "other")  # what issues and is nothing else
 
 
@@ -47,8 +48,10 @@ class _Pass:
 
 def _counted(launch: Launch, least: Work, left: float, cubin: Cubin) -> Work:
     arch, code = cubin.options.arch, decode(cubin.code(launch.entry), cubin.options.arch)
-    found = [(each.repeats, _pass([code[index] for index in each.indices], arch)) for each in paths(code)]
+    ways = (each for each in paths(code) if not (each.repeats and _is_detour(each, code)))
+    found = [(each.repeats, _pass([code[index] for index in each.indices], arch)) for each in ways]
     once, loops = [each for repeats, each in found if not repeats], [each for repeats, each in found if repeats]
+    loops = [each for each in loops if each.sum("mma")] or loops
     warps = least.ctas * least.warps
     passes = _passes(loops, least, left, warps)
 
@@ -68,6 +71,16 @@ def _counted(launch: Launch, least: Work, left: float, cubin: Cubin) -> Work:
         chain=passes,
         stages=max((each.stages for each in loops), default=1),
     )
+
+
+def _is_detour(back: Path, code: Sequence[Instruction]) -> bool:
+    """Whether a way back is none of a loop: its end is reached past its start, as rare cases are, behind all others."""
+    start, end = back.indices[0], back.indices[-1]
+    reached = {0}
+    for index in range(end):
+        if index in reached and index != start:
+            reached.update(successors(code, index, end))
+    return start > 0 and end in reached
 
 
 def _pass(code: Sequence[Instruction], arch: str) -> _Pass:

@@ -7,6 +7,8 @@ from tuner.bench.comparison import Comparison, spelled
 from tuner.bench.forecast import Forecast
 from tuner.result import Fields
 
+_WORDS = frozenset({"contender", "launch", "state", "note", "config of", "bound by"})
+
 Found = Sequence[Comparison | Forecast]  # all of one kind
 
 
@@ -15,6 +17,11 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that are not words."""
+        return tuple(each for each in self.columns if each not in _WORDS)
 
 
 def tables(found: Found) -> tuple[Table, ...]:

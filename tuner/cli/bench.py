@@ -80,9 +80,7 @@ def _print(operator: str, found: Sequence[Comparison | Forecast]) -> None:
     first = found[0]
     how = f"on {first.device['gpu']}, {first.policy}" if isinstance(first, Comparison) else _FORECAST.format(first.gpu)
     for each in bench.tables(found):
-        words = {"contender", "launch", "state", "note", "config of", "bound by"}
-        right = [column for column in each.columns if column not in words]
-        table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=right)
+        table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=each.numbers)
     if sentence := bench.ahead(found):
         typer.echo(wrapped(sentence))
 

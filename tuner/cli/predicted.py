@@ -6,7 +6,7 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.cli.output import table
 from tuner.cubin import Cubin
-from tuner.evaluate import Candidate, predict_launch, work_of
+from tuner.evaluate import Candidate, predict_launches
 from tuner.operator import Operator
 from tuner.predict import MODEL, TERMS, in_turn
 from tuner.result import Prediction
@@ -18,9 +18,7 @@ Named = tuple[str, Prediction]  # a kernel's, or of all together
 
 def predicted(cubin: Cubin, operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU) -> tuple[Named, ...]:
     """What each launch is predicted to cost and, where there are several, all of them in turn."""
-    launches = candidate.implementation.plan(problem, candidate.config).launches
-    each = zip(launches, work_of(operator, candidate, problem, gpu, cubin), strict=True)
-    found = [(launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in each]
+    found = predict_launches(operator, candidate, problem, gpu, cubin)
     whole = [("together", in_turn([prediction for _, prediction in found]))] if len(found) > 1 else []
     return (*found, *whole)
 

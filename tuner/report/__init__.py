@@ -1,12 +1,13 @@
 """Attempts and records → a report: one self-contained HTML file, a short Markdown text, or JSON."""
 
-from tuner.report.data import BeliefFacts, Fact, ReportData, SearchFacts, SpaceFacts
+from tuner.report.data import UNDECLARED, BeliefFacts, Fact, ReportData, SearchFacts, SpaceFacts
 from tuner.report.export import data_json
 from tuner.report.page import markdown, prepare, render, write
 from tuner.report.place import default_path
 from tuner.report.rivals import Rival, rivals_of
 
 __all__ = [
+    "UNDECLARED",
     "BeliefFacts",
     "Fact",
     "ReportData",

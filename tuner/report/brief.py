@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.report.data import UNDECLARED
 from tuner.report.notation import change, counted, microseconds, percent
 from tuner.report.section import Finalist, Section
 from tuner.result import Measurement, TuningRecord, spelled
 
 _TOLD = 5  # parameters of a winner that a sentence names
+_NEAR = 0.01  # a difference in predicted cost that decides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,18 @@ def _by_how_much(section: Section, record: TuningRecord) -> str:
         found.append(f"the default config {_dearer(section, section.over_default - 1)}")
     if len(section.finalists) > 1:
         found.append(f"the runner-up {_dearer(section, record.margin)}")
-    return f"{_capital(', '.join(found))} ({section.data.evidence.value})." if found else ""
+    return f"{_capital(', '.join(found))} ({section.data.evidence.value}).{_near(section)}" if found else ""
+
+
+def _near(section: Section) -> str:
+    """Of predictions, how many others they hardly tell from the winner; a race says that itself."""
+    near = sum(1 <= each.relative <= 1 + _NEAR for each in section.entries[1:] if not each.flaws)
+    if section.measured or not near:
+        return ""
+    of = len(section.entries) - 1
+    return (
+        f" {near} of {of} other{'s' * (of > 1)} {'is' if near == 1 else 'are'} within {percent(_NEAR)} of the winner."
+    )
 
 
 def _dearer(section: Section, share: float) -> str:
@@ -66,7 +79,8 @@ def _how_sure(section: Section, record: TuningRecord) -> str:
     checks = counted(len(record.verdict.checks), "check", "checks")
     right = f"It computes what it should: {checks} on the {record.verdict.where} against float64."
     if not section.measured:
-        return f"{right} That it is the best is a prediction: no device has timed it."
+        by = ", by machine code alone since work is not declared" if UNDECLARED in section.data.work else ""
+        return f"{right} That it is the best is a prediction{by}: no device has timed it."
     return f"{right} {_certainty(record.measurement)}".rstrip()
 
 

@@ -15,6 +15,9 @@ class Fact:
     note: str = ""
 
 
+UNDECLARED = Fact("work", "not declared", "so that configs rank by what their machine code tells")
+
+
 @dataclass(frozen=True, slots=True)
 class SpaceFacts:
     """The search space of one implementation: combinations, what each constraint removed, what is left."""

@@ -37,25 +37,29 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Attention of q to the keys in a cache, with the arguments and defaults of flash-attn's function of this name.
 
-    q: [B, T, H, D], the last T positions of each sequence, whose keys the caller has put into the cache. k_cache,
-    v_cache: [B, S, HK, D], or with block_table, int32 [B, max_pages], [pages, page_size, HK, D]; page_size is any power
-    of two. cache_seqlens: positions so far, those of q among them, int32 [B] or one number (default: all the cache has
-    room for). causal is aligned at the bottom right. window_size: (left, right), -1 for no limit; right is 0 where
+    q: [B, T, H, D], the last T positions of each sequence. k_cache, v_cache: [B, S, HK, D], or with block_table, int32
+    [B, max_pages], [pages, page_size, HK, D]; page_size is any power of two. cache_seqlens: positions that the caches
+    hold, int32 [B] or one number (default: all that they have room for). k, v: [B, N, HK, D], the N positions behind
+    those, which are put into the caches in place, where there must be room; without them the caches hold the positions
+    of q already. causal is aligned at the bottom right. window_size: (left, right), -1 for no limit; right is 0 where
     causal, and otherwise 0 or, with left, -1.
 
     Returns o as q, and with return_softmax_lse (o, lse fp32 [B, H, T]). It has no gradient.
 
-    Raises InputError for new k and v, rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap without
-    block_table, which are not served, and for tensors that do not fit.
+    Raises InputError for rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap without block_table,
+    which are not served, and for tensors that do not fit.
     """
-    _refuse({"k": k, "v": v, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx})
+    _refuse({"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx})
     _refuse({"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes})
+    lengths = _lengths(q, k_cache, cache_seqlens, block_table)
+    if k is not None or v is not None:
+        lengths = _append(k, v, k_cache, v_cache, lengths, cache_seqlens, block_table)
     batch, queries, heads, _ = q.shape
     window = _window(window_size, causal or queries == 1)
     shared = window is None  # all queries of a sequence attend all of its keys: they are rows like heads
     given = _beside_heads(q, k_cache.shape[2]) if shared else q
     scores = {"softmax_scale": softmax_scale, "softcap": softcap}
-    o, lse = _attend(given, k_cache, v_cache, cache_seqlens, block_table, window or 0, scores)
+    o, lse = _attend(given, k_cache, v_cache, lengths, block_table, window or 0, scores)
     if shared:
         of_heads = (batch, k_cache.shape[2], queries, heads // k_cache.shape[2])
         o = o.view(*of_heads, -1).transpose(1, 2).reshape(q.shape)
@@ -108,17 +112,43 @@ def _beside_heads(q: Any, kv_heads: int) -> Any:
     return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, -1, D)
 
 
+def _room(cache: Any, block_table: Any) -> int:
+    """Positions that a cache has for each sequence."""
+    return int(cache.shape[1] if block_table is None else cache.shape[1] * block_table.shape[1])
+
+
+def _lengths(q: Any, cache: Any, cache_seqlens: Any, block_table: Any) -> Any:
+    """Positions that the caches hold, int32 [B]."""
+    lengths = _room(cache, block_table) if cache_seqlens is None else cache_seqlens
+    if isinstance(lengths, torch.Tensor):
+        return lengths
+    return torch.full((q.shape[0],), lengths, dtype=torch.int32, device=q.device)
+
+
+def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, lengths: Any, cache_seqlens: Any, block_table: Any) -> Any:
+    """Puts k and v behind what the caches hold, and returns how much they hold then. The device is not waited for."""
+    if k is None or v is None or cache_seqlens is None:
+        missing = "k" if k is None else "v" if v is None else "cache_seqlens"
+        raise InputError(f"flash_attn_with_kvcache: {missing} is missing: give k, v and cache_seqlens together")
+    if k.shape != v.shape or k.shape[0] != lengths.shape[0]:
+        raise InputError(f"flash_attn_with_kvcache: k {[*k.shape]} and v {[*v.shape]} are not both [B, N, HK, D]")
+    at = lengths.long()[:, None] + torch.arange(k.shape[1], device=k.device)  # [B, N]
+    if block_table is None:
+        rows = torch.arange(k.shape[0], device=k.device)[:, None]
+    else:
+        page = k_cache.shape[1]
+        rows, at = block_table.long().gather(1, at // page), at % page
+    k_cache[rows, at], v_cache[rows, at] = k, v
+    return lengths + k.shape[1]
+
+
 def _attend(
-    q: Any, k: Any, v: Any, cache_seqlens: Any, block_table: Any, window: int, scores: dict[str, Any]
+    q: Any, k: Any, v: Any, lengths: Any, block_table: Any, window: int, scores: dict[str, Any]
 ) -> tuple[Any, Any]:
-    room = k.shape[1] if block_table is None else k.shape[1] * block_table.shape[1]
-    lengths = room if cache_seqlens is None else cache_seqlens
-    if not isinstance(lengths, torch.Tensor):
-        lengths = torch.full((q.shape[0],), lengths, dtype=torch.int32, device=q.device)
     if block_table is not None:
         paged = torch.ops.tuner.paged_attention
         return paged(q, k, v, block_table, lengths, window=window, **scores)  # type: ignore[no-any-return]
     if scores.pop("softcap"):
         raise InputError("flash_attn_with_kvcache: softcap without block_table is not served: put the cache into pages")
-    plain = torch.ops.tuner.streaming_attention
+    plain, room = torch.ops.tuner.streaming_attention, _room(k, block_table)
     return plain(q, k, v, cache_seqlens=lengths, window=window or room, **scores)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ import torch
 from tuner import dispatcher, operators
 from tuner.errors import InputError, TunerError, UsageError
 from tuner.operator import Operator
-from tuner.torch import declared, meta
+from tuner.torch import autocast, declared, meta
 from tuner.torch.gradients import DIFFERENTIABLE, gradient, keep
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
@@ -29,6 +29,8 @@ def register() -> None:
             _define(schema, _kernel(operator), meta.outputs(operator))
         if name in DIFFERENTIABLE:
             _differentiate(operator, schemas)
+        if not name.endswith("_backward"):  # autograd calls those with what the forward call took
+            _autocast(operator, schemas)
 
 
 def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any]) -> None:
@@ -37,6 +39,14 @@ def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any])
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, kernel, key)
     torch.library.register_fake(f"tuner::{name}", shapes, lib=_LIBRARY)
+
+
+def _autocast(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
+    for name in map(_name, schemas):
+        base, _, overload = name.partition(".")
+        call = getattr(getattr(torch.ops.tuner, base), overload or "default")
+        for key, device in autocast.DEVICES.items():
+            _LIBRARY.impl(name, autocast.cast(operator, call, device), key)
 
 
 def _name(schema: str) -> str:
