@@ -2,9 +2,9 @@
 
     python benchmarks/toolkits.py [--json FILE] [--sizes 64,128] [--arch sm_90a …] [--operator kda …]
 
-Another NVRTC of the same major version is used where it is loaded first, as with LD_LIBRARY_PATH=folder
-LD_PRELOAD=folder/libnvrtc.so.13. Each arch gets two of the sizes, not the same ones; --all gives it every size, and
---options also every problem that differs in one other static field. A size may be 192/128, of keys and of values.
+Another NVRTC is used where it is loaded first, as with LD_LIBRARY_PATH=folder LD_PRELOAD=folder/libnvrtc.so.12.
+Each arch gets two of the sizes, not the same ones; --all gives it every size, and --options also every problem that
+differs in one other static field. A size may be 192/128, of keys and of values.
 """
 
 import argparse

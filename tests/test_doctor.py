@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cupy_double import driver
-from tuner import nvrtc
+from tuner import nvrtc, nvrtc_library
 from tuner.cli.app import build
 
 __all__ = ["driver"]  # a fixture
@@ -31,6 +31,14 @@ def test_the_compiler_is_named_with_its_library_and_the_arches_that_it_knows() -
     assert code == 0
     detail = found["compiling (NVRTC)"]["detail"]
     assert nvrtc.toolkit().build in detail and nvrtc.library() in detail and "sm_90a" in detail
+
+
+def test_a_compiler_with_known_faults_works_and_a_better_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc_library, "version", lambda: (13, 3))
+    assert "ptxas" not in doctor()[1]["compiling (NVRTC)"]["remedy"]
+    monkeypatch.setattr(nvrtc_library, "version", lambda: (13, 2))
+    code, found = doctor()
+    assert code == 0 and "ptxas before 13.3" in found["compiling (NVRTC)"]["remedy"]
 
 
 @pytest.mark.usefixtures("driver")

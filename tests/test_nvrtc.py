@@ -181,6 +181,21 @@ except errors.MachineError as e: print(e)
     assert "pip install 'kerntune[cuda13]'" in done.stdout and done.stdout.count("\n") == 1
 
 
+def test_an_nvrtc_without_its_builtins_is_named_with_its_place(tmp_path: Path) -> None:
+    """As where the library alone was copied."""
+    alone = tmp_path / Path(nvrtc.library()).name
+    alone.symlink_to(nvrtc.library())
+    code = """
+from tuner import errors, nvrtc
+try: nvrtc.toolkit()
+except errors.MachineError as e: print(e)
+"""
+    where = {**os.environ, "LD_PRELOAD": str(alone)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=where, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"NVRTC at {alone} lacks libnvrtc-builtins (") and done.stdout.count("\n") == 1
+    assert "pip install 'kerntune[cuda13]'" in done.stdout
+
+
 def test_a_cached_cubin_is_the_compiled_one(cache: Cache) -> None:
     fresh = nvrtc.compile(fill(), HOPPER, cache)
     cached = nvrtc.compile(fill(), HOPPER, cache)

@@ -26,6 +26,9 @@ _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
+# The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
+# branches that diverge are nested (release notes of CUDA 13.3).
+_MENDED = (13, 3)
 _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
 
@@ -45,6 +48,11 @@ def arches() -> tuple[str, ...]:
     """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
     known = nvrtc_library.supported()
     return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
+
+
+def mended() -> bool:
+    """Whether ptxas is free of faults that make wrong code of right kernels, as far as its makers have told."""
+    return nvrtc_library.version() >= _MENDED
 
 
 def library() -> str:
@@ -213,7 +221,7 @@ def _translated(error: NvrtcError, log: str, flags: tuple[str, ...]) -> Exceptio
     if error.status == _OUT_OF_MEMORY or _STARVED.search(log):
         return MemoryError(f"{error} {log}")
     if error.status == _NO_BUILTINS:
-        return MachineError(f"NVRTC cannot load libnvrtc-builtins ({error} {log}): {INSTALL}")
+        return MachineError(f"NVRTC at {library()} lacks libnvrtc-builtins ({' '.join(log.split())}): {INSTALL}")
     return _RefusedError(log or f"error: {error}")
 
 

@@ -74,7 +74,12 @@ def _compiler() -> Check:
         "compiling (NVRTC)", lambda: f"{nvrtc.toolkit().build}, for {', '.join(nvrtc.arches())}: {nvrtc.library()}"
     )
     lacking = [name for name in ARCHES if name not in nvrtc.arches()] if found.ok else []
-    return replace(found, remedy=f"for {', '.join(lacking)} install a newer CUDA toolkit") if lacking else found
+    advice = [f"for {', '.join(lacking)} install a newer CUDA toolkit"] if lacking else []
+    if found.ok and not nvrtc.mended():
+        advice.append(
+            "where the driver is for CUDA 13: pip install 'kerntune[cuda13]', as ptxas before 13.3 has known faults"
+        )
+    return replace(found, remedy="; ".join(advice)) if advice else found
 
 
 def _gpu() -> Check:
