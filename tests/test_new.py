@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from own_operators import own_operator
+from own_operators import Edit, own_operator
 from typer.testing import CliRunner
 
 from tuner import operators
@@ -105,6 +105,26 @@ def search_of(name: str, place: Path) -> str:
 def test_a_search_that_finds_nothing_says_why_with_the_compilers_words(tmp_path: Path) -> None:
     with own_operator(tmp_path, ("block.cu.jinja", "Vector result;", "Vector result")) as name:
         assert re.search(r"2 failed +compile: kernel\.cu\(\d+\): error: expected a \";\"", search_of(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (
+            ("block.cu.jinja", "peak = -kInfinity, sum", "peak = -INFINITY, sum"),
+            "it does not compile for sm_80: kernel.cu",
+        ),
+        (("block.py", "2 * warps * 4 ", "2**18 "), "not one block fits an SM of A100: shared memory"),
+    ],
+)
+def test_what_only_the_emulator_runs_is_not_right(
+    edit: Edit, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_OPERATORS", str(tmp_path))  # for the process that runs it
+    with own_operator(tmp_path, edit) as name:
+        done = CliRunner().invoke(build(), ["verify", name, "--gpu", "A100", "--plain"])
+    assert done.exit_code == 1
+    assert f"BROKEN {why}" in done.output
 
 
 def test_a_search_warns_of_promises_that_are_not_kept(tmp_path: Path) -> None:

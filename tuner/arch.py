@@ -161,6 +161,7 @@ def _reported(reported: str) -> Device | None:
 def _unknown(name: str, wanted: str) -> str:
     near = [arch for arch in ARCHES if wanted and (_plain(arch).startswith(wanted) or wanted.startswith(_plain(arch)))]
     hint = f": try {' or '.join(near)}" if near else ""
+    hint = ": one a command" if "," in name else hint
     return f"unknown GPU {name!r}{hint} (known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
 
 

@@ -6,14 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import check
+from tuner import check, nvrtc
+from tuner.cache import Cache
 from tuner.check_ptx import check_ptx
-from tuner.cli.inspect import about, choose, describe, refuse
-from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
-from tuner.errors import NoValidConfigError
+from tuner.cli.inspect import Chosen, about, choose, describe, refuse
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.errors import MachineError, NoValidConfigError
+from tuner.evaluate import resources_of
 from tuner.operator import Operator, to_fields
 from tuner.promises import broken
-from tuner.result import Verdict
+from tuner.render import render
+from tuner.result import Failed, Verdict
+from tuner.toolkit import Options
 
 
 def verify_command(
@@ -31,7 +35,7 @@ def verify_command(
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a config on the emulator over the operator's edge cases and judge it against float64."""
+    """Run a config on the emulator over the operator's edge cases, judge it against float64, compile it for the GPU."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
     refuse(chosen)
     modes = check.PLAIN + (check.CHECKED if checked else ())
@@ -40,7 +44,10 @@ def verify_command(
     with check.Checker(workers=1) as checker:
         ((_, verdict),) = checker.check_many([job])
     verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
-    promises = broken(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    promises = (
+        *broken(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu),
+        *_not_launched(chosen),
+    )
     wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
     if as_json:
         second = {"ptx": asdict(verdicts[-1])} if ptx else {}
@@ -54,6 +61,21 @@ def verify_command(
         typer.echo("WRONG" if wrong else "ok")
     if wrong:
         raise NoValidConfigError(wrong[0])
+
+
+def _not_launched(chosen: Chosen) -> tuple[str, ...]:
+    """Why a GPU would not run the config, as the compiler tells; nothing where there is no compiler."""
+    source = render(chosen.operator, chosen.implementation, chosen.problem, chosen.config)
+    try:
+        cubin = nvrtc.compile(source, Options(arch=chosen.gpu.arch.name), Cache.of("cubin"))
+    except MachineError as error:
+        say(f"not compiled for {chosen.gpu.arch.name}: {error}")
+        return ()
+    if isinstance(cubin, Failed):
+        return (f"it does not compile for {chosen.gpu.arch.name}: {cubin.reason}",)
+    plan = chosen.implementation.plan(chosen.problem, chosen.config)
+    found = resources_of(cubin, plan, chosen.gpu)
+    return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
 
 
 def _print_verdict(verdict: Verdict) -> None:
