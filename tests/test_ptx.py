@@ -508,6 +508,8 @@ FAULTS = {
     "setp.eq.u32 %p1, %r1, 0; @%p1 bra L; bar.sync 0; L: bar.warp.sync 1;": "deadlock: 11 lanes wait",
     "bar.sync 1, 64;": "deadlock: 12 lanes wait, thread 0 of block 0 at a block's barrier .line 13 of kernel: bar.sync",
     "L: nanosleep.u32 1; bra L;": "livelock",
+    "ld.global.nc.u32 %r9, [%rd2];": "ld.global.nc of what the same launch writes",
+    "st.global.u32 [%rd2], %r9; ld.global.nc.u32 %r9, [%rd2];": "ld.global.nc of what the same launch writes",
     "mbarrier.arrive.shared::cta.b64 _, [smem];": "no mbarrier at offset 0",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%rd2], [smem], 16;": "unsupported: cp.reduce.async",
     "wmma.load.a.sync.aligned.m16n16k16.row.f16 {%r3}, [%rd1], 16;": "unsupported: wmma.load",

@@ -2,6 +2,7 @@
 and neither the emulator nor ptxas says so."""
 
 from dataclasses import fields, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 from claims import example, first_arch
 
-from tuner import emulator, operators
+from tuner import emulator, operators, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
 from tuner.check import served
 from tuner.cubin import Cubin
 from tuner.nvrtc import compile as compile_source
+from tuner.nvrtc import ptx as ptx_of
 from tuner.operator import Implementation, Operator
 from tuner.render import render
 from tuner.sass import holds
@@ -42,9 +44,10 @@ PAIRS = [
 
 
 def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:
-    """The default, and of those that differ from it in one field of the shape the first with so many threads."""
+    """The default, and of those that differ from it in fields of the shape the first with so many threads."""
     default, space = implementation.default(problem, arch), implementation.space(problem, arch)
-    others = (replace(default, **{name: value}) for name in SHAPES for value in space.choices.get(name, ()))
+    named = {name: space.choices[name] for name in SHAPES if name in space.choices}
+    others = (replace(default, **dict(zip(named, values, strict=True))) for values in product(*named.values()))
     found = {threads(implementation, problem, each): each for each in others if space.refusal(each) is None}
     return tuple({**found, threads(implementation, problem, default): default}.values())
 
@@ -81,3 +84,23 @@ def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str,
         launched = registers(operator, implementation, case.problem, config, arch)
         happened = emulator.run(operator, implementation, case.problem, config, arrays, emulator.Mode())[1]
         assert happened.counters.claimed_registers <= launched, config
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str]) -> None:
+    """Anything else the ISA leaves undefined."""
+    operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
+    problem = example(operator, implementation)
+    arch, found = first_arch(implementation, problem), 0
+    for config in configs(implementation, problem, arch):
+        source, options = render(operator, implementation, problem, config), Options(arch.name)
+        cubin = compile_source(source, options, Cache.of("cubin"))
+        assert isinstance(cubin, Cubin), cubin
+        for name, entry in ptx.parse(ptx_of(source, options)).items():
+            launched = cubin.entries[name].registers
+            for each in entry.code:
+                if each.opcode[0] == "setmaxnreg":
+                    found += 1
+                    asked = int(each.operands[0])
+                    assert asked <= launched if each.has("dec") else asked >= launched, (config, each, launched)
+    assert found

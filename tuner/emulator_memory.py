@@ -32,6 +32,7 @@ class TensorMap(ctypes.Structure):
 
 
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row that one swizzle spans
+_STRIDES = 1 << 40  # bytes that a map cannot step any more
 
 
 def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: int = 0) -> TensorMap:
@@ -71,11 +72,13 @@ def _encoded(name: str, address: int, itemsize: int, shape: Ints, strides: Ints,
 def _map_refusal(address: int, itemsize: int, shape: Ints, strides: Ints, box: Ints, swizzle: int) -> str:
     if not 1 <= len(shape) <= 5 or len(box) != len(shape) or not all(1 <= n <= 256 for n in box):
         return "1 to 5 dims, each of the box 1 to 256"
+    if min(shape) < 1:
+        return "each dim of the tensor has 1 or more"
     inner = box[-1] * itemsize
     if inner % 16 or strides[-1] != itemsize:
         return "the innermost dim must be contiguous, its box a multiple of 16 bytes"
-    if address % 16 or any(stride % 16 or stride < 0 for stride in strides[:-1]):
-        return "address and strides must be multiples of 16 bytes, no stride negative"
+    if address % 16 or any(stride % 16 or not 0 <= stride < _STRIDES for stride in strides[:-1]):
+        return "address and strides must be multiples of 16 bytes, no stride negative or 2^40 bytes"
     if swizzle not in SWIZZLES or (swizzle and inner > swizzle):
         return f"a row of the box has {inner} bytes, the swizzle spans {swizzle} (known: {SWIZZLES})"
     return ""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.cubin import Cubin
+from tuner.lint_flight import ends_group, left_by, overwritten, waits
 from tuner.result import Lint
 from tuner.sass import Instruction, decode, holds
 from tuner.toolkit import Toolkit
@@ -16,7 +17,6 @@ _UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the inst
 _BRX = 0x149  # an indirect branch
 _EX2 = 2  # MUFU's function
 _LANE_LOOP = 8  # instructions, at most
-_NO_BARRIER = 7  # of HGMMA's field for the barrier that the last one of a group names
 _MANY = 8  # groups in flight, at most
 _FACTORS = 2  # exponentials by which a thread's rows of O are rescaled: they may wait for it
 _MOST_BARE = 0.05  # of the exponentials, where a loop has many
@@ -30,7 +30,7 @@ def lint(cubin: Cubin, entry: str) -> Lint:
     if not holds(cubin.code(entry), "HGMMA"):
         return Lint(tuple(failures))
     code = _instructions(cubin, entry)
-    failures += _split_groups(code)
+    failures += [*_overwritten(code), *_split_groups(code)]
     if any(each.mnemonic in _UNDECIDED or each.word & 0x1FF == _BRX for each in code):
         return Lint(tuple(failures), ("exponentials under wgmma: not checked (calls, indirect branches)",))
     return Lint((*failures, *_bare_exponentials(code)))
@@ -82,6 +82,14 @@ def _looped(code: Sequence[Instruction]) -> Iterable[str]:
         yield f"{looped} instructions of tcgen05 stand in loops over lanes: choose who issues them by elect.sync"
 
 
+def _overwritten(code: Sequence[Instruction]) -> Iterable[str]:
+    if places := overwritten(code, successors):
+        yield (
+            f"{len(places)} instructions, the first at {places[0] * 16:#x}, write registers of a wgmma that may not be "
+            "done with them: ptxas does so until CUDA 13.3"
+        )
+
+
 def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
     """Between wgmmas that add to one accumulator, with no wait in between, the code must run straight on.
 
@@ -92,7 +100,7 @@ def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
     for index, each in enumerate(code):
         if each.target is not None:
             branch = index
-        elif _waits(each):
+        elif waits(each):
             newest.clear()
         elif each.mnemonic == "HGMMA":
             if branch > newest.get(accumulator := each.word >> 16 & 0xFF, index):
@@ -108,24 +116,16 @@ def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
         yield f"{bare} of the loop's {len(counts)} exponentials run with no wgmma in flight"
 
 
-def _ends_group(hgmma: Instruction) -> bool:
-    return hgmma.word >> 84 & 7 != _NO_BARRIER
-
-
-def _waits(each: Instruction) -> bool:
-    return each.mnemonic == "WARPGROUP" and bool(each.word >> 47 & 1)  # DEPBAR, not ARRIVE
-
-
 def _is_exponential(each: Instruction) -> bool:
     return each.mnemonic == "MUFU" and each.word >> 74 & 0xF == _EX2
 
 
 def _after(each: Instruction, in_flight: int) -> int:
     """Groups in flight after an instruction, which found so many."""
-    if each.mnemonic == "HGMMA" and _ends_group(each):
+    if each.mnemonic == "HGMMA" and ends_group(each):
         return min(in_flight + 1, _MANY)
-    if _waits(each):
-        return min(in_flight, each.word >> 72 & 0x3F)
+    if waits(each):
+        return min(in_flight, left_by(each))
     return in_flight
 
 
@@ -144,7 +144,7 @@ def _fewest_in_flight(code: Sequence[Instruction]) -> dict[int, int]:
     while pending:
         index = pending.pop()
         after = _after(code[index], found[index])
-        for following in _successors(code, index):
+        for following in successors(code, index):
             if after < found.get(following, _MANY + 1):
                 found[following] = after
                 pending.append(following)
@@ -153,7 +153,7 @@ def _fewest_in_flight(code: Sequence[Instruction]) -> dict[int, int]:
 
 def _steady(code: Sequence[Instruction]) -> set[int]:
     """Indices of the instructions of innermost loops that issue wgmma."""
-    after = {index: _successors(code, index) for index in range(len(code))}
+    after = {index: successors(code, index) for index in range(len(code))}
     issues = {index for index, each in enumerate(code) if each.mnemonic == "HGMMA"}
     return _innermost(after, after, issues)
 
@@ -203,7 +203,7 @@ def _left(after: Edges) -> list[int]:
     return found
 
 
-def _successors(code: Sequence[Instruction], index: int) -> list[int]:
+def successors(code: Sequence[Instruction], index: int) -> list[int]:
     each = code[index]
     leaves = each.always and (each.target is not None or each.mnemonic == "EXIT")
     following = [] if leaves or index + 1 == len(code) else [index + 1]

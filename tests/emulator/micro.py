@@ -319,8 +319,8 @@ def _hopper() -> list[Micro]:
                                          scalars=(np.int32(7),), threads=64, smem_bytes=512),
               lambda inputs: {"out": inputs["in"][:, ::-1]}),
         Micro("cp_async_bulk_add", "sm_90a", sm90("add_in_turn", {"in": terms}, {
-            "out": Uninitialized(np.float32, (128,)), "turn": np.zeros(1, np.int32)}, grid=(7, 1, 1), threads=128,
-            smem_bytes=512), lambda inputs: {"out": np.add.accumulate(inputs["in"])[-1], "turn": np.array([7])}),
+            "out": Uninitialized(np.float32, (128,)), "turn": np.zeros(2, np.int32)}, grid=(7, 1, 1), threads=128,
+            smem_bytes=528), lambda inputs: {"out": np.add.accumulate(inputs["in"])[-1], "turn": np.array([7, 7])}),
         Micro("cp_async_bulk", "sm_90a", sm90("bulk_copy", {"in": words}, {"out": Uninitialized(np.int32, (128,))},
                                               threads=128, smem_bytes=1040), lambda inputs: {"out": inputs["in"] * 2}),
     ]  # fmt: skip

@@ -8,9 +8,9 @@ from tuner.emulator import Buffer, Mode, Run
 
 CHAIN = """
 #include "atomic.cuh"
-extern "C" __global__ void chain(int* y, uint32_t* ready) {
-  int const b = blockIdx.x;
+extern "C" __global__ void chain(int* y, uint32_t* ready, uint32_t* ticket) {
   if (threadIdx.x == 0) {
+    int const b = %(number)s;
     if (b > 0) while (%(load)s(ready + b - 1) == 0) backoff();
     y[b] = b > 0 ? y[b - 1] + b : 0;
     %(store)s(ready + b, 1u);
@@ -19,15 +19,17 @@ extern "C" __global__ void chain(int* y, uint32_t* ready) {
 """
 
 
-def chain(
-    mode: Mode, blocks: int = 20, load: str = "load_acquire", store: str = "store_release"
-) -> tuple[list[int], Run]:
-    kernel = snippet(CHAIN % {"load": load, "store": store}, "chain", checked=mode.checked)
+NAMES = {"number": "atomic_add_relaxed(ticket, 1)", "load": "load_acquire", "store": "store_release"}
+
+
+def chain(mode: Mode, old: str = "", new: str = "", blocks: int = 20, **names: str) -> tuple[list[int], Run]:
+    kernel = snippet((CHAIN % {**NAMES, **names}).replace(old, new), "chain", checked=mode.checked)
     with (
         Buffer("y", 4 * blocks, writable=True, initialized=False) as y,
         Buffer.of("ready", np.zeros(blocks, np.uint32), writable=True) as ready,
+        Buffer.of("ticket", np.zeros(1, np.uint32), writable=True) as ticket,
     ):
-        run = kernel.launch("chain", (blocks, 1, 1), 64, 0, [y, ready], mode)
+        run = kernel.launch("chain", (blocks, 1, 1), 64, 0, [y, ready, ticket], mode)
         return y.view(np.int32, (blocks,)).tolist(), run
 
 
@@ -44,16 +46,19 @@ def test_a_flag_without_acquire_and_release_orders_nothing(load: str, store: str
     assert {finding.kind for finding in run.findings} == {"race"}
 
 
+def test_blocks_that_count_on_an_order_in_which_blocks_start_are_a_livelock() -> None:
+    """A GPU may have room for one block, and promises no order."""
+    sums, run = chain(Mode(), number="blockIdx.x")
+    assert (run.findings, sums[19]) == ((), 190)
+    _, run = chain(Mode(schedule="reverse"), number="blockIdx.x")
+    (finding,) = run.findings
+    assert (finding.kind, "cannot start" in finding.message) == ("livelock", True)
+
+
 def test_a_loop_that_polls_without_backoff_lets_others_run() -> None:
-    kernel = snippet(
-        (CHAIN % {"load": "load_acquire", "store": "store_release"}).replace("backoff();", "continue;"), "chain"
-    )
-    with (
-        Buffer("y", 80, writable=True, initialized=False) as y,
-        Buffer.of("ready", np.zeros(20, np.uint32), writable=True) as ready,
-    ):
-        run = kernel.launch("chain", (20, 1, 1), 64, 0, [y, ready], Mode(schedule="reverse"))
-        assert (run.findings, y.view(np.int32, (20,))[19]) == ((), 190)
+    for seed in range(4):
+        sums, run = chain(Mode(schedule="random", seed=seed), "backoff();", "continue;", number="blockIdx.x")
+        assert (run.findings, sums[19]) == ((), 190)
 
 
 def test_what_one_thread_released_reaches_another_of_its_block_through_another_block() -> None:

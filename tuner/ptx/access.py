@@ -65,10 +65,13 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
     to = [wave.registers.write(each, kind) for each in targets]
     at = addresses(wave, instruction.address(1), space)
     dtype, width = DTYPES[kind], size * len(targets)
+    constant = instruction.has("nc")
 
     def loaded(mask: Mask) -> None:
         lanes = wave.index(mask)
         memory, offsets = locate(at(lanes), lanes, width, False)
+        if constant:
+            wave.memory.read_constant(offsets, width)
         places, cells = offsets // size, memory[size]
         for i, each in enumerate(to):
             each[lanes] = cells[places + i].view(dtype)

@@ -58,6 +58,7 @@ def launch(
     """
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
+    memory.begin_launch()
     parameters = _parameters(entry, values)
     threads = math.prod(shape.block)
     warpgroups = any(each.opcode[0] == "wgmma" for each in entry.code)

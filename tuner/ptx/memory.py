@@ -16,7 +16,7 @@ LOCAL_WINDOW = 0x7C00_0000_0000
 SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
 RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
 _GUARD, _ALIGNMENT = 512, 256  # bytes
-_READ, _WRITE = 1, 2
+_READ, _WRITE, _WRITTEN, _CONSTANT = 1, 2, 4, 8  # of a byte: rights, and what the launch has done
 
 
 class FaultError(Exception):
@@ -61,6 +61,21 @@ class Global:
         place = self._places[name]
         return np.ndarray(shape, dtype, self.data, place.offset, strides)
 
+    def begin_launch(self) -> None:
+        """What launches before this one wrote, every load of it sees."""
+        self._allowed &= _READ | _WRITE
+
+    def read_constant(self, offsets: Array, nbytes: int) -> None:
+        """By ld.global.nc. Raises FaultError where the launch writes, before or after: the load may see either."""
+        self._mark(offsets[self._allowed[offsets] & _WRITE != 0], nbytes, _CONSTANT, _WRITTEN)
+
+    def _mark(self, offsets: Array, nbytes: int, mark: int, other: int) -> None:
+        cells = offsets[:, None] + np.arange(nbytes)
+        rights = self._allowed[cells]
+        if (rights & other).any():
+            raise FaultError("ld.global.nc of what the same launch writes: it may see what was there before")
+        self._allowed[cells] = rights | mark
+
     def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:
         """Offsets of `nbytes` each. Raises FaultError where one is misaligned, in no buffer or not to be written."""
         offsets = addresses.astype(np.int64) - GLOBAL
@@ -72,6 +87,8 @@ class Global:
             raise FaultError(self._wild(int(offsets[~allowed][0]), nbytes, write))
         if (offsets & (nbytes - 1)).any():
             raise FaultError(f"{nbytes} bytes at an address that is no multiple of {nbytes}")
+        if write:
+            self._mark(offsets, nbytes, _WRITTEN, _CONSTANT)
         return offsets
 
     def _wild(self, offset: int, nbytes: int, write: bool) -> str:

@@ -1,17 +1,18 @@
-// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither; what threads claim is counted.
+// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither; what threads claim
+// is counted, and that whole warpgroups claim it is checked.
 #pragma once
 #include "types.cuh"
 
 // setmaxnreg: all warps of a warpgroup give registers back or ask for more; REGISTERS a thread, multiple of 8.
 template <int REGISTERS>
-__forceinline__ void setmaxnreg_dec() {
+__forceinline__ void setmaxnreg_dec(emulator::Here site = {}) {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
-  emulator::setmaxnreg(REGISTERS);
+  emulator::setmaxnreg(REGISTERS, site);
 }
 template <int REGISTERS>
-__forceinline__ void setmaxnreg_inc() {
+__forceinline__ void setmaxnreg_inc(emulator::Here site = {}) {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
-  emulator::setmaxnreg(REGISTERS);
+  emulator::setmaxnreg(REGISTERS, site);
 }
 
 // Orders the registers' uses before and after it.

@@ -96,11 +96,14 @@ extern "C" __global__ void bulk_copy(int const* in, int* out) {
   }
 }
 
-// ---- sums of the copy engine: blocks add their rows of in [blocks][128], one after another, to out [128]; turn [1]
+// ---- sums of the copy engine: blocks add rows of in [blocks][128], one after another, to out [128]; turn, then ticket [2]
 
 extern "C" __global__ void add_in_turn(float const* in, float* out, int* turn) {
   DYNAMIC_SHARED(smem);
-  int const own = blockIdx.x;
+  int* const s_own = reinterpret_cast<int*>(smem + 512);
+  if (threadIdx.x == 0) *s_own = atomic_add_relaxed(reinterpret_cast<uint32_t*>(turn + 1), 1);
+  __syncthreads();
+  int const own = *s_own;  // in the order in which blocks begin
   reinterpret_cast<float*>(smem)[threadIdx.x] = in[own * 128 + threadIdx.x];
   fence_proxy_async();
   __syncthreads();

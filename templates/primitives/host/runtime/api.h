@@ -37,7 +37,7 @@ extern EMULATOR_API Index block_index, block_dim, grid_dim;
 EMULATOR_API void barrier_sync(int id, int threads, Site site);  // threads 0: all of the block
 EMULATOR_API void barrier_arrive(int id, int threads, Site site);
 EMULATOR_API void syncwarp(uint32_t mask, Site site);
-EMULATOR_API void setmaxnreg(int registers);
+EMULATOR_API void setmaxnreg(int registers, Site site);
 EMULATOR_API uint32_t active_mask();
 enum class Shuffle { index, up, down, exclusive_or };
 EMULATOR_API uint64_t shuffle(uint32_t mask, uint64_t value, int source, int width, Shuffle mode, Site site);

@@ -9,7 +9,19 @@ namespace emulator {
 
 namespace {
 
+// A GPU counts a warp as soon as one of its lanes has come, and counts it again where others come from elsewhere.
+void check_whole_warps(Barrier& barrier) {
+  for (int w = 0; w < block->warp_count; w++) {
+    uint32_t const came = barrier.came[w], missing = block->warps[w].alive & ~came;
+    barrier.came[w] = 0;
+    if (came && missing)
+      report("barrier_divergence", barrier.from[w], "a barrier is complete with lanes %08x of warp %d, and without %08x",
+             came, w, missing);
+  }
+}
+
 void release(Barrier& barrier) {
+  check_whole_warps(barrier);
   RowRef const joined = checked() ? barrier.joined.take() : RowRef();
   bool const everyone = barrier.arrived == block->thread_count;
   for (int w = 0; w < block->warp_count; w++) {
@@ -49,10 +61,28 @@ void check_agreement(Barrier const& barrier, int id, int threads, int expected, 
       finding->other_site = barrier.site;
 }
 
+void note_lane(Barrier& barrier, int id, Site site) {
+  uint32_t& came = barrier.came[current->warp];
+  Site& from = barrier.from[current->warp];
+  uint32_t const lane = 1u << current->lane;
+  if (came & lane) {
+    report("barrier_count", site, "barrier %d has the thread already, since line %d: others still have to come", id,
+           from.line());
+    stop();
+  }
+  if (came && id && from.bits != site.bits)
+    if (Finding* finding = report("barrier_divergence", site, "barrier %d, to which others of the warp come at line %d",
+                                  id, from.line()))
+      finding->other_site = from;
+  came |= lane;
+  from = site;
+}
+
 // Whether the barrier is complete with the running thread.
 bool arrive(Barrier& barrier, int id, int threads, Site site) {
   int const expected = threads ? threads : block->alive;
   check_agreement(barrier, id, threads, expected, site);
+  note_lane(barrier, id, site);
   barrier.expected = expected;
   barrier.site = site;
   if (checked()) barrier.joined.add(self()->clock, current->linear);

@@ -23,9 +23,9 @@ constexpr int kChunk = 16;
 
 // `other` is where the copy comes from or goes to, in `memory`.
 void check_multiples(int bytes, uintptr_t other, char const* memory, char const* what, Site site) {
-  if (bytes % kChunk == 0 && other % kChunk == 0) return;
-  report("misaligned", site, "%s: %d bytes at %s address ...%x: both must be multiples of 16", what, bytes, memory,
-         unsigned(other & 0xff));
+  if (bytes > 0 && bytes % kChunk == 0 && other % kChunk == 0) return;
+  report("misaligned", site, "%s: %d bytes at %s address ...%x: both must be multiples of 16, and some bytes", what,
+         bytes, memory, unsigned(other & 0xff));
   stop();
 }
 
@@ -52,6 +52,11 @@ Map const& checked_map(void const* map, uint32_t shared, Coordinates const& box,
   Map const& tensor = *static_cast<Map const*>(map);
   if (tensor.magic != kMagic || tensor.rank != box.rank) {
     report("tma", site, "%s with %d coordinates: the map is no map of a %d-D tensor", what, box.rank, box.rank);
+    stop();
+  }
+  if (int64_t(box.at[0]) * tensor.element_bytes % kChunk != 0) {
+    report("tma", site, "%s from element %d of the innermost dim: its byte must be a multiple of %d", what, box.at[0],
+           kChunk);
     stop();
   }
   auto const swizzle = Swizzle(tensor.swizzle);
@@ -120,6 +125,7 @@ void read_global(Transfer& transfer) {
     if (chunk.first == chunk.last) continue;
     auto const bytes = uint32_t(chunk.last - chunk.first);
     if (checked()) check_access(chunk.global + chunk.first, bytes, false, transfer.site);
+    if (checked()) check_engine_read(chunk.global + chunk.first, bytes, transfer.site);
     std::memcpy(&transfer.data[i * kChunk + size_t(chunk.first)], chunk.global + chunk.first, bytes);
   }
   operation_site = {};

@@ -42,7 +42,7 @@ Rendezvous* find_meeting(Warp& warp, Operation operation, uint32_t mask, Site si
 }
 
 // An operation whose every lane gives or takes data; the others do with the lanes that are left.
-bool needs_all_lanes(Operation operation) { return operation >= Operation::ldmatrix; }
+bool needs_all_lanes(Operation operation) { return operation >= Operation::setmaxnreg; }
 
 void require_all_lanes(Rendezvous const& meeting) {
   if (!needs_all_lanes(meeting.operation) || meeting.arrived == meeting.mask) return;
@@ -55,8 +55,8 @@ void require_all_lanes(Rendezvous const& meeting) {
 
 char const* name_of(Operation operation) {
   static constexpr char const* kNames[] = {
-      "",         "__syncwarp", "shuffle", "vote or reduction", "cluster_arrive", "cluster_wait", "ldmatrix",
-      "stmatrix", "mma", "wgmma", "wgmma_commit", "wgmma_wait", "elect_one", "tcgen05_alloc", "tcgen05_dealloc",
+      "",         "__syncwarp", "shuffle", "vote or reduction", "cluster_arrive", "cluster_wait", "setmaxnreg",
+      "ldmatrix", "stmatrix", "mma", "wgmma", "wgmma_commit", "wgmma_wait", "elect_one", "tcgen05_alloc", "tcgen05_dealloc",
       "tcgen05_relinquish_alloc_permit", "tcgen05_ld", "tcgen05_st", "tcgen05_wait_ld", "tcgen05_wait_st"};
   return kNames[int(operation)];
 }
@@ -134,7 +134,24 @@ void syncwarp(uint32_t mask, Site site) {
 
 uint32_t active_mask() { return 1u << current->lane; }  // the least that the hardware may answer
 
-void setmaxnreg(int registers) { counters.claimed_registers += uint64_t(registers); }
+void setmaxnreg(int registers, Site site) {
+  counters.claimed_registers += uint64_t(registers);
+  meet(Operation::setmaxnreg, kAllLanes, nullptr, site,
+       [](Rendezvous& meeting) { meeting.warp->claims.push_back(meeting.site); });
+}
+
+// The instruction is the whole warpgroup's, and what one warp of it lacks another waits for.
+void check_claims(Block const& done) {
+  for (int w = 0; w < done.warp_count; w++) {
+    std::vector<Site> const &own = done.warps[w].claims, &first = done.warps[w / 4 * 4].claims;
+    bool const same = std::equal(own.begin(), own.end(), first.begin(), first.end(),
+                                 [](Site a, Site b) { return a.bits == b.bits; });
+    bool const whole = own.empty() || w / 4 * 4 + 4 <= done.warp_count;
+    if (same && whole) continue;
+    report("warp_divergence", own.empty() ? first.back() : own.back(),
+           "setmaxnreg by %s: warp %d of its warpgroup", same ? "less than a warpgroup" : "some warps only", w % 4);
+  }
+}
 
 // ---- shuffles
 

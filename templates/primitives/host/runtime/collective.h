@@ -18,6 +18,9 @@ T& argument(Rendezvous& meeting, int lane) {
 // Lanes that have exited are not waited for.
 void on_exit_of_lane(Warp& warp);
 
+// All threads of the block have exited: whole warpgroups have moved registers, or none of their warps.
+void check_claims(Block const& done);
+
 // Orders what the lanes did before ahead of what they do next.
 void join_lanes(Warp& warp, uint32_t lanes);
 

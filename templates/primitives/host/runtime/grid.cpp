@@ -4,6 +4,7 @@
 
 #include "bulk.h"
 #include "cluster.h"
+#include "collective.h"
 #include "fault.h"
 #include "fiber.h"
 #include "mbarrier.h"
@@ -95,6 +96,7 @@ void start_warps(Block& starting) {
   for (Barrier& barrier : starting.barriers) {
     barrier.arrived = 0;
     std::fill_n(barrier.waiting, kMaxWarps, 0u);
+    std::fill_n(barrier.came, kMaxWarps, 0u);
     barrier.joined.take();
   }
 }
@@ -159,6 +161,7 @@ void end_cluster(Cluster* done) {
 
 void retire(Block* done) {
   check_shared_canary(done->shared);
+  check_claims(*done);
   check_warpgroups(*done);
   check_transfers(*done);
   check_tensor_memory(*done);
@@ -171,7 +174,9 @@ void retire(Block* done) {
 
 // ---- the grid
 
+// In reverse a GPU has room for one cluster: who waits for a block that comes behind it waits for ever.
 bool may_start() {
+  if (grid.options.schedule == Schedule::reverse && !grid.resident.empty()) return false;
   return grid.started < grid.blocks && (grid.resident.size() + grid.cluster) * grid.threads <= kResidentThreads;
 }
 

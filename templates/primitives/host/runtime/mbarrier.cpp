@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint32_t kBytes = 8;
 constexpr int kMaxArrivals = (1 << 20) - 1;
+constexpr int kMaxBytes = (1 << 20) - 1;  // expected or landed
 
 Mbarrier* find(Block& owner, uint32_t address) {
   for (Mbarrier& barrier : owner.mbarriers)
@@ -32,9 +33,26 @@ void check_remote(Block const& owner, Mbarrier const& barrier, char const* what,
 }
 
 // The barrier that the running thread uses, which it reads as shared memory that another thread initialised.
+// Whoever writes over a barrier has to end it by mbarrier_inval.
+void check_intact(Block& owner, Mbarrier const& barrier, char const* what, Site site) {
+  if (!checked() || is_last_write(owner, barrier.address, barrier.initialized)) return;
+  set_place(report("mbarrier", site, "%s on an mbarrier that others wrote over", what), "shared",
+            barrier.address - kSharedBase);
+  stop();
+}
+
+void expect(Mbarrier& barrier, int bytes, Site site) {
+  barrier.bytes += bytes;
+  if (bytes >= 0 && barrier.bytes <= kMaxBytes) return;
+  report("mbarrier", site, "an mbarrier expects %lld bytes: 0 to %d are possible",
+         static_cast<long long>(bytes < 0 ? bytes : barrier.bytes), kMaxBytes);
+  stop();
+}
+
 Mbarrier& used(Block& owner, uint32_t address, char const* what, Site site) {
   shared_pointer(address, kBytes, kBytes, what, site);
   if (Mbarrier* barrier = find(owner, address)) {
+    check_intact(owner, *barrier, what, site);
     if (&owner == block)
       check_shared(address, kBytes, false, site);
     else
@@ -103,6 +121,7 @@ void mbarrier_init(uint32_t address, int arrivals, Site site) {
   }
   check_shared(address, kBytes, true, site);
   Mbarrier* barrier = find(*block, address);
+  if (barrier) report("mbarrier", site, "mbarrier_init of what is an mbarrier: mbarrier_inval comes before");
   if (!barrier) {
     block->mbarriers.emplace_back();
     barrier = &block->mbarriers.back();
@@ -127,13 +146,13 @@ void mbarrier_arrive_cluster(uint32_t mapped, int expected_bytes, Site site) {
   auto const [owner, address] = resolve(mapped, "mbarrier_arrive_cluster", site);
   if (!check_present(*owner, "mbarrier_arrive_cluster", site)) return;
   Mbarrier& barrier = used(*owner, address, "mbarrier_arrive_cluster", site);
-  barrier.bytes += expected_bytes;
+  expect(barrier, expected_bytes, site);
   arrive(*owner, barrier, site);
   grid.progress++;
 }
 
 void mbarrier_expect_tx(uint32_t address, int bytes, Site site) {
-  used(address, "mbarrier_expect_tx", site).bytes += bytes;
+  expect(used(address, "mbarrier_expect_tx", site), bytes, site);
 }
 
 bool mbarrier_test_wait(uint32_t address, int parity, Site site) {

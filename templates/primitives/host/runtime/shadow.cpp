@@ -166,6 +166,11 @@ void land_async_write(Block& owner, uint32_t address, uint32_t bytes) {
   if (checked()) each_cell(owner, address, bytes, [](SharedCell& cell) { cell.flags &= uint8_t(~kInFlight); });
 }
 
+bool is_last_write(Block& owner, uint32_t address, Stamp write) {
+  Stamp const last = owner.cells[(address - kSharedBase) / 2].write;
+  return last.thread == write.thread && last.clock == write.clock;
+}
+
 void begin_async_read(uint32_t address, uint32_t bytes, Site site) {
   if (!checked()) return;
   check_shared_async_read(address, bytes, site);

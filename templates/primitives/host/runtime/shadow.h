@@ -29,7 +29,7 @@ struct GlobalCell {
   Stamp write;
   uint32_t readers;
   uint8_t bytes;  // written by it, of the two
-  bool byte_reads, written, atomic;
+  bool byte_reads, written, atomic, by_engine;
   Site write_site;
 };
 
@@ -61,6 +61,8 @@ void end_async_read(uint32_t address, uint32_t bytes);
 // that knows of the read.
 void begin_block_read(uint32_t address, uint32_t bytes, uint32_t to, Stamp copy, Site site);
 void end_block_read(Block& source, uint32_t address, uint32_t bytes);
+// Whether nobody has written there since.
+bool is_last_write(Block& owner, uint32_t address, Stamp write);
 void land_async_write(Block& owner, uint32_t address, uint32_t bytes);
 // cp.async of the running thread, which lands when that thread waits for it.
 void begin_copy(uint32_t address, uint32_t bytes, Site site);
@@ -74,6 +76,8 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
 // Any address that a thread accesses; those that are no memory of the kernel's are ignored.
 void check_access(void const* p, uint32_t bytes, bool writes, Site site);
 void check_aligned_access(void const* p, uint32_t bytes, bool writes, Site site);
+// By the copy engine, of global memory.
+void check_engine_read(void const* p, uint32_t bytes, Site site);
 void check_atomic(void const* p, uint32_t bytes, bool writes, Site site);
 
 }  // namespace emulator

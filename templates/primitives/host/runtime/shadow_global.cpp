@@ -1,4 +1,5 @@
 // The checker of global memory: bounds, writes to inputs, uninitialised reads, races within and between blocks.
+#include "fault.h"
 #include "readers.h"
 #include "report.h"
 #include "shadow.h"
@@ -34,7 +35,7 @@ void write_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Si
   bool const told_apart = !cell.byte_reads || touched == kBothBytes;
   if (told_apart && global_readers.unordered(cell.readers))
     found_global("race", "global write after read, and nothing orders them", site, buffer, index);
-  cell = {block->linear, Stamp{current->linear, self()->clock.now}, 0, touched, false, true, atomic, site};
+  cell = {block->linear, Stamp{current->linear, self()->clock.now}, 0, touched, false, true, atomic, operation_site.bits != 0, site};
 }
 
 // The buffer of an access that lies inside it; null, after a report, of one that does not.
@@ -58,6 +59,20 @@ Buffer* checked_buffer(uintptr_t address, uint32_t bytes, bool writes, Site site
 }
 
 }  // namespace
+
+// What a thread of this launch wrote the copy engine may not see; what it wrote itself it may, and behind an acquire
+// only behind a fence.
+void check_engine_read(void const* p, uint32_t bytes, Site site) {
+  auto const address = reinterpret_cast<uintptr_t>(p);
+  Buffer* buffer = find_buffer(address);
+  if (!buffer || buffer->cells.empty()) return;
+  for (size_t index = (address - buffer->begin) / 2; index <= (address + bytes - 1 - buffer->begin) / 2; index++) {
+    GlobalCell const& cell = buffer->cells[index];
+    if (cell.write.clock && (!cell.by_engine || self()->unfenced_acquire))
+      return found_global("proxy_fence", "the copy engine reads global memory that this launch wrote, unfenced", site,
+                          *buffer, index);
+  }
+}
 
 void start_launch_shadow() { global_readers.clear(); }
 

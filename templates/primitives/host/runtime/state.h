@@ -69,7 +69,7 @@ struct Thread : ThreadIndex {
 
 enum class Operation {
   none, syncwarp, shuffle, reduce, cluster_arrive, cluster_wait,  // of the lanes that are left
-  ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait,       // of all 32
+  setmaxnreg, ldmatrix, stmatrix, mma, wgmma, wgmma_commit, wgmma_wait,       // of all 32
   elect, tcgen05_alloc, tcgen05_dealloc, tcgen05_relinquish, tcgen05_ld, tcgen05_st, tcgen05_wait_ld, tcgen05_wait_st,
 };
 
@@ -89,12 +89,15 @@ struct Warp {
   uint32_t alive;
   uint32_t ready, spinning;
   Rendezvous rendezvous[8];
+  std::vector<Site> claims;  // setmaxnreg, in the order of its calls
   std::vector<BankAccess> bank_accesses;  // since its lanes last met; checked mode
 };
 
 struct Barrier {
   int expected, arrived;
   Site site;
+  uint32_t came[kMaxWarps];  // lanes that have arrived, by warp
+  Site from[kMaxWarps];      // where
   uint32_t waiting[kMaxWarps];
   Gather joined;
 };

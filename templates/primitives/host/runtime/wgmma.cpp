@@ -22,6 +22,9 @@ WgmmaQueue& queue_of(Warp const& warp) { return warp.block->wgmma[size_t(warp.in
 
 // ---- operands in shared memory
 
+// Bits of a descriptor beside its fields, and the offset of a pattern that does not start at a multiple of its length.
+constexpr uint64_t kUnused = 0x3fffc000c000c000;
+
 SharedOperand operand(uint64_t descriptor, int major) {
   int const mode = int(descriptor >> 62);
   return {bytes_field(descriptor, 0), bytes_field(descriptor, 16), bytes_field(descriptor, 32),
@@ -149,6 +152,13 @@ void check_uniform(WgmmaProduct const& product) {
     }
 }
 
+void check_descriptor(uint64_t descriptor, Site site) {
+  if (!(descriptor & kUnused)) return;
+  report("wgmma", site, "a descriptor has the bits %#llx, which are none of its fields or a base offset",
+         static_cast<unsigned long long>(descriptor & kUnused));
+  stop();
+}
+
 uint64_t mixed_in(uint64_t digest, uint64_t part) { return (digest ^ part) * 0x100000001b3ull; }
 
 uint64_t digest_of(WgmmaOperands const& o) {
@@ -193,6 +203,8 @@ void issue(Rendezvous& meeting) {
     if (uint32_t const* a = product.lanes[lane].a_registers) std::memcpy(product.a[lane], a, sizeof product.a[lane]);
   }
   check_uniform(product);
+  check_descriptor(product.lanes[0].b, meeting.site);
+  if (!product.lanes[0].a_registers) check_descriptor(product.lanes[0].a, meeting.site);
   check_fence(queue, product.lanes[0], meeting.site);
   record(queue, product);
   counters.wgmma++;
@@ -279,6 +291,8 @@ void check_outstanding_wgmma() {
 void check_warpgroups(Block const& done) {
   for (int w = 0; w < done.warp_count; w++) {
     WgmmaQueue const &first = done.wgmma[size_t(w / 4 * 4)], &own = done.wgmma[size_t(w)];
+    if (own.issued && w / 4 * 4 + 4 > done.warp_count)
+      report("wgmma", own.last, "the block has %d warps, of which the last ones are no warpgroup", done.warp_count);
     if (own.issued == first.issued && own.digest == first.digest) continue;
     report("wgmma", own.issued ? own.last : first.last, "warp %d of its warpgroup issued other wgmma than warp 0 did",
            w % 4);
