@@ -1,4 +1,4 @@
-"""streaming_attention/tcgen05: what it serves, its kernel on the emulator, and bugs that must be seen in it."""
+"""streaming_attention/tcgen05: its kernel on the emulator, at the edges of tiles, and bugs that must be seen."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
 from injected import injected
 
 from tuner import emulator, operators
@@ -14,11 +13,9 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
-from tuner.lint import Lint, lint
 from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.tcgen05_config import Config
-from tuner.render import render
 from tuner.verify import errors
 
 OPERATOR = operators.load("streaming_attention")
@@ -59,27 +56,6 @@ def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:
     return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
 
 
-@pytest.mark.parametrize(
-    ("problem", "arch", "reason"),
-    [
-        (Problem(rolling=True), "sm_100a", "rolling: boxes of keys are copied as if in order"),
-        (Problem(dtype=DType.FP32), "sm_100a", "dtype fp32: operands have 16 bits"),
-        (Problem(head_dim=8), "sm_100a", "head_dim 8: the narrowest tile has 16 columns"),
-        (Problem(), "sm_90a", "sm_90a has no tcgen05: it is an instruction of sm_100a"),
-    ],
-)
-def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:
-    assert TCGEN05.refusal(problem, ARCHES[arch]) == reason
-    assert TCGEN05.refusal(Problem(ragged=True), BLACKWELL) is None
-
-
-@pytest.mark.parametrize("D", range(16, 257, 40))
-@pytest.mark.parametrize("window", [1, 128, 4096])
-def test_a_default_is_a_config_that_a_search_may_pick(D: int, window: int) -> None:
-    problem = Problem(D, heads=8, kv_heads=2, window=window, ragged=window == 1)
-    assert TCGEN05.space(problem, BLACKWELL).refusal(TCGEN05.default(problem, BLACKWELL)) is None
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> None:
     problem, config = CASES[case]
@@ -112,23 +88,6 @@ def test_edges_next_to_those_of_tiles_and_pieces_are_as_declared(
     assert work.tcgen05 == counted.tcgen05_m16n8k16
     assert work.l2_bytes - 4 * problem.heads * seq_q == counted.bulk_bytes
     assert work.barriers == counted.barriers
-
-
-@pytest.mark.parametrize("window", [1, 64, 1000])
-def test_twice_the_length_is_twice_the_work(window: int) -> None:
-    def products(seq_q: int) -> float:
-        return TCGEN05.work(Problem(64, seq_q=seq_q, window=window, sinks=4), BASE, B200)[0].tcgen05
-
-    first = products(2048)  # at the start, windows are cut short
-    assert products(4096) - first == products(6144) - products(4096) == (products(131072) - first) / 63
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_the_default_spills_nothing_and_passes_the_lint(ragged: bool) -> None:
-    problem = Problem(ragged=ragged)
-    cubin = compiled(render(OPERATOR, TCGEN05, problem, TCGEN05.default(problem, BLACKWELL)), "sm_100a")
-    assert not cubin.entries["streaming_attention_tcgen05"].spills
-    assert lint(cubin, "streaming_attention_tcgen05") == Lint()
 
 
 BUGS = {

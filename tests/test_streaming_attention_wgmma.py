@@ -1,4 +1,4 @@
-"""streaming_attention/wgmma: what it serves, its kernel on the emulator, and bugs that must be seen in it."""
+"""streaming_attention/wgmma: its kernel on the emulator, at the edges of tiles, and bugs that must be seen."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
 from injected import injected
 
 from tuner import emulator, operators
@@ -14,12 +13,10 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
-from tuner.lint import Lint, lint
 from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.wgmma_config import Config
 from tuner.operators.streaming_attention.wgmma_work import tiles
-from tuner.render import render
 from tuner.verify import errors
 
 OPERATOR = operators.load("streaming_attention")
@@ -61,27 +58,6 @@ def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", oper
 
 def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:
     return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
-
-
-@pytest.mark.parametrize(
-    ("problem", "arch", "reason"),
-    [
-        (Problem(rolling=True), "sm_90a", "rolling: boxes of keys are copied as if in order"),
-        (Problem(dtype=DType.FP32), "sm_90a", "dtype fp32: operands have 16 bits"),
-        (Problem(head_dim=8), "sm_90a", "head_dim 8: the narrowest tile has 16 columns"),
-        (Problem(), "sm_100a", "sm_100a has no wgmma: it is an instruction of sm_90a"),
-    ],
-)
-def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:
-    assert WGMMA.refusal(problem, ARCHES[arch]) == reason
-    assert WGMMA.refusal(Problem(ragged=True), HOPPER) is None
-
-
-@pytest.mark.parametrize("D", range(16, 257, 40))
-@pytest.mark.parametrize("window", [1, 128, 4096])
-def test_a_default_is_a_config_that_a_search_may_pick(D: int, window: int) -> None:
-    problem = Problem(D, heads=8, kv_heads=2, window=window, ragged=window == 1)
-    assert WGMMA.space(problem, HOPPER).refusal(WGMMA.default(problem, HOPPER)) is None
 
 
 def test_a_default_multiplies_little_more_than_rows_attend() -> None:
@@ -141,22 +117,6 @@ def test_blocks_that_walk_do_the_declared_work() -> None:
     _, happened = emulator.run(OPERATOR, WGMMA, problem, config, arrays, Mode())
     _, work = WGMMA.work(problem, config, H200)
     assert (work.ctas, work.wgmma) == (3, happened.counters.wgmma_m16n8k16)
-
-
-@pytest.mark.parametrize("window", [1, 64, 1000])
-def test_twice_the_length_is_twice_the_work(window: int) -> None:
-    def products(seq_q: int) -> float:
-        return WGMMA.work(Problem(64, seq_q=seq_q, window=window, sinks=4), BASE, H200)[0].wgmma
-
-    first = products(2048)  # at the start, windows are cut short
-    assert products(4096) - first == products(6144) - products(4096) == (products(131072) - first) / 63
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_the_default_passes_the_lint(ragged: bool) -> None:
-    problem = Problem(ragged=ragged)
-    cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
-    assert lint(cubin, "streaming_attention_wgmma") == Lint()
 
 
 @dataclass(frozen=True)
