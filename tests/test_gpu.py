@@ -161,6 +161,21 @@ def test_where_the_driver_cannot_be_used_who_gets_a_prediction_is_told_why(
     assert why_predicted(arch.gpu("H200")).startswith("no GPU (cudaErrorInsufficientDriver)")
 
 
+def test_a_driver_older_than_cupy_is_told_with_the_build_that_fits_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InsufficientDriverError(RuntimeError):
+        status = 35
+
+    def insufficient() -> int:
+        raise InsufficientDriverError
+
+    runtime = driver.modules()["cupy"].cuda.runtime
+    monkeypatch.setattr(runtime, "getDeviceCount", insufficient)
+    monkeypatch.setattr(runtime, "driverGetVersion", lambda: 12080)
+    assert "install a newer driver, or 'kerntune[cuda12]'" in why_predicted(arch.gpu("H200"))
+
+
 def test_without_a_driver_nothing_is_said_of_a_prediction() -> None:
     if gpu.available():
         pytest.skip("this machine has a GPU")

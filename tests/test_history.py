@@ -17,7 +17,7 @@ from tuner.evaluate import Candidate
 from tuner.history import Past, code_of, pasts
 from tuner.operator import canonical, to_fields
 from tuner.race import Method, lane
-from tuner.result import Verdict
+from tuner.result import Attempt, Failed, Stage, Verdict
 from tuner.store import Store
 
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
@@ -96,6 +96,17 @@ def test_earlier_code_for_the_same_problem_is_history(store: Store) -> None:
     outcome, evaluator = searched(store, version="2")
     assert "history of earlier code" in beliefs(outcome)
     assert len(evaluator.tried) == 40
+
+
+def test_what_was_not_run_is_no_history(store: Store) -> None:
+    class Sparing(Recorded):
+        def attempt(self, candidate: Candidate) -> Attempt:
+            return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
+
+    spared = Sparing(cost)
+    tune.search(tune.Request(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
+    assert len(store.attempts(OPERATOR.name)) == 4
+    assert pasts(store, OPERATOR, PROBLEM, SM_80, spared.policy, (), own=True) == {}
 
 
 def test_what_a_search_takes_over_is_not_its_history_as_well(store: Store) -> None:

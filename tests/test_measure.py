@@ -378,14 +378,14 @@ def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patientl
     falls = Falls()
     for config in "aab":  # one that is tried again counts once
         assert not falls.reason("new")
-        falls.told("new", config, fatal=True)
-    assert "new" in falls.reason("new")
+        falls.told("new", config, "a crash")
+    assert falls.reason("new") == "2 in a row of new took the device down, the last by a crash"
     for config in "abc":
-        falls.told("known", "good", fatal=False)
-        falls.told("known", config, fatal=True)
+        falls.told("known", "good", "")
+        falls.told("known", config, "a crash")
     for config in "def":
         assert not falls.reason("known")
-        falls.told("known", config, fatal=True)
+        falls.told("known", config, "a crash")
     assert "known" in falls.reason("known")
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,11 @@ def test_our_attempts_exported_as_t4_can_be_replayed(tmp_path: Path) -> None:
     (tmp_path / "ours.json").write_text(json.dumps(document))
     assert [entry["invalidity"] for entry in document["results"]] == ["correct", "correct", "correctness"]
     assert read(tmp_path / "ours.json").optimum == 7.0
+
+
+def test_what_was_not_run_is_not_exported() -> None:
+    spared = replace(attempt({"BT": 64}, None), failure=Failed(Stage.SPARED, "not run"))
+    assert [row.value for row in attempts.rows([attempt({"BT": 16}, 9.5), spared])] == [9.5]
 
 
 def test_predicted_costs_are_exported_as_costs_and_not_as_times() -> None:

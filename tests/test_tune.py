@@ -207,6 +207,18 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
     assert len(changed.tried) == again
 
 
+def test_what_was_not_run_for_the_sake_of_the_device_is_tried_by_the_next_search(store: Store) -> None:
+    class Sparing(Recorded):
+        def attempt(self, candidate: Candidate) -> Attempt:
+            return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
+
+    before, again = tune.search(request(), store, Sparing()), Recorded()
+    assert before.record is None
+    found = tune.search(request(), store, again)
+    assert found.reused == 0
+    assert len(again.tried) == len(before.tried)
+
+
 def test_of_attempts_at_one_config_the_newest_counts(store: Store) -> None:
     tune.search(request(), store, Recorded(cost=lambda _: None))
     again = tune.search(request(resume=False), store, Recorded())

@@ -38,7 +38,7 @@ class Fault(Enum):
     def stage(self) -> Stage:
         if self in (Fault.WRONG, Fault.UNSTEADY):
             return Stage.VERIFY
-        return Stage.TIME if self is Fault.UNTIMED else Stage.LAUNCH
+        return {Fault.UNTIMED: Stage.TIME, Fault.SPARED: Stage.SPARED}.get(self, Stage.LAUNCH)
 
 
 class DeviceFaultError(Exception):

@@ -18,6 +18,7 @@ from tuner.errors import InputError, MachineError, UsageError
 from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, scalars
 from tuner.tensor_map import MappedTensor
 
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -238,7 +239,10 @@ def _cupy() -> ModuleType:
     try:
         cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise MachineError(f"no GPU ({error}): {_WITHOUT}") from error
+        major = cupy.cuda.runtime.driverGetVersion() // 1000
+        older = f"install a newer driver, or 'kerntune[cuda{major}]', and use NumPy arrays until then"
+        remedy = older if getattr(error, "status", 0) == _INSUFFICIENT_DRIVER else _WITHOUT
+        raise MachineError(f"no GPU ({error}): {remedy}") from error
     return cupy
 
 

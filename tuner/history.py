@@ -145,7 +145,7 @@ def _results(
     wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
     found: dict[str, dict[str, float | None]] = {}
     for each in stored:
-        if each.id not in resumed:
+        if each.id not in resumed and not each.attempt.spared:
             value = None if each.id in wrong or _flawed(each.attempt) else each.attempt.value
             found.setdefault(each.attempt.identity.implementation, {})[encode(each.attempt.config)] = value
     return found

@@ -62,19 +62,20 @@ class Falls:
     """
 
     def __init__(self) -> None:
-        self._in_a_row: dict[str, set[str]] = {}
+        self._in_a_row: dict[str, dict[str, str]] = {}  # configs with what they did
         self._came_back: set[str] = set()
 
-    def told(self, implementation: str, config: str, *, fatal: bool) -> None:
-        """What became of a config on the device. The same config on another problem counts as another."""
+    def told(self, implementation: str, config: str, fatal: str) -> None:
+        """What a config did to the device; nothing `fatal`, if empty. On another problem it counts as another."""
         if fatal:
-            self._in_a_row.setdefault(implementation, set()).add(config)
+            self._in_a_row.setdefault(implementation, {})[config] = fatal
         else:
             self._in_a_row.pop(implementation, None)
             self._came_back.add(implementation)
 
     def reason(self, implementation: str) -> str:
         """Why none of an implementation is to be run; empty where they may be."""
-        count = len(self._in_a_row.get(implementation, ()))
-        enough = count >= _MOST_FALLS * (2 if implementation in self._came_back else 1)
-        return f"{count} in a row of {implementation} took the device down" if enough else ""
+        found = list(self._in_a_row.get(implementation, {}).values())
+        if len(found) < _MOST_FALLS * (2 if implementation in self._came_back else 1):
+            return ""
+        return f"{len(found)} in a row of {implementation} took the device down, the last by {found[-1]}"

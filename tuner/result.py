@@ -34,6 +34,7 @@ class Stage(Enum):
     VERIFY = "verify"  # it ran, and its output is wrong
     LAUNCH = "launch"  # the device refused or killed it
     TIME = "time"  # it could not be timed
+    SPARED = "spared"  # it was not run: others of its implementation took the device down
 
 
 class Evidence(Enum):
@@ -190,6 +191,11 @@ class Attempt:
         if self.failure is not None:
             return self.failure.stage.value
         return "duplicate" if self.measurement and self.measurement.duplicate_of else "ok"
+
+    @property
+    def spared(self) -> bool:
+        """Whether nothing is known of it: another session tries it."""
+        return self.failure is not None and self.failure.stage is Stage.SPARED
 
     @property
     def value(self) -> float | None:

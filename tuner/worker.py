@@ -74,8 +74,8 @@ class Worker:
             return Timed(None, fell=Fell(Fault.SPARED, reason))
         found = self._ask(task)
         timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
-        config = encode([task.code.problem, task.code.config])
-        self._falls.told(implementation, config, fatal=timed.fell is not None and timed.fell.fatal)
+        fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
+        self._falls.told(implementation, encode([task.code.problem, task.code.config]), fatal)
         return timed
 
     def race(self, heat: Heat) -> Raced:

@@ -22,7 +22,7 @@ _WORDS: Mapping[Stage, str] = {  # T4 knows fewer stages
 
 
 def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
-    """A row an attempt: measured microseconds where there are any, predicted cost otherwise.
+    """A row an attempt that was made: measured microseconds where there are any, predicted cost otherwise.
 
     Raises UsageError when the attempts are of several implementations, problems, GPUs or policies, whose values do
     not compare.
@@ -32,7 +32,7 @@ def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
     if len(kinds) > 1:
         spelt = "; ".join(sorted(f"{name} for {gpu} by {policy}" for name, _, gpu, policy in kinds))
         raise UsageError(f"values of different searches do not compare: {spelt}. Name one --implementation")
-    return tuple(_row(attempt) for attempt in attempts)
+    return tuple(_row(attempt) for attempt in attempts if not attempt.spared)
 
 
 def document(attempts: Sequence[Attempt]) -> dict[str, Any]:

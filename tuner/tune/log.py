@@ -119,7 +119,8 @@ def earlier(
     for each in stored:
         identity, name = each.attempt.identity, each.attempt.identity.implementation
         lasts = _lasts(each.attempt) or each.study in today
-        candidate = _candidate(*known[name], each.attempt) if name in known and lasts else None
+        tried = name in known and lasts and not each.attempt.spared
+        candidate = _candidate(*known[name], each.attempt) if tried else None
         # Code, compiler or policy may have changed since.
         if candidate is not None and evaluator.identity(candidate) == identity:
             verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
