@@ -2,24 +2,25 @@
 
 python benchmarks/attention_slots.py
 
-Counted in the machine code of the defaults, along the main loop: blocks that only hide scores, scale sums or raise
-maxima are left out. `tensor` is for how many cycles the tile's matrix instructions keep a tensor core busy, at the rate
-of an A100 for mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2 a m64nNk16). To compare tiles that differ in
-size, take `issued / mufu`: a lane has an exponential for each of its scores. The loop of `wgmma_once` is counted with a
-part of dQ, which a warpgroup makes for every second tile. Nothing here is a time.
+Counted in the machine code of the defaults, along the main loop's common way, as the prediction does: what only hides
+scores, scales sums or raises maxima is left out. `tensor` is for how many cycles the tile's matrix instructions keep a
+tensor core busy, at the rate of an A100 for mma.sync (8 a m16n8k16) and of an H100 for wgmma (N / 2 a m64nNk16). To
+compare tiles that differ in size, take `issued / mufu`: a lane has an exponential for each of its scores. The loop of
+`wgmma_once` is counted with a part of dQ, which a warpgroup makes for every second tile. Nothing here is a time.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
+from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.render import render
 from tuner.sass import Instruction
+from tuner.timeline_paths import common_way
 from tuner.toolkit import Options
 
 DECODING = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192}
@@ -72,7 +73,7 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
     if kernel.refusal(problem, ARCHES[arch]):
         return
     source = render(operator, kernel, problem, kernel.default(problem, ARCHES[arch]))
-    cubin = nvrtc.compile(source, Options(arch))
+    cubin = nvrtc.compile(source, Options(arch), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     for entry in cubin.entries:
         code = cubin.code(entry)
@@ -81,14 +82,14 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
 
 
 def steady_tile(code: bytes, arch: str) -> Tile:
+    instructions = sass.decode(code, arch)
+    way = common_way(instructions, *min(loops(instructions, arch), key=lambda loop: loop[1] - loop[0]))
     issued: Counter[str] = Counter()
     cycles = 0.0
-    for first, end in steady_blocks(code, arch):
-        mix = mix_of(code, arch, first, end)
-        for each, count in mix.items():
-            (kind,) = sass.work_mix({each: 1})
-            issued[kind] += count
-            cycles += count * tensor_cycles(each)
+    for each, count in sass.mix_of((instructions[index].word for index in way), arch).items():
+        (kind,) = sass.work_mix({each: 1}).keys() - {"paired"}
+        issued[kind] += count
+        cycles += count * tensor_cycles(each)
     return Tile(issued, cycles)
 
 
@@ -99,43 +100,13 @@ def tensor_cycles(name: str) -> float:
     return {"16816": 8.0, "1688": 4.0}[shape] if base == "HMMA" else 0.0
 
 
-def mix_of(code: bytes, arch: str, first: int, end: int) -> Mapping[str, int]:
-    return sass.instruction_mix(code[16 * first : 16 * end], arch)
-
-
-def steady_blocks(code: bytes, arch: str) -> Iterator[tuple[int, int]]:
-    """Basic blocks, (first, end), of the shortest loop with products and exponentials, but for what is rarely run."""
-    instructions = sass.decode(code, arch)
-    first, last = min(loops(code, arch, instructions), key=lambda loop: loop[1] - loop[0])
-    edges = sorted({first, last + 1, *boundaries(instructions, first, last)})
-    for begin, end in pairwise(edges):
-        if not rare(Counter(each.mnemonic for each in instructions[begin:end])):
-            yield begin, end
-
-
-def loops(code: bytes, arch: str, instructions: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
+def loops(instructions: Sequence[Instruction], arch: str) -> Iterator[tuple[int, int]]:
+    """(first, last) instruction of each loop with products and exponentials."""
     for index, each in enumerate(instructions):
         if each.target is not None and each.target <= index:
-            mix = mix_of(code, arch, each.target, index + 1)
+            mix = sass.mix_of((inside.word for inside in instructions[each.target : index + 1]), arch)
             if mix.get("MUFU.EX2", 0) >= 8 and any(name.startswith(MATRIX) for name in mix):
                 yield each.target, index
-
-
-def boundaries(code: Sequence[Instruction], first: int, last: int) -> Iterator[int]:
-    for index in range(first, last + 1):
-        target = code[index].target
-        if target is not None:
-            yield index + 1
-            if first < target <= last:
-                yield target
-
-
-def rare(held: Counter[str]) -> bool:
-    """Whether a block only hides scores, scales sums, or raises maxima where a vote found that one may have to be."""
-    if any(held[each] for each in (*MATRIX, "F2FP")):
-        return False
-    hides = max(held["FSEL"], held["SEL"], held["FMUL"]) > 8 > held["FMNMX"]
-    return hides or (held["VIMNMX3"] > 8 and held["SHFL"] > 0)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,18 @@ each row (a query of a head) with window W and S sinks, far from the start of a 
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from attention_slots import MATRIX, boundaries, loops
+from attention_slots import MATRIX, loops
 
 from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.render import render
+from tuner.sass import Instruction
 from tuner.toolkit import Options
 
 OPERATOR = operators.load("streaming_attention")
@@ -114,7 +115,7 @@ def span_of(steady: Mapping[Path, int], products: tuple[int, ...]) -> Span:
 def blocks_of(code: bytes, arch: str) -> list[Block]:
     """Of the main loop: the shortest with products and exponentials."""
     instructions = sass.decode(code, arch)
-    first, last = min(loops(code, arch, instructions), key=lambda loop: loop[1] - loop[0])
+    first, last = min(loops(instructions, arch), key=lambda loop: loop[1] - loop[0])
     starts = sorted({first, *boundaries(instructions, first, last)})
     number = {start: index for index, start in enumerate(starts)}
     found = []
@@ -124,6 +125,15 @@ def blocks_of(code: bytes, arch: str) -> list[Block]:
         followers = tuple(number[each] for each in reached if each in number and each > begin)
         found.append(Block(Counter(each.mnemonic for each in instructions[begin:end]), followers))
     return found
+
+
+def boundaries(code: Sequence[Instruction], first: int, last: int) -> Iterator[int]:
+    for index in range(first, last + 1):
+        target = code[index].target
+        if target is not None:
+            yield index + 1
+            if first < target <= last:
+                yield target
 
 
 def paths(blocks: list[Block], start: int, known: dict[int, dict[Path, int]] | None = None) -> dict[Path, int]:
