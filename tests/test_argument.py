@@ -1,11 +1,11 @@
 """What an argument makes of the arrays of a call, the same on every machine that runs kernels."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from tuner.argument import Argument, span
+from tuner.argument import Argument, span, within
 from tuner.dtype import DType
 from tuner.errors import InputError
 
@@ -52,3 +52,13 @@ def test_strides_are_kept_where_the_kernel_takes_them(strided: bool, view: tuple
 def test_a_span_ends_with_the_last_element() -> None:
     assert span(np.zeros((3, 8), np.float32)[:, :4]) == 4 * (8 + 8 + 4)
     assert span(np.zeros((0, 8), np.float32)) == 0
+
+
+@pytest.mark.parametrize("value", [1, 1.5, np.float32(1), np.array(1.0), True])
+def test_a_number_between_its_bounds_is_within_them(value: Any) -> None:
+    assert within(value, 0, 2)
+
+
+@pytest.mark.parametrize("value", [0, 2, float("nan"), "1", None, 1j, np.ones(2)], ids=str)
+def test_what_is_no_number_between_its_bounds_is_not_within_them(value: Any) -> None:
+    assert not within(value, 0, 2)

@@ -201,6 +201,8 @@ WRONG = {
     "an unknown layout": ({"layout": "dbth"}, r"layout 'dbth': give bthd or bhtd"),
     "causal='no'": ({"causal": "no"}, r"causal 'no': it takes bool"),
     "causal=[True]": ({"causal": [True]}, r"unhashable type"),
+    "a scale that is a text": ({"softmax_scale": "1"}, r"softmax_scale '1': must be positive and finite, as a number"),
+    "a cap that is a text": ({"softcap": "50"}, r"softcap '50': must be positive and finite, or 0 for none"),
     "a scale of 0": ({"softmax_scale": 0.0}, r"softmax_scale 0.0: must be positive"),
     "device='gpu'": ({"device": "gpu"}, r"device 'gpu': give 'emulator' or 'cuda'"),
 }

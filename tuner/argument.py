@@ -113,6 +113,14 @@ class Argument:
         return found
 
 
+def within(value: Any, low: float, high: float) -> bool:
+    """Whether a scalar of a call is a number between the two: a text, or an array of several, is not."""
+    try:
+        return bool(low < value < high)
+    except (TypeError, ValueError):
+        return False
+
+
 def span(array: npt.NDArray[Any]) -> int:
     """Bytes from an array's first element to the end of its last; strides are not negative."""
     if not array.size:

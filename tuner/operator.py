@@ -15,6 +15,7 @@ from tuner.arch import GPU, Arch
 from tuner.argument import Argument as Argument
 from tuner.argument import Parameter as Parameter
 from tuner.argument import Role as Role
+from tuner.argument import within as within
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.result import Fields, Scalar

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from tuner.dtype import DType
-from tuner.operator import Argument, Plan, Role
+from tuner.errors import UsageError
+from tuner.operator import Argument, Plan, Role, within
 
 from .problem import Problem
 
@@ -59,6 +60,18 @@ _FLAGS = {
     "softcap": "use_softcap",
     "boundaries": "use_cu_seqlens",
 }
+
+
+def scalars(softmax_scale: float | None, softcap: float = 0.0) -> dict[str, float]:
+    """Those that the caller gives. Raises UsageError for values that mean nothing."""
+    if softmax_scale is not None and not within(softmax_scale, 0, float("inf")):
+        raise UsageError(f"softmax_scale {softmax_scale!r}: must be positive and finite, as a number")
+    given = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
+    if within(softcap, 0, float("inf")):
+        return {**given, "softcap": softcap}
+    if softcap != 0:
+        raise UsageError(f"softcap {softcap!r}: must be positive and finite, or 0 for none, as a number")
+    return given
 
 
 def with_optional(problem: Problem, plan: Plan) -> Plan:

@@ -12,6 +12,7 @@ from tuner.operator import Cost, Operator, Request, Tolerance
 
 from .arguments import ARGUMENTS as ARGUMENTS
 from .arguments import OPTIONAL
+from .arguments import scalars as given_scalars
 from .cases import INPUT_KINDS as INPUT_KINDS
 from .cases import attention as attention
 from .cases import inputs as inputs
@@ -91,21 +92,16 @@ def flash_attention(
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
-    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
-        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
-    if not 0 <= softcap < float("inf"):
-        raise UsageError(f"softcap {softcap}: must be positive and finite, or 0 for none")
+    scalars = given_scalars(softmax_scale, softcap)
     if (cu_seqlens_q is None) != (cu_seqlens_k is None):
         raise UsageError("cu_seqlens_q and cu_seqlens_k go together: pass both or neither")
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
         raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
     arrays = {"q": q, "k": k, "v": v}
-    statics: dict[str, Any] = {"causal": causal, "use_softcap": softcap > 0, "precision": precision}
+    statics: dict[str, Any] = {"causal": causal, "use_softcap": "softcap" in scalars, "precision": precision}
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         statics |= {"use_cu_seqlens": True, "max_seqlen_q": max_seqlen_q or 0}
-    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
-    scalars |= {"softcap": softcap} if softcap > 0 else {}
     axes = dict.fromkeys(("q", "k", "v", "o"), LAYOUTS[layout])
     return Request(arrays, statics, scalars, axes)
 

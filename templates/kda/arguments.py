@@ -5,7 +5,7 @@ from typing import Any
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Role
+from tuner.operator import Argument, Role, within
 
 from .recurrence import LOWER_BOUND
 
@@ -50,10 +50,10 @@ SCALARS = (
 
 def scalars(scale: float | None, lower_bound: float | None) -> dict[str, float]:
     """Those that the caller gives. Raises UsageError for values that mean nothing."""
-    if scale is not None and not abs(scale) < float("inf"):
-        raise UsageError(f"scale {scale}: must be finite")
-    if lower_bound is not None and not float("-inf") < lower_bound < 0:
-        raise UsageError(f"lower_bound {lower_bound}: must be negative and finite")
+    if scale is not None and not within(scale, float("-inf"), float("inf")):
+        raise UsageError(f"scale {scale!r}: must be finite, as a number")
+    if lower_bound is not None and not within(lower_bound, float("-inf"), 0):
+        raise UsageError(f"lower_bound {lower_bound!r}: must be negative and finite, as a number")
     return {name: x for name, x in (("scale", scale), ("lower_bound", lower_bound)) if x is not None}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.dtype import DType
-from tuner.errors import InputError, UsageError
+from tuner.errors import InputError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
 
 from ..flash_attention import arguments as dense
@@ -92,15 +92,13 @@ def mla_decode(
 
     Raises UsageError for a scale that is not positive, InputError for arrays that do not fit.
     """
-    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
-        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
+    scalars = dense.scalars(softmax_scale)
     arrays = {
         "q": q,
         "kv_cache": _of_one_head(kv_cache),
         "block_table": block_table,
         "cache_seqlens": cache_seqlens,
     }
-    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
     return Request(arrays, {"head_dim_v": head_dim_v}, scalars)
 
 

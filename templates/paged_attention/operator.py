@@ -95,14 +95,9 @@ def paged_attention(
     Raises UsageError for a scale that is not positive, a softcap below 0, and a max_seqlen_q below 1 or without
     cu_seqlens_q; InputError for arrays that do not fit.
     """
-    if softmax_scale is not None and not 0 < softmax_scale < float("inf"):
-        raise UsageError(f"softmax_scale {softmax_scale}: must be positive and finite")
-    if not 0 <= softcap < float("inf"):
-        raise UsageError(f"softcap {softcap}: must be positive and finite, or 0 for none")
+    scalars = dense.scalars(softmax_scale, softcap)
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
         raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
-    scalars = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
-    scalars |= {"softcap": softcap} if softcap > 0 else {}
     arrays = {
         "q": q,
         "k_cache": k_cache,
@@ -110,7 +105,7 @@ def paged_attention(
         "block_table": block_table,
         "cache_seqlens": cache_seqlens,
     }
-    statics: dict[str, Any] = {"window": window, "sinks": sinks, "use_softcap": softcap > 0}
+    statics: dict[str, Any] = {"window": window, "sinks": sinks, "use_softcap": "softcap" in scalars}
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q}
         statics |= {"use_cu_seqlens_q": True, "max_seqlen_q": max_seqlen_q or 0}

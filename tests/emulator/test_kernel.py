@@ -1,5 +1,6 @@
 """Building and launching: what is refused, and that nothing is left behind."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,16 @@ def test_a_launch_that_no_gpu_accepts_is_a_finding(
 def test_what_cannot_be_emulated_is_refused_by_name(line: str, reason: str) -> None:
     with pytest.raises(TemplateError, match=reason.replace("[", r"\[")):
         snippet(f'extern "C" __global__ void empty(int n) {{ {line} }}', "empty")
+
+
+def test_what_cannot_be_emulated_is_refused_with_its_line() -> None:
+    text = 'extern "C" __global__ void empty(int n) {\n  /* two\n     lines */ __shared__ float tile[32];\n}'
+    with pytest.raises(TemplateError, match=r"empty\.cu:\d+: not emulated: '__shared__ float tile") as refused:
+        snippet(text, "empty")
+    with pytest.raises(TemplateError) as undeclared:  # g++ counts the same lines
+        snippet(text.replace("__shared__ float tile[32]", "n = undeclared"), "empty")
+    (line,) = re.findall(r"empty\.cu:(\d+): not", str(refused.value))
+    assert f"empty.cu:{line}:" in str(undeclared.value)
 
 
 def test_a_source_for_the_gpu_is_refused() -> None:
