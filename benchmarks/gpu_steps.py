@@ -1,11 +1,13 @@
 """What `gpu.py` does, a function a step: each returns what results.json keeps, with a `summary` for the log."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -33,6 +35,8 @@ from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]
 _CONFORMANCE = "conformance.txt"
+# As -vv tells it: beside the progress, before the test's name or behind it.
+_OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FAILED|ERROR|SKIPPED)(?= +\[)")
 _MEASURING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
 _PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 6
@@ -65,7 +69,8 @@ def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
     Those that time something are `measuring`.
     """
     spread = ["-n", str(_cores() * 3 // 4 or 1), "--dist", "worksteal"] if find_spec("xdist") else []
-    command = _pytest(*spread, f"--ignore={_MEASURING}", str(_MEASURING.parent))
+    # By name, as they end: the time may be over before all are through.
+    command = _pytest("-vv", "--tb=short", *spread, f"--ignore={_MEASURING}", str(_MEASURING.parent))
     with (run.out / _CONFORMANCE).open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
         try:
@@ -86,7 +91,9 @@ def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) ->
 
 
 def _unfinished(log: Path) -> dict[str, Any]:
-    return {"finished": False, "summary": f"not through in its time, see {log.name}"}
+    told = Counter(_OUTCOME.findall(log.read_text()))
+    counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in told.items())
+    return {"finished": False, "summary": f"not through in its time, {counted or 'none ended'} so far, see {log.name}"}
 
 
 def _ended(log: Path, code: int) -> dict[str, Any]:

@@ -1,7 +1,25 @@
 """Makes the emulator's micro kernels and the tests beside this folder importable: the device runs the same calls."""
 
+import os
 import sys
 from pathlib import Path
 
+import driver
+import pytest
+
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "emulator"), str(TESTS)]
+
+
+@pytest.fixture(autouse=True)
+def _usable() -> None:
+    """Nothing is asked of a device that an earlier kernel hangs on: the answer would never come."""
+    if driver.lost:
+        pytest.fail(f"not run: {driver.lost[0]}")
+
+
+def pytest_unconfigure() -> None:
+    """All is told by now, and to unload a module is to wait for the kernel that hangs."""
+    if driver.lost:
+        sys.stdout.flush()
+        os._exit(1)

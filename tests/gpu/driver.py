@@ -1,10 +1,17 @@
-"""The CUDA driver through ctypes, as far as a launch with the emulator's own arguments needs it."""
+"""The CUDA driver through ctypes, as far as a launch with the emulator's own arguments needs it.
+
+A kernel that hangs or faults takes its process along: nothing there works any more, and to free memory, or to end in
+order, is to wait for the kernel. A process of pytest-xdist ends then, and another runs the tests that are left;
+elsewhere these fail at once (conftest.py).
+"""
 
 import ctypes
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,6 +20,9 @@ from tuner.gpu_tensor_map import encode
 from tuner.tensor_map import MappedTensor
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
+_LIMIT_S = 10.0  # for a launch: all are small
+lost: list[str] = []  # why this process is of no more use
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -41,7 +51,8 @@ class Memory:
         return array
 
     def free(self) -> None:
-        call("cuMemFree_v2", self.address)
+        if not lost:
+            call("cuMemFree_v2", self.address)
 
 
 @contextmanager
@@ -72,7 +83,23 @@ def launch(
     pointers = (ctypes.c_void_p * max(len(held), 1))(*map(ctypes.addressof, held))
     sizes = [ctypes.c_uint(n) for n in (*grid, threads, 1, 1, smem_bytes)]
     call("cuLaunchKernel", function, *sizes, None, pointers, None)
-    call("cuCtxSynchronize")
+    wait(entry)
+
+
+def wait(entry: str) -> None:
+    """Until the default stream is through; a query, unlike a wait, can be given up."""
+    deadline = time.monotonic() + _LIMIT_S
+    while (status := _library().cuStreamQuery(None)) == _NOT_READY and time.monotonic() < deadline:
+        time.sleep(1e-4)
+    if status:
+        _lose(f"{entry} hangs" if status == _NOT_READY else f"{entry} ends with error {status}")
+
+
+def _lose(why: str) -> NoReturn:
+    lost.append(why)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os._exit(1)
+    raise RuntimeError(why)
 
 
 def _bytes_of(argument: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import driver
 import numpy as np
 import pytest
 from test_flash_attention_backward_wgmma import CASES as BACKWARD_CASES
@@ -75,6 +76,7 @@ def answered(name: str, question: Question | BackwardQuestion, arrays: Mapping[s
 
     device = {key: cupy.asarray(array) for key, array in arrays.items() if np.size(array) > 1}
     outputs = loaded(name, question, device, "cupy")(device, {"softmax_scale": arrays["softmax_scale"]})
+    driver.wait(name)
     names = [argument.name for argument in operators.load(name).outputs]
     return {name: array.get() for name, array in zip(names, outputs, strict=True)}
 
