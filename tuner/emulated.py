@@ -1,5 +1,6 @@
 """A plan on the CPU emulator, behind the call that `gpu.Kernel` has: the same strides, pointers and scalars."""
 
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from tuner.arrays import CPU, Framework
 from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
-from tuner.errors import TemplateError
+from tuner.errors import MachineError, TemplateError
 from tuner.operator import Array, Operator, Parameter, Plan, Role, parameters, scalars
 from tuner.tensor_map import MappedTensor
 
@@ -23,7 +24,7 @@ class Kernel:
 
     The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in
     place are the caller's own. Calls from several threads take turns. Raises TemplateError when the emulator finds the
-    kernel at fault; nothing is updated then.
+    kernel at fault; nothing is updated then. Raises MachineError in a process that was forked in the middle of a call.
     """
 
     def __init__(
@@ -35,6 +36,11 @@ class Kernel:
         self._parameters = [parameters(operator, binding.problem, plan, launch) for launch in plan.launches]
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+        if os.getpid() in _TORN:
+            raise MachineError(
+                "this process was forked while a thread ran a kernel on the emulator, and has half of its state: "
+                "fork before or after a call, or start processes by spawn"
+            )
         with _ONE_CALL, ExitStack() as stack:
             device = self._inputs(arrays, stack) | self._outputs(stack) | self._workspaces(stack)
             self._launch({**self._scalars, **given}, device)
@@ -101,6 +107,16 @@ class Kernel:
 
 
 _ONE_CALL = threading.Lock()  # the emulator's memory is the process's, and a launch watches all of it
+_TORN: set[int] = set()  # this process, where it was forked in the middle of a call: nobody would end that here
+
+
+def _after_fork() -> None:
+    if _ONE_CALL.locked():
+        _TORN.add(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Placed(NamedTuple):
