@@ -73,11 +73,11 @@ def main() -> int:
 
 
 def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Each space with the next one of the same kernel on another GPU."""
+    """Each space with the next one of the same kernel, and the same parameters, on another GPU."""
+    kinds = {path: (_name(path).split("__")[0], set(_read(path).space.names)) for path in paths if "__" in path.name}
     found = []
-    for path in paths:
-        kernel, *gpu = _name(path).split("__")
-        same = [other for other in paths if gpu and _name(other).startswith(f"{kernel}__")]
+    for path in kinds:
+        same = [other for other in kinds if kinds[other] == kinds[path]]
         if len(same) > 1:
             found.append((path, same[(same.index(path) + 1) % len(same)]))
     return found

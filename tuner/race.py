@@ -14,8 +14,10 @@ from tuner.operator import Implementation
 from tuner.sampler import Sampler, predict
 from tuner.space import Array, Space
 
-_HOPELESS = 2.0  # an implementation whose best is this much worse than the best of all gets no more tries
-_ENOUGH = 8  # … once it has had as many
+# The best of n tries is seldom worse than 1 + _GAIN / n times what is there to find. On recorded spaces 25, 50 and 100
+# tries should then come to .76, .86 and .93 of the optimum; nine of ten runs come to .81, .91 and .94.
+_GAIN = 8
+_ENOUGH = 8  # tries after which an implementation is given up when none of them worked
 _RANKED = 4096  # configs of a space that are ranked before the search, which takes a second, and then …
 _CLIMBED = 16  # … the neighbours of the best so many
 _PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
@@ -38,6 +40,7 @@ class Lane:
     space: Space[Any]
     make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
     beliefs: tuple[Belief, ...] = ()
+    expected: float = 1.0  # predicted of its default: compares lanes until something works
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
     best: float = math.inf
     sound: float = math.inf  # the best of what has no flaws
@@ -52,6 +55,11 @@ class Lane:
     @property
     def told(self) -> int:
         return len(self.results)
+
+    def behind(self, best: float) -> bool:
+        """Whether it will hardly find what is as good as `best`, the best of all lanes."""
+        judged = self.told >= (1 if self.best < math.inf else _ENOUGH)
+        return judged and _promise(self.best, self.told) > best
 
     def close(self, why: str) -> None:
         self.open, self.closed_because = False, why
@@ -99,9 +107,7 @@ class Race:
         """Up to `count` candidates; none when every space in the running is exhausted."""
         found: list[Candidate] = []
         while len(found) < count and (running := self._running()):
-            for i, lane in enumerate(running):
-                left = count - len(found)
-                share = math.ceil(left / (len(running) - i)) if left else 0
+            for lane, share in zip(running, _dealt(running, count - len(found)), strict=True):
                 indices = lane.sampler.ask(share) if share else []
                 found += [Candidate(lane.implementation, lane.space[index]) for index in indices]
                 if len(indices) < share:
@@ -113,22 +119,28 @@ class Race:
         self.lanes[candidate.implementation.name].tell(candidate.config, value, flawed=flawed)
 
     def judge(self) -> None:
-        """After a batch: drop beliefs that were wrong; close lanes that have had enough tries and are far behind.
+        """After a batch: drop beliefs that were wrong; close lanes that cannot catch up.
 
         While anything without flaws is known, only that puts others behind.
         """
-        sound = min(lane.sound for lane in self.lanes.values())
-        best = sound if sound < math.inf else min(lane.best for lane in self.lanes.values())
+        best = _first([*self.lanes.values()])
         for lane in self._running():
             lane.doubt()
-            if lane.told >= _ENOUGH and lane.best > _HOPELESS * best:
-                lane.close(f"its best of {lane.told} is over {_HOPELESS:g} × the best of all")
+            if lane.behind(best):
+                lane.close(f"its best of {lane.told} is over {_room(lane.told):.3g} × the best of all")
 
     def expected_improvement(self) -> float | None:
-        """The largest relative gain that a sampler still expects; None while one cannot say."""
-        gains = [lane.sampler.expected_improvement for lane in self._running()]
-        known = [gain for gain in gains if gain is not None]
-        return max(known) if known and len(known) == len(gains) else None
+        """By what share a sampler still expects the best of all to fall, at most.
+
+        None while that of the best lane cannot say. Lanes that got too few tries for a model are behind it.
+        """
+        running = self._running()
+        leader = min(running, key=lambda lane: lane.best, default=None)
+        if leader is None or leader.sampler.expected_improvement is None:
+            return None
+        best = min(lane.best for lane in self.lanes.values())
+        gains = [(lane.best / best, lane.sampler.expected_improvement) for lane in running]
+        return max(0.0, *(1 - ratio * (1 - gain) for ratio, gain in gains if gain is not None))
 
     def knows(self, candidate: Candidate) -> bool:
         """Whether a candidate belongs to one of the spaces."""
@@ -157,6 +169,44 @@ class Race:
         return [lane for lane in self.lanes.values() if lane.open]
 
 
+def _room(tries: int) -> float:
+    """How many times what is there to find the best of so many tries may be."""
+    return 1 + _GAIN / tries
+
+
+def _promise(best: float, tries: int) -> float:
+    """What is to be found where `best` is the best of so many tries, with luck."""
+    return best / _room(tries) if tries else 0.0
+
+
+def _first(lanes: Sequence[Lane]) -> float:
+    """The best of what has no flaws; of all, while everything has some."""
+    sound = min(lane.sound for lane in lanes)
+    return sound if sound < math.inf else min(lane.best for lane in lanes)
+
+
+def _dealt(lanes: Sequence[Lane], count: int) -> list[int]:
+    """How many of `count` tries each lane gets: one after the other goes where most is promised.
+
+    What has flaws promises no more than the best that has none. That best stands in for a lane where nothing worked,
+    and predictions while nothing worked at all.
+    """
+    first, tries = _first(lanes), [lane.told for lane in lanes]
+    best = [_value(lane, first) for lane in lanes]
+    for _ in range(count):
+        promises = [(_promise(value, n), n) for value, n in zip(best, tries, strict=True)]
+        tries[promises.index(min(promises))] += 1
+    return [n - lane.told for lane, n in zip(lanes, tries, strict=True)]
+
+
+def _value(lane: Lane, first: float) -> float:
+    if first == math.inf:
+        return lane.expected
+    if lane.sound < math.inf:
+        return lane.sound
+    return first if lane.best == math.inf else max(first, lane.best)
+
+
 def lane(
     implementation: Implementation[Any, Any],
     space: Space[Any],
@@ -178,7 +228,8 @@ def lane(
     def make(belief: Array | None) -> Sampler:
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
 
-    return Lane(implementation, space, make, _beliefs(implementation, space, prior, pasts, known))
+    expected = prior(Candidate(implementation, default)) if prior else 1.0
+    return Lane(implementation, space, make, _beliefs(implementation, space, prior, pasts, known), expected)
 
 
 def _beliefs(

@@ -1,0 +1,187 @@
+"""How many tries a search of an operator's implementations needs, where predictions are off by what is known.
+
+    python benchmarks/race.py [--operators kda,mla_decode] [--cases fair,wrong] [--seeds 4] [--budget 160]
+
+Nothing is compiled or measured. A config takes what is predicted before compiling, times effects drawn for its
+implementation, for each of its values, for each pair of neighbouring parameters and for itself; a try sees that with a
+noise of 0.5 %. So the optimum of every draw is known, and the whole search runs as it would on a device: the
+implementations race, samplers propose, the last tries sweep. Cases: the prediction is off by little ("good"), by as
+much as predictions are ("fair"), or worth nothing ("wrong": dealt to other configs); "history" is fair, and a GPU that
+shares four fifths of the effects was searched before. "of one" is the share of the tries that the implementation with
+the most got. What is printed says how searches behave on such draws, and nothing of any GPU.
+"""
+
+import argparse
+import math
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tuner import operators, tune
+from tuner.arch import GPU, gpu
+from tuner.evaluate import Candidate, contenders
+from tuner.operator import canonical, to_fields
+from tuner.predict import uncompiled
+from tuner.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
+from tuner.store import Store
+
+OPERATORS = ("flash_attention", "kda", "linear_attention", "mla_decode", "streaming_attention")
+TRIES = (16, 32, 48, 64, 96, 128)
+HERE, BEFORE = gpu("H200"), gpu("H100")
+# Standard deviations, in logarithms, of the effect of an implementation, a value, a pair of values and a config.
+FAIR = (0.15, 0.05, 0.025, 0.02)
+CASES = {"good": (0.05, 0.02, 0.01, 0.015), "fair": FAIR, "wrong": FAIR, "history": FAIR}
+_ALIKE = 0.8  # of the effects on another GPU
+_NOISE = 0.005
+_LISTED = 20_000  # configs of a space that is listed for its optimum; larger ones here are predicted far behind
+_RIGHT = Verdict((OutputError("drawn", 0.0, 0.0, 1.0, 1.0),), (), ("drawn",))
+
+
+@cache
+def predicted(name: str) -> dict[Candidate, float]:
+    """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
+    operator = operators.load(name)
+    found = {}
+    for each in contenders(operator, operator.problem(), HERE, None):
+        space = each.space(operator.problem(), HERE.arch)
+        if len(space) <= _LISTED:
+            found.update({Candidate(each, config): cost_of(name, Candidate(each, config)) for config in space})
+    return found
+
+
+@cache
+def cost_of(name: str, candidate: Candidate) -> float:
+    problem, each = operators.load(name).problem(), candidate.implementation
+    return uncompiled(each.plan(problem, candidate.config), each.work(problem, candidate.config, HERE), HERE).cost
+
+
+@dataclass
+class Drawn:
+    """A draw of what configs take on one of two GPUs, as an Evaluator. `seen` is what was tried, in order."""
+
+    name: str
+    case: str
+    seed: int
+    target: GPU = HERE
+    seen: list[tuple[str, float]] = field(default_factory=list)
+
+    evidence = Evidence.MEASURED
+    policy = "drawn"
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng((self.seed, self.target is HERE))
+        self._effects: dict[object, float] = {}
+        self._priors: dict[Candidate, float] = {}
+        if self.case == "wrong":
+            dealt = np.random.default_rng(self.seed).permutation(list(predicted(self.name).values()))
+            self._priors = dict(zip(predicted(self.name), dealt.tolist(), strict=True))
+
+    def identity(self, candidate: Candidate) -> Identity:
+        text, problem = canonical(candidate.config), canonical(operators.load(self.name).problem())
+        return Identity(self.name, candidate.implementation.name, problem, self.target.name, text, "", "", self.policy)
+
+    def prior(self, candidate: Candidate) -> float:
+        return self._priors.get(candidate) or cost_of(self.name, candidate)
+
+    def resume(self, best: Candidate) -> None:
+        """A draw does not change."""
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        for position, each in enumerate(batch):
+            identity, config, time_us = self.identity(each), to_fields(each.config), self.time_us(each)
+            self.seen.append((identity.implementation, time_us))
+            noisy = time_us * math.exp(_NOISE * self._rng.standard_normal())
+            used = Resources(128, 0, 0, 128, 1, "registers", identity.implementation + identity.source)
+            measured = Measurement(noisy, noisy * (1 - _NOISE), noisy * (1 + _NOISE), 12)
+            yield position, Attempt(identity, config, None, used, None, measured)
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        return ((position, _RIGHT) for position in range(len(batch)))
+
+    def time_us(self, candidate: Candidate) -> float:
+        by_implementation, by_value, by_pair, by_config = CASES[self.case]
+        name, config = candidate.implementation.name, to_fields(candidate.config)
+        values = list(config.items())
+        effect = by_implementation * self._effect(name) + by_config * self._effect(name, *values)
+        effect += by_value * sum(self._effect(name, *each) for each in values)
+        effect += by_pair * sum(self._effect(name, *pair) for pair in pairwise(values))
+        return cost_of(self.name, candidate) * math.exp(effect)
+
+    def optimum(self) -> float:
+        """Of what is predicted within 2.5 times of the best, which effects do not make up for."""
+        near = 2.5 * min(predicted(self.name).values())
+        return min(self.time_us(each) for each, cost in predicted(self.name).items() if cost < near)
+
+    def _effect(self, *of: object) -> float:
+        """Standard normal, the same for the same seed, GPU and words."""
+        if of not in self._effects:
+            common, own = (_normal(self.seed, where, of) for where in ("", self.target.name))
+            self._effects[of] = _ALIKE * common + math.sqrt(1 - _ALIKE**2) * own
+        return self._effects[of]
+
+
+def _normal(*of: object) -> float:
+    return float(np.random.default_rng(crc32(repr(of).encode())).standard_normal())
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search: what it had found after each try, as a share of the optimum, and who got the tries."""
+
+    found: Any  # [budget]
+    tried: int
+    dealt: Counter[str]
+
+    def tries_to(self, share: float) -> float:
+        reached = self.found >= share
+        return float(reached.argmax() + 1) if reached.any() else math.inf
+
+
+def search(name: str, case: str, seed: int, budget: int) -> Run:
+    operator, drawn = operators.load(name), Drawn(name, case, seed)
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "tuner.db") as store:
+        for each in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
+            tune.search(tune.Request(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each)
+    found = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
+    share = np.pad(drawn.optimum() / found, (0, budget - len(found)), mode="edge")
+    return Run(np.minimum(share, 1.0), len(found), Counter(name for name, _ in drawn.seen))
+
+
+def line(about: str, runs: Sequence[Run]) -> str:
+    tries = [k for k in TRIES if k <= len(runs[0].found)]
+    shares = "".join(f"{np.mean([run.found[k - 1] for run in runs]):>8.3f}" for k in tries)
+    to = "".join(f"{np.median([run.tries_to(share) for run in runs]):>9.0f}" for share in (0.95, 0.99))
+    best = np.mean([max(run.dealt.values()) / run.tried for run in runs])
+    return f"{about:32}{shares}{to}{np.mean([run.tried for run in runs]):>8.0f}{best:>9.0%}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operators", type=lambda text: text.split(","), default=OPERATORS)
+    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES))
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--budget", type=int, default=160)
+    told = parser.parse_args()
+    tries = "".join(f"{f'@{k}':>8}" for k in TRIES if k <= told.budget)
+    print(f"{'':32}{tries}{'to 95 %':>9}{'to 99 %':>9}{'tried':>8}{'of one':>9}")
+    for case in told.cases:
+        every: list[Run] = []
+        for name in told.operators:
+            runs = [search(name, case, seed, told.budget) for seed in range(told.seeds)]
+            print(line(f"{case} {name}", runs), flush=True)
+            every += runs
+        print(line(f"{case}, all", every), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
