@@ -30,8 +30,16 @@ PAIR, ALONE = Config(cluster=2, stages=8, producers=4), Config(cluster=1, stages
 CASES = {
     "pairs_packed": (replace(SMALL, use_cu_seqlens=True), PAIR),
     "alone_v_first_with_lengths": (replace(SMALL, state_v_first=True, use_qk_l2norm_in_kernel=True), ALONE),
-    "few_stages_of_long_keys_in_fp16_with_gates": (
-        replace(SMALL, key_dim=128, value_dim=64, dtype=DType.FP16, use_gate_in_kernel=True),
+    "few_stages_of_long_keys_in_fp16_with_gates_and_lengths": (
+        replace(
+            SMALL,
+            key_dim=128,
+            value_dim=64,
+            dtype=DType.FP16,
+            use_gate_in_kernel=True,
+            use_dt_bias=True,
+            use_qk_l2norm_in_kernel=True,
+        ),
         Config(cluster=1, stages=4, producers=4),
     ),
 }
@@ -74,7 +82,7 @@ def test_a_block_gives_its_producers_no_more_registers_than_it_was_launched_with
 def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     """ptxas says in its log where it waits for a wgmma on its own account."""
     for value_dim in (64, 128):
-        problem = Problem(key_dim=K, value_dim=value_dim, use_gate_in_kernel=True, use_qk_l2norm_in_kernel=K == 64)
+        problem = Problem(key_dim=K, value_dim=value_dim, use_gate_in_kernel=True, use_qk_l2norm_in_kernel=True)
         source = render(OPERATOR, KERNEL, problem, KERNEL.default(problem, ARCH))
         cubin: Any = compile(source, Options(arch=ARCH.name))
         assert cubin.entries["kda_fused_wgmma"].spills == 0
@@ -99,7 +107,6 @@ def _cost(kernel: Any, problem: Problem) -> float:
         ({"precision": Precision.TF32}, "sm_90a", "others are for fused"),
         ({"key_dim": 96}, "sm_90a", "key_dim 96"),
         ({"value_dim": 96}, "sm_90a", "value_dim 96"),
-        ({"key_dim": 128, "use_qk_l2norm_in_kernel": True}, "sm_90a", "lengths"),
     ],
 )
 def test_what_it_does_not_serve_is_refused_by_name(fields: dict[str, Any], arch: str, why: str) -> None:

@@ -38,6 +38,7 @@ struct Quad {
     x[0] = unpack_lo<T>(bits.x), x[1] = unpack_hi<T>(bits.x);
     x[2] = unpack_lo<T>(bits.y), x[3] = unpack_hi<T>(bits.y);
   }
+  static __device__ __forceinline__ Quad filled(float x) { return {make_uint2(pack<T>(x, x), pack<T>(x, x))}; }
 };
 template <>
 struct Quad<float> {
@@ -46,6 +47,7 @@ struct Quad<float> {
   __device__ __forceinline__ void unpack(float (&x)[4]) const {
     x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
   }
+  static __device__ __forceinline__ Quad filled(float x) { return {make_float4(x, x, x, x)}; }
 };
 template <class T>
 __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.arch import Arch
+from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
@@ -98,9 +99,9 @@ def _candidates(problem: Problem) -> Iterator[Config]:
 
 def warps_prepare_chunks(problem: Problem) -> bool:
     """Whether one warp prepares a chunk of long keys, 16 tokens a thread: it issues three quarters of what two warps
-    do, and takes half as long again. Beside lengths that are found in the kernel it spills."""
-    wide = problem.operands == "bf16" and problem.key_dim == 128 and not problem.use_qk_l2norm_in_kernel
-    return wide and problem.mean_len >= LONG
+    do, and takes half as long again. Lengths that are found in the kernel spill beside gates in fp32."""
+    crowded = problem.use_qk_l2norm_in_kernel and problem.gate_dtype is DType.FP32
+    return problem.operands == "bf16" and problem.key_dim == 128 and problem.mean_len >= LONG and not crowded
 
 
 def rows_of(BV: int) -> int:
@@ -117,12 +118,10 @@ def widths(problem: Problem) -> Iterator[int]:
 
 def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """prep_groups, stages and producers. Groups of one warp need two barriers each and no third, so that there may be
-    more. Eight tokens a thread take fewer instructions than four; beside a gate of the kernel's own two warps spill,
-    and one does that has lengths to find as well."""
-    crowded = problem.use_gate_in_kernel and problem.use_qk_l2norm_in_kernel
-    if problem.operands == "bf16" and problem.key_dim in (16, 32, 64) and not crowded:
-        yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))
-    if problem.operands == "bf16" and not problem.use_gate_in_kernel:
+    more. Eight tokens a thread take fewer instructions than four."""
+    if problem.operands == "bf16":
+        if problem.key_dim in (16, 32, 64):
+            yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))
         yield 2, 4, 4
     yield from ((groups, *turns) for groups in (4, 8, 2, 16) for turns in ((4, 2), (2, 2), (2, 1)))
 

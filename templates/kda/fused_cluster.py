@@ -97,10 +97,8 @@ def _registers(config: Config) -> int:
 
 
 def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes; beside a
-    gate of the kernel's own eight may spill."""
-    most = (1,) if warps_prepare_chunks(problem) else ()
-    groups_of = (*most, *((4, 2, 8, 16) if problem.use_gate_in_kernel else (2, 4, 8, 16)))
+    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes."""
+    groups_of = (*((1,) if warps_prepare_chunks(problem) else ()), 2, 4, 8, 16)
     yield from ((groups, *turns) for turns in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)) for groups in groups_of)
 
 

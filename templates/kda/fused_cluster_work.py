@@ -31,13 +31,13 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     prep, scan = instructions(problem, config)
     copied = cluster_bytes(problem, config)
     row = blocks // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
-    gate = read_gate_bytes(problem, config, prepared, heads * blocks * config.producers)
+    gate = read_gate_bytes(problem, config, heads * blocks * config.producers)
     launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
         mma=prepared * prep_mma(K, C) + chunks * V // 16 * scan_mma(K, C),
         fma=prepared * prep.fma + chunks * scan.fma,
-        mufu=prepared * 2 * C * K / WARP,
+        mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + chunks * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + chunks * scan.wavefronts + 2 * copied / 128,
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
@@ -47,7 +47,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
         step_mma=step_mma(K, config, BF16),
-        step_other=max(step_other(config), _prepared_in_turn(K, config)),
+        step_other=max(step_other(config), _prepared_in_turn(problem, config)),
         cluster_bytes=float(copied),
     )
     return (launch,)
@@ -60,6 +60,6 @@ def cluster_bytes(problem: Problem, config: Config) -> int:
     return chunks * copies * int(copied_bytes(problem.key_dim, config))
 
 
-def _prepared_in_turn(K: int, config: Config) -> float:
+def _prepared_in_turn(problem: Problem, config: Config) -> float:
     """What a step waits for beside its own products where the cluster's producers make chunks more slowly."""
-    return prep_step(config) / (config.producers * config.cluster) - step_mma(K, config, BF16)
+    return prep_step(problem, config) / (config.producers * config.cluster) - step_mma(problem.key_dim, config, BF16)

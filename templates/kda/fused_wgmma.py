@@ -33,8 +33,6 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"operands {problem.operands}: wgmma reads images of bf16, others are for fused"
     if problem.key_dim not in KEY_DIMS:
         return f"key_dim {problem.key_dim}: a warp prepares chunks of 64 or 128 channels, use fused"
-    if problem.key_dim == KEY_DIMS[-1] and problem.use_qk_l2norm_in_kernel:
-        return f"key_dim {problem.key_dim} and rows whose lengths a warp finds do not fit its registers: use fused"
     if problem.value_dim % COLUMNS:
         return f"value_dim {problem.value_dim} is no multiple of {COLUMNS}, the columns of a warpgroup: use fused"
     return None

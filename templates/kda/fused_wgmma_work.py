@@ -32,14 +32,14 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     copied = carried * (config.cluster - 1) // config.cluster * copied_bytes(K)
     prep, scan = instructions(problem, chunk)
     row = V // COLUMNS // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
-    gate = read_gate_bytes(problem, chunk, prepared, ctas * config.producers)
+    gate = read_gate_bytes(problem, chunk, ctas * config.producers)
     launch = Work(
         ctas=ctas,
         warps=int(threads(config)) // WARP,
         mma=prepared * prep_mma(K, chunk.C) + carried * 2 * CARRIERS,  # what a chunk's tokens give to each other
         wgmma=carried * CARRIERS * 3 * K // 8,
         fma=prepared * prep.fma + heads * NT * scan.fma,
-        mufu=prepared * 2 * chunk.C * K / WARP,
+        mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + heads * NT * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * _carried_wavefronts(K, chunk) + 2 * copied / 128,
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
@@ -49,7 +49,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
         step_mma=step_mma(K, chunk),
-        step_other=max(step_other(chunk), _prepared_in_turn(K, chunk, config)),
+        step_other=max(step_other(chunk), _prepared_in_turn(problem, chunk, config)),
         cluster_bytes=float(copied),
     )
     return (launch,)
@@ -62,7 +62,8 @@ def _carried_wavefronts(K: int, chunk: Shape) -> float:
     return tiles + CARRIERS * (4 + 2 * K / 16) + chunk.C * COLUMNS * BF16 / 128
 
 
-def _prepared_in_turn(K: int, chunk: Shape, config: Config) -> float:
+def _prepared_in_turn(problem: Problem, chunk: Shape, config: Config) -> float:
     """What a step waits for beside its own products where producers make chunks more slowly."""
     loaded = 0 if ahead(config) else _LOADED
-    return (prep_step(chunk) + loaded) / (config.producers * config.cluster) - step_mma(K, chunk)
+    prepared = (prep_step(problem, chunk) + loaded) / (config.producers * config.cluster)
+    return prepared - step_mma(problem.key_dim, chunk)

@@ -6,7 +6,7 @@ from tuner.arch import GPU
 from tuner.operator import Work
 
 from .fused_config import Config, block_threads, chunk_barriers
-from .operands import Operands, operands_of
+from .operands import operands_of
 from .operator import cost
 from .optional import state_bytes
 from .prep_scan_config import WARP
@@ -33,13 +33,13 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     row = blocks * prepared_row_bytes(problem) + 2 * element * V
-    gate = read_gate_bytes(problem, config, chunks * blocks, heads * blocks * config.producers)
+    gate = read_gate_bytes(problem, config, heads * blocks * config.producers)
     launch = Work(
         ctas=blocks * heads,
         warps=int(block_threads(K, config, config.BV, config.rows)) // WARP,
         mma=mma,
         fma=chunks * (blocks * prep.fma + scan.fma),
-        mufu=chunks * blocks * 2 * C * K / WARP,
+        mufu=chunks * blocks * prep.mufu,
         alu=chunks * (blocks * prep.alu + scan.alu),
         smem_wavefronts=chunks * (blocks * prep.wavefronts + scan.wavefronts),
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
@@ -50,11 +50,11 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         stages=config.stages,
         tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
-        step_other=max(step_other(config), prepared_in_turn(K, config, operands)),
+        step_other=max(step_other(config), prepared_in_turn(problem, config)),
     )
     return (launch,)
 
 
-def prepared_in_turn(K: int, config: Any, operands: Operands) -> float:
+def prepared_in_turn(problem: Problem, config: Any) -> float:
     """What a step waits for beside its own products where groups of producers make chunks more slowly."""
-    return prep_step(config) / config.producers - step_mma(K, config, operands)
+    return prep_step(problem, config) / config.producers - step_mma(problem.key_dim, config, operands_of(problem))

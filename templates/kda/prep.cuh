@@ -6,9 +6,9 @@
 // below 116. Without kOuts only the state is wanted: queries are not read, and the image has none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
           BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false>
-struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce> {
+struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
-  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts, kOnce>;
+  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce>;
   using Tiles::floats, Tiles::image, Tiles::kElement, Tiles::kInImage, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps;
   using Tiles::lane, Tiles::smem, Tiles::thread, Tiles::warp;
   using Rows::chunk, Rows::first, Rows::group, Rows::k_scale, Rows::kOutputs, Rows::kQuads, Rows::kTokens;
@@ -24,10 +24,14 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
   static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
   HeadGate<kGating> gate;
+  Channels bias;  // of the thread's channels
 
   __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
                                   Chunk const& chunk, unsigned char* image)
-      : Rows{{smem, thread, image}, scale, chunk}, gate(gate) {}
+      : Rows{{smem, thread, image}, scale, chunk}, gate(gate) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
+  }
 
   using Gates = Channels[kTokens];  // exponents, summed from the thread's first token on
   // Sums of g over other tokens of the same channels.
@@ -78,16 +82,13 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
   }
 
   __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
-    Channels bias, sum = {};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
+    Channels sum = {};
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      bool const there = kGating == Gating::kNone || first() + i < chunk.tokens;
       Channels g;
       r.g[i].unpack(g);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += there ? gate(g[e], bias[e]) : 0;
+      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += gate(g[e], bias[e]);
     }
     *reinterpret_cast<float4*>(smem + kTotals + 16 * thread) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
@@ -137,7 +138,6 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
   __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
     Factors f;
     Channels all;
-    float q_scales[kTokens], k_scales[kTokens];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       f.sub[e] = exp2_approx(sums.sub[e]);
@@ -146,13 +146,10 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
       all[e] = f.from_start[e] * f.sub[e] * f.to_end[e];
     }
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      q_scales[i] = kOutputs ? q_scale(first() + i) : 0;
-      k_scales[i] = k_scale(first() + i);
+    for (int i = 0; i < kTokens; ++i) {  // factors of all rows, read before, would not fit the registers
+      float const q_factor = kOutputs ? q_scale(first() + i) : 0, k_factor = k_scale(first() + i);
+      decay_token(first() + i, r.q[kOutputs ? i : 0], r.k[i], q_factor, k_factor, gates[i], sums.before, f);
     }
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i)
-      decay_token(first() + i, r.q[kOutputs ? i : 0], r.k[i], q_scales[i], k_scales[i], gates[i], sums.before, f);
     if (!kSafeGate && is_large(sums.sub)) rest_by_gates(f.to_end);
     if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
   }
@@ -206,7 +203,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, Operands, kOuts
         k[e] *= k_scale(row) * exp2_approx(later[e]);
         to_sub[e] = k[e] * kDown;
         k[e] *= to_end[e];
-        later[e] += there ? gate(g[e], gate.bias_of(4 * quad() + e)) : 0;
+        later[e] += there ? gate(g[e], bias[e]) : 0;
       }
       if (row < first() + kTokens) store_rest(row, k, to_sub);
     }

@@ -7,8 +7,8 @@
 
 // A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Queries are read for kOuts.
 // kOnce: no other block reads the rows, and others come back for what they would displace in L2.
-template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, class Operands, bool kOuts,
-          bool kOnce>
+template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, Gating kGating, class Operands,
+          bool kOuts, bool kOnce>
 struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
   using Chunk = ::Chunk<T, Gate, Beta>;
@@ -22,6 +22,8 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   // Byte offsets in shared memory, behind Triangle's.
   static constexpr int kScales = Tiles::kTriangleBytes;  // of the rows of q, then of k
   static constexpr int kRowsBytes = kScales + (kNormalize ? 8 * C : 0);
+
+  static constexpr float kOpen = kGating == Gating::kNone ? 0 : -kInfinity;  // what is given for g where nothing decays
 
   float scale;
   Chunk chunk;
@@ -53,7 +55,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
       bool const there = kWhole || first() + i < from.tokens;
       if constexpr (kOutputs) r.q[i] = load_given_quad<kOnce>(q, there);
       r.k[i] = load_given_quad<kOnce>(k, there);
-      r.g[i] = load_given_quad<kOnce>(g, there);
+      r.g[i] = there ? load_given_quad<kOnce>(g, true) : Quad<Gate>::filled(kOpen);
       q += from.q_stride;
       k += from.k_stride;
       g += from.g_stride;
@@ -66,15 +68,8 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   // warp they hold all of it; others read it again, a row a warp.
   __device__ __forceinline__ void store_scales(Registers const& r) const {
     if constexpr (32 % kQuads == 0) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        float const k = row_sum(r.k[i]);
-        if (quad() == 0) store_scale(C + first() + i, k);
-        if constexpr (kOutputs) {
-          float const q = row_sum(r.q[i]);
-          if (quad() == 0) store_scale(first() + i, q);
-        }
-      }
+      store_scales_of(C, r.k);
+      if constexpr (kOutputs) store_scales_of(0, r.q);
     } else {
       for (int row = (kOutputs ? 0 : C) + warp(); row < 2 * C; row += kWarps) {
         T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
@@ -86,13 +81,36 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
       }
     }
   }
-  static __device__ __forceinline__ float row_sum(Quad<T> const& row) {
-    Channels x;
-    row.unpack(x);
-    float sum = (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+  // Of the rows of k or q, `offset` where their factors begin.
+  __device__ __forceinline__ void store_scales_of(int offset, Quad<T> const (&rows)[kTokens]) const {
+    float sums[kTokens];
 #pragma unroll
-    for (int lanes = kQuads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-    return sum;
+    for (int i = 0; i < kTokens; ++i) {
+      Channels x;
+      rows[i].unpack(x);
+      sums[i] = (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+    }
+    int const row = sum_rows<kTokens, kQuads / 2>(sums, 0);
+    if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another has too
+#pragma unroll
+    for (int i = 0; i < ceil_div(kTokens, kQuads); ++i) store_scale(offset + first() + row + i, sums[i]);
+  }
+  // Sums over the threads of rows, of which each thread then has its share, from sums[0] on: in every round two threads
+  // give each other half of what they have. Returns the first row of the share.
+  template <int kRows, int kApart>
+  __device__ __forceinline__ int sum_rows(float* sums, int row) const {
+    if constexpr (kApart > 0) {
+      constexpr int kHalf = kRows / 2;
+      bool const upper = quad() & kApart;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        float const keep = upper ? sums[i + kHalf] : sums[i], give = upper ? sums[i] : sums[i + kHalf];
+        sums[i] = keep + __shfl_xor_sync(0xffffffff, give, kApart);
+      }
+      if constexpr (kHalf == 0) sums[0] += __shfl_xor_sync(0xffffffff, sums[0], kApart);
+      return sum_rows<kHalf == 0 ? 1 : kHalf, kApart / 2>(sums, kHalf > 0 && upper ? row + kHalf : row);
+    }
+    return row;
   }
   __device__ __forceinline__ void store_scale(int row, float sum) const {
     floats(kScales)[row] = rsqrtf(sum + kL2Epsilon) * (row < C ? scale : 1);

@@ -38,7 +38,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         warps=int(prep_threads(K, config)) // WARP,
         mma=mma,
         fma=chunks * prep.fma,
-        mufu=chunks * 2 * C * K / WARP,
+        mufu=chunks * prep.mufu,
         alu=chunks * prep.alu,
         smem_wavefronts=chunks * (prep.wavefronts + used_image_bytes(K, C, operands) / 128),  # copied out
         l2_bytes=float(_prep_bytes(problem, config, chunks)),
@@ -47,7 +47,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         longest_cta=1,
         chain=1,
         tf32=operands.tf32(mma),
-        step_other=prep_step(config),
+        step_other=prep_step(problem, config),
     )
 
 
@@ -104,11 +104,10 @@ def prepared_row_bytes(problem: Problem, outputs: bool = True) -> int:
     return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
 
 
-def read_gate_bytes(problem: Problem, config: Any, chunks: int, groups: int) -> int:
-    """That preparing `chunks` reads of A_log, once a thread of the `groups` of threads that do so, and of dt_bias, four
-    channels a thread and chunk."""
-    reads = groups * problem.use_gate_in_kernel + 4 * chunks * problem.use_dt_bias
-    return 4 * int(prep_threads(problem.key_dim, config)) * reads
+def read_gate_bytes(problem: Problem, config: Any, groups: int) -> int:
+    """That `groups` of threads which prepare chunks read of A_log, and of dt_bias: once a thread, four channels."""
+    reads = problem.use_gate_in_kernel + 4 * problem.use_dt_bias
+    return 4 * int(prep_threads(problem.key_dim, config)) * groups * reads
 
 
 def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS, outputs: bool = True) -> int:
@@ -134,20 +133,23 @@ def step_other(config: Any) -> float:
     return 2 + (config.partials - 1)
 
 
-def prep_step(config: Any) -> float:
-    """What preparing a chunk takes of a warp, in results that are waited for: 45, and 4 a token of a thread.
+def prep_step(problem: Problem, config: Any) -> float:
+    """What preparing a chunk takes of a warp, in results that are waited for: 45, and 4 a token of a thread; more where
+    the kernel finds lengths, and for a gate of its own.
 
     Most of it are instructions that a warp issues in order: the README has the count.
     """
-    return 45 + 4 * config.C / config.prep_groups
+    token = 4 + problem.use_qk_l2norm_in_kernel + 2 * problem.use_gate_in_kernel
+    return 45 + token * config.C / config.prep_groups
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """Of a warp, for one chunk: fp32 and integer ones, and cycles of shared memory."""
+    """Of a warp, for one chunk: fp32, integer and special ones, and cycles of shared memory."""
 
     fma: float
     alu: float
+    mufu: float
     wavefronts: float
 
 
@@ -167,12 +169,22 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # of the state, and of x and o
     halves = _halves(K, config, V, operands)
+    fma, alu, mufu = (elements * each for each in _of_an_element(problem))
     return (
-        Instructions(8 * elements + C * C / 2, 6 * elements, prep_wavefronts),
+        Instructions(fma + C * C / 2, alu, mufu, prep_wavefronts),
         Instructions(
-            state + (config.partials - 1) * values + halves, packs + 4 * warps * steps + halves, scan_wavefronts
+            state + (config.partials - 1) * values + halves, packs + 4 * warps * steps + halves, 0, scan_wavefronts
         ),
     )
+
+
+def _of_an_element(problem: Problem) -> tuple[float, float, float]:
+    """fp32, integer and special instructions that a token's channel of q, k and g takes before any product; lengths are
+    two squares, which are unpacked and summed, and a factor."""
+    lengths, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
+    bounded = problem.use_lower_bound
+    softplus = gated and not bounded
+    return 8 + 3.5 * lengths + 9 * softplus + 3 * bounded, 6 + 3 * lengths + softplus, 2 + gated + bounded
 
 
 def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
@@ -187,7 +199,7 @@ def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
     """q, k, g and its gate in, images out."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
     image = int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
-    return tokens * prepared_row_bytes(problem) + chunks * image + read_gate_bytes(problem, config, chunks, chunks)
+    return tokens * prepared_row_bytes(problem) + chunks * image + read_gate_bytes(problem, config, chunks)
 
 
 def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:

@@ -9,12 +9,11 @@ from .fused_config import chunk_barriers
 from .fused_work import prepared_in_turn
 from .operands import operands_of
 from .optional import state_bytes
-from .prep_scan_config import WARP
+from .prep_scan_config import WARP, prep_threads
 from .prep_scan_work import (
     instructions,
     prep_mma,
     prepared_row_bytes,
-    read_gate_bytes,
     scan_mma,
     step_mma,
     step_other,
@@ -45,7 +44,8 @@ class Visits:
 
     def l2_bytes(self, problem: Problem, config: Config) -> int:
         """q, k, g, dt_bias and beta a block; v, and o."""
-        bias = read_gate_bytes(problem, config, self.blocks * sum(self.chunks), groups=0)
+        producers = self.blocks * len(self.chunks) * config.producers * int(prep_threads(problem.key_dim, config))
+        bias = 4 * FP32 * producers * problem.use_dt_bias  # four channels a thread
         rows = self.blocks * prepared_row_bytes(problem, self.outputs) + self.value_bytes(problem)
         return self.tokens * rows + bias
 
@@ -110,7 +110,7 @@ def _launch_work(
         warps=threads // WARP,
         mma=mma,
         fma=prepared * prep.fma + carried * scan.fma,
-        mufu=prepared * 2 * C * K / WARP,
+        mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + carried * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
         l2_bytes=float(heads * sum(each.l2_bytes(problem, config) for each in visits) + rates + states),
@@ -121,5 +121,5 @@ def _launch_work(
         stages=config.stages,
         tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
-        step_other=max(step_other(config), prepared_in_turn(K, config, operands)),
+        step_other=max(step_other(config), prepared_in_turn(problem, config)),
     )

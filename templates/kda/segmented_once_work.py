@@ -79,13 +79,13 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
     final = FP32 * K * V * problem.final_states * problem.value_heads
     states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # there correct writes the last ones
     stored = heads * segments.stored_bytes(K, V)
-    gate = read_gate_bytes(problem, config, prepared, heads * len(segments.chunks) * config.producers)
+    gate = read_gate_bytes(problem, config, heads * len(segments.chunks) * config.producers)
     return Work(
         ctas=heads * config.segments,
         warps=int(pass_threads(problem, config)) // WARP,
         mma=prepared * prep_mma(K, C, operands) + heads * columns // 16 * scan_mma(K, C, operands),
         fma=prepared * prep.fma + carried * scan.fma,
-        mufu=prepared * 2 * C * K / WARP,
+        mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + carried * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
         l2_bytes=float(heads * segments.tokens * row + gate + stored + states),
@@ -95,7 +95,7 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
         chain=1 + segments.chunks[0],
         stages=config.stages,
         step_mma=step_mma(K, config, operands),
-        step_other=max(step_other(config), prepared_in_turn(K, config, operands)),
+        step_other=max(step_other(config), prepared_in_turn(problem, config)),
     )
 
 
