@@ -107,6 +107,15 @@ def test_before_anything_works_predictions_deal_the_tries_and_each_default_is_tr
     assert sum(defaults) == 2
 
 
+@pytest.mark.parametrize(("predicted", "more"), [(500.0, 0), (10.0, 8)], ids=["far behind", "alike"])
+def test_a_lane_whose_default_fails_is_tried_on_unless_it_is_predicted_far_behind(predicted: float, more: int) -> None:
+    race = Race([at_the_start(NAIVE, lambda _: predicted), at_the_start(MMA_SYNC, lambda _: 10.0)])
+    tell(race, "naive", None, tries=1)
+    tell(race, "mma_sync", 10.0)
+    race.judge()
+    assert race.lanes["naive"].open and dealt(race, 8)["naive"] == more
+
+
 def test_a_lane_where_nothing_works_is_closed_and_not_before_it_was_tried(race: Race) -> None:
     tell(race, "mma_sync", 10.0)
     tell(race, "naive", None, tries=ENOUGH - 1)

@@ -123,7 +123,7 @@ class Race:
 
         While anything without flaws is known, only that puts others behind.
         """
-        best = _first([*self.lanes.values()])
+        best = _leader([*self.lanes.values()])[1]
         for lane in self._running():
             lane.doubt()
             if lane.behind(best):
@@ -179,32 +179,31 @@ def _promise(best: float, tries: int) -> float:
     return best / _room(tries) if tries else 0.0
 
 
-def _first(lanes: Sequence[Lane]) -> float:
-    """The best of what has no flaws; of all, while everything has some."""
-    sound = min(lane.sound for lane in lanes)
-    return sound if sound < math.inf else min(lane.best for lane in lanes)
+def _leader(lanes: Sequence[Lane]) -> tuple[Lane, float]:
+    """The lane with the best of what has no flaws, and that value; of all, while everything has some."""
+    first = min(lanes, key=lambda lane: (lane.sound, lane.best))
+    return first, first.sound if first.sound < math.inf else first.best
 
 
 def _dealt(lanes: Sequence[Lane], count: int) -> list[int]:
-    """How many of `count` tries each lane gets: one after the other goes where most is promised.
-
-    What has flaws promises no more than the best that has none. That best stands in for a lane where nothing worked,
-    and predictions while nothing worked at all.
-    """
-    first, tries = _first(lanes), [lane.told for lane in lanes]
-    best = [_value(lane, first) for lane in lanes]
+    """How many of `count` tries each lane gets: one after the other goes where most is promised."""
+    leader, first = _leader(lanes)
+    best, tries = [_value(lane, leader, first) for lane in lanes], [lane.told for lane in lanes]
     for _ in range(count):
         promises = [(_promise(value, n), n) for value, n in zip(best, tries, strict=True)]
         tries[promises.index(min(promises))] += 1
     return [n - lane.told for lane, n in zip(lanes, tries, strict=True)]
 
 
-def _value(lane: Lane, first: float) -> float:
+def _value(lane: Lane, leader: Lane, first: float) -> float:
+    """What a lane's promise follows from: its best, where that has flaws no better than the `first` that has none;
+    where nothing worked, as far behind as is predicted.
+    """
     if first == math.inf:
         return lane.expected
-    if lane.sound < math.inf:
-        return lane.sound
-    return first if lane.best == math.inf else max(first, lane.best)
+    if lane.best == math.inf:
+        return first * max(1.0, lane.expected / leader.expected)
+    return lane.sound if lane.sound < math.inf else max(first, lane.best)
 
 
 def lane(
