@@ -374,18 +374,19 @@ def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and
         assert worker.time(Task(other, POLICY)).samples
 
 
-def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_came_back() -> None:
+def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_was_timed() -> None:
     falls = Falls()
+    falls.told("new", "edges", "", timed=False)
     for config in "aab":  # one that is tried again counts once
         assert not falls.reason("new")
-        falls.told("new", config, "a crash")
+        falls.told("new", config, "a crash", timed=False)
     assert falls.reason("new") == "2 in a row of new took the device down, the last by a crash"
     for config in "abc":
-        falls.told("known", "good", "")
-        falls.told("known", config, "a crash")
+        falls.told("known", "good", "", timed=True)
+        falls.told("known", config, "a crash", timed=False)
     for config in "def":
         assert not falls.reason("known")
-        falls.told("known", config, "a crash")
+        falls.told("known", config, "a crash", timed=False)
     assert "known" in falls.reason("known")
 
 

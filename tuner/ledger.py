@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
-_MOST_FALLS = 2  # in a row, of an implementation that never came back; of others twice as many
+_MOST_FALLS = 2  # in a row, of an implementation that was never timed; of others twice as many
 
 
 class Ledger:
@@ -58,24 +58,25 @@ def _unfinished(text: str) -> Counter[str]:
 class Falls:
     """Implementations of which one config after the other takes the device down, each for seconds: no more are run.
 
-    For as long as a session, since what is wrong may be the machine. One that came back before may fall more often.
+    For as long as a session, since what is wrong may be the machine. One that was timed before may fall more often.
     """
 
     def __init__(self) -> None:
         self._in_a_row: dict[str, dict[str, str]] = {}  # configs with what they did
-        self._came_back: set[str] = set()
+        self._timed: set[str] = set()
 
-    def told(self, implementation: str, config: str, fatal: str) -> None:
+    def told(self, implementation: str, config: str, fatal: str, *, timed: bool) -> None:
         """What a config did to the device; nothing `fatal`, if empty. On another problem it counts as another."""
         if fatal:
             self._in_a_row.setdefault(implementation, {})[config] = fatal
         else:
             self._in_a_row.pop(implementation, None)
-            self._came_back.add(implementation)
+        if timed:  # on edge cases alone, a grid of many blocks has not shown that it ends
+            self._timed.add(implementation)
 
     def reason(self, implementation: str) -> str:
         """Why none of an implementation is to be run; empty where they may be."""
         found = list(self._in_a_row.get(implementation, {}).values())
-        if len(found) < _MOST_FALLS * (2 if implementation in self._came_back else 1):
+        if len(found) < _MOST_FALLS * (2 if implementation in self._timed else 1):
             return ""
         return f"{len(found)} in a row of {implementation} took the device down, the last by {found[-1]}"

@@ -68,14 +68,15 @@ class Worker:
         return _sure(self._ask(Look(ceilings)), Seen)
 
     def time(self, task: Task) -> Timed:
-        """What becomes of a config; SPARED, without a try, where others of its implementation never came back."""
+        """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
         implementation = f"{task.code.operator}/{task.code.implementation}"
         if reason := self._falls.reason(implementation):
             return Timed(None, fell=Fell(Fault.SPARED, reason))
         found = self._ask(task)
         timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
         fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
-        self._falls.told(implementation, encode([task.code.problem, task.code.config]), fatal)
+        config = encode([task.code.problem, task.code.config])
+        self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
         return timed
 
     def race(self, heat: Heat) -> Raced:
