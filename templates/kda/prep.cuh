@@ -29,8 +29,9 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
   __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
                                   Chunk const& chunk, unsigned char* image)
       : Rows{{smem, thread, image}, scale, chunk}, gate(gate) {
+    if constexpr (kGating != Gating::kNone)  // NVRTC before 13 would keep zeros in registers
 #pragma unroll
-    for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
+      for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
   }
 
   using Gates = Channels[kTokens];  // exponents, summed from the thread's first token on
@@ -81,6 +82,13 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
     if constexpr (kOutputs) this->fold_queries();
   }
 
+  // In base 2, of one of the thread's channels.
+  __device__ __forceinline__ float decay_of(float g, int e) const {
+    if constexpr (kGating == Gating::kNone)
+      return gate(g, 0);
+    else
+      return gate(g, bias[e]);
+  }
   __device__ __forceinline__ void sum_gates(Gates& gates, Registers const& r) const {
     Channels sum = {};
 #pragma unroll
@@ -88,7 +96,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
       Channels g;
       r.g[i].unpack(g);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += gate(g[e], bias[e]);
+      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += decay_of(g[e], e);
     }
     *reinterpret_cast<float4*>(smem + kTotals + 16 * thread) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
@@ -203,7 +211,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
         k[e] *= k_scale(row) * exp2_approx(later[e]);
         to_sub[e] = k[e] * kDown;
         k[e] *= to_end[e];
-        later[e] += there ? gate(g[e], bias[e]) : 0;
+        later[e] += there ? decay_of(g[e], e) : 0;
       }
       if (row < first() + kTokens) store_rest(row, k, to_sub);
     }
