@@ -89,6 +89,13 @@ def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
         assert "wgmma" not in cubin.log.replace("kda_fused_wgmma", "")
 
 
+@pytest.mark.parametrize(("K", "producers", "fits"), [(64, 8, True), (128, 4, True), (128, 8, False)])
+def test_lengths_of_long_rows_take_the_registers_of_few_producers(K: int, producers: int, fits: bool) -> None:
+    problem = replace(SMALL, key_dim=K, use_qk_l2norm_in_kernel=True)
+    reason = KERNEL.space(problem, ARCH).refusal(Config(cluster=1, stages=8, producers=producers))
+    assert (reason is None) == fits
+
+
 def test_it_is_predicted_to_cost_less_than_mma_sync_where_keys_are_long() -> None:
     problem = Problem(key_dim=128, value_dim=128, heads=64, seq_len=8192)
     others = (_cost(operators.implementation("kda", name), problem) for name in ("fused", "fused_cluster"))

@@ -39,6 +39,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
+    crowded = problem.use_qk_l2norm_in_kernel and problem.key_dim == KEY_DIMS[-1]
     return Space(
         Config,
         choices={"cluster": (1, 2), "stages": (4, 8, 12), "producers": (4, 8)},
@@ -50,6 +51,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint(
                 "a stage is always filled by the same producer of the same block",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
+            ),
+            Constraint(
+                "more producers have no registers for the lengths of long rows",
+                lambda c: (c.producers <= FEW) | (not crowded),
             ),
             Constraint(
                 "the stages and the producers fit the shared memory",
@@ -69,7 +74,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Few producers: beside eight, a gate that is not known to be safe may spill. Pairs where a head has such."""
+    """Few producers, who have registers for every option. Pairs where a head has such."""
     config = Config(cluster=2 if problem.value_dim % (2 * COLUMNS) == 0 else 1, stages=8, producers=FEW)
     if reason := space(problem, arch).refusal(config):
         raise TemplateError(reason)
