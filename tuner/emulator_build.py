@@ -40,7 +40,16 @@ _COMMON = (
 _RUNTIME = (*_COMMON, "-O2", "-falign-functions=64", "-falign-loops=32", "-shared")
 # -Og runs as fast as -O1, since the emulator's own code decides, and compiles in two thirds of the time. So does code
 # whose registers are allocated without regard to loops, in four fifths of that: a kernel is one function, all inlined.
-_KERNEL = (*_COMMON, "-Og", "-fira-region=one", "-g1", "-fstack-clash-protection", "-w")  # -g1: lines, for faults
+# Without guesses which way branches go it takes 3 to 9 % less still, and runs within 1 % as long.
+_KERNEL = (
+    *_COMMON,
+    "-Og",
+    "-fira-region=one",
+    "-fno-guess-branch-probability",
+    "-g1",  # lines, for faults
+    "-fstack-clash-protection",
+    "-w",
+)
 _CHECKED = (
     "-fsanitize=thread",  # calls a hook of ours for every access
     "--param=tsan-instrument-func-entry-exit=0",

@@ -8,7 +8,6 @@ namespace emulator {
 
 // A shared address is an offset from here: 0 is no address.
 constexpr uint32_t kSharedBase = 1024;
-constexpr uint32_t kSharedLimit = 227 << 10;  // bytes a block may have, sm_90
 
 struct GlobalCell;
 
