@@ -99,6 +99,15 @@ def test_spills_cost() -> None:
     assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
 
 
+def test_what_lies_around_the_main_loop_counts_as_often_as_it_is_passed() -> None:
+    mix, around = {"mma": 64, "fma": 64}, {"mma": 32, "fma": 100, "lanes": 50}
+    told = replace(WORK, around=1e5)
+    trips = (WORK.mma - 32 * told.around) / 64
+    found = from_cubin(told, H100, 2, 0, mix, around).terms
+    assert found["fp32"] == pytest.approx((64 * trips + 100 * told.around) * 32 / 128 / 132, rel=1e-4)
+    assert found["shared memory"] == pytest.approx((WORK.smem_wavefronts + 50 * told.around) / 132, rel=1e-4)
+
+
 def test_what_the_compiler_put_around_each_mma_replaces_the_declared_counts() -> None:
     lean = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 64, "fma": 64, "mufu": 16})
     bloated = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 6400, "fma": 64, "mufu": 16})

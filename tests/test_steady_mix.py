@@ -10,7 +10,7 @@ from tuner import nvrtc, operators
 from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.cubin import Cubin
-from tuner.evaluate import steady_mix
+from tuner.evaluate import outer_mix, steady_mix
 from tuner.render import render
 from tuner.sass import work_mix
 from tuner.source import Source
@@ -53,6 +53,16 @@ def test_what_few_passes_run_is_not_counted(arch: str) -> None:
 
 def test_a_way_with_accesses_of_its_own_is_counted() -> None:
     assert products(STORES, "sm_90a")["fma"] >= 32
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_lies_around_the_loop_is_found_beside_it(arch: str) -> None:
+    before = "float d[4] = {};\n  for (int j = 0; j < 32; ++j) d[j % 4] = __fmaf_rn(d[j % 4], x[j], x[j + 32]);"
+    text = PRODUCTS.format(rare="").replace("float d[4] = {};", before)
+    found = outer_mix(compiled(text, arch), "products")
+    assert found["fma"] >= 32
+    assert found["global"] >= 64
+    assert "mma" not in found
 
 
 @cache

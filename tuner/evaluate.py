@@ -16,9 +16,9 @@ from tuner.operator import Implementation, Launch, Operator, Plan, Work, canonic
 from tuner.predict import MODEL, combine, formula, from_cubin, in_turn, uncompiled
 from tuner.render import render
 from tuner.result import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage, Verdict
-from tuner.sass import holds, work_mix
+from tuner.sass import Loop, holds, work_mix
 from tuner.source import Source
-from tuner.timeline_paths import pass_mix
+from tuner.timeline_paths import mix_around, pass_mix
 from tuner.toolkit import Options
 from tuner.undeclared import work_of_code
 from tuner.usage import occupancy
@@ -143,7 +143,9 @@ def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU, *, declar
     """
     usage = cubin.entries[launch.entry]
     ctas = occupancy(usage, launch, gpu.arch).ctas
-    compiled = from_cubin(work, gpu, ctas, usage.spills, steady_mix(cubin, launch.entry) if declared else {})
+    mix = steady_mix(cubin, launch.entry) if declared else {}
+    around = outer_mix(cubin, launch.entry) if work.around else None
+    compiled = from_cubin(work, gpu, ctas, usage.spills, mix, around)
     return combine(formula(work, gpu, ctas), compiled)
 
 
@@ -174,12 +176,22 @@ def steady_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
     The main loop does the most mma. One thread issues all products of tcgen05, in a loop of its own: there it is the
     one with the most exponentials.
     """
+    if (loop := _main_loop(cubin, entry)) is None:
+        return work_mix(cubin.instruction_mix(entry))
+    return pass_mix(cubin.code(entry), loop, cubin.options.arch) or work_mix(loop.mix)
+
+
+def outer_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
+    """The same of what lies around the main loop; nothing without one."""
+    loop = _main_loop(cubin, entry)
+    return mix_around(cubin.code(entry), loop, cubin.options.arch) if loop else {}
+
+
+def _main_loop(cubin: Cubin, entry: str) -> Loop | None:
     loops = [(work_mix(loop.mix), loop) for loop in cubin.innermost_loops(entry)]
     leading = "mufu" if holds(cubin.code(entry), "UTCHMMA") else "mma"
     mix, loop = max(loops, key=lambda each: each[0].get(leading, 0.0), default=({}, None))
-    if loop is None or not mix.get(leading):
-        return work_mix(cubin.instruction_mix(entry))
-    return pass_mix(cubin.code(entry), loop, cubin.options.arch) or mix
+    return loop if mix.get(leading) else None
 
 
 def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:

@@ -158,6 +158,7 @@ class Work:
     cluster_bytes: float = 0.0  # between the SMs of a cluster
     tcgen05: float = 0.0  # of m16n8k16, through tcgen05
     paired: float = 0.0  # of fma, two to an instruction
+    around: float = 0.0  # passes, by all warps, of what lies around the main loop; 0 where it is short beside that
 
     @property
     def products(self) -> float:

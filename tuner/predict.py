@@ -81,29 +81,43 @@ def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
     return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles=0.0)
 
 
-def from_cubin(work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, mix: Mapping[str, float]) -> Prediction:
+def from_cubin(
+    work: Work,
+    gpu: GPU,
+    ctas_per_sm: float,
+    spill_bytes: int,
+    mix: Mapping[str, float],
+    around: Mapping[str, float] | None = None,
+) -> Prediction:
     """The cost with what the compiler made of it.
 
     `mix` counts by class the instructions of a pass of the kernel's main loop along its common way: what only few
     passes run, a mask or a maximum that grew, is not in it. How often each runs is anchored on the products: declared
     over static count. Kernels without any, and those of a single step, most of which lies outside any loop, keep the
-    declared counts.
+    declared counts. `around` counts what lies around that loop, for a kernel that says how often it is passed: of that
+    one all code is counted, exchanges between lanes too, which shared memory makes.
     """
-    if work.chain > 1 and (trips := _trips(work, mix)):
-        fma, paired, mufu, alu = (mix.get(name, 0.0) * trips for name in ("fma", "paired", "mufu", "alu"))
-        work = replace(work, fma=fma, paired=paired, mufu=mufu, alu=alu)
+    outside = around or {}
+    if work.chain > 1 and (trips := _trips(work, mix, outside)):
+
+        def found(name: str) -> float:
+            return mix.get(name, 0.0) * trips + outside.get(name, 0.0) * work.around
+
+        wavefronts = work.smem_wavefronts + (found("lanes") if work.around else 0.0)
+        fma, paired, mufu, alu = map(found, ("fma", "paired", "mufu", "alu"))
+        work = replace(work, fma=fma, paired=paired, mufu=mufu, alu=alu, smem_wavefronts=wavefronts)
     steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
     spill_cycles = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
     return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles)
 
 
-def _trips(work: Work, mix: Mapping[str, float]) -> float:
+def _trips(work: Work, mix: Mapping[str, float], around: Mapping[str, float]) -> float:
     """Passes of a main loop by all warps; 0 where nothing tells.
 
     Each of a warpgroup's four warps runs the wgmma that the four execute together. Of tcgen05 another warp issues the
     products than those whose loop is looked at: there exponentials tell.
     """
-    declared, static = work.mma + _WARPS * work.wgmma, mix.get("mma", 0.0)
+    declared, static = work.mma + _WARPS * work.wgmma - around.get("mma", 0.0) * work.around, mix.get("mma", 0.0)
     if work.tcgen05:
         declared, static = work.mufu, mix.get("mufu", 0.0)
     return declared / static if static else 0.0

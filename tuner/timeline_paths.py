@@ -37,6 +37,15 @@ def pass_mix(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
     return work_mix(mix_of((inside[index].word for index in common_way(inside, 0, len(inside) - 1)), arch))
 
 
+def mix_around(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
+    """Likewise of the common way through the whole kernel, without what lies inside the loop."""
+    instructions = decode(code, arch)
+    size = len(code) // len(instructions)
+    inside = range(loop.start // size, loop.stop // size + 1)
+    once = (index for path in paths(instructions) if not path.repeats for index in path.indices)
+    return work_mix(mix_of((instructions[index].word for index in once if index not in inside), arch))
+
+
 def common_way(code: Sequence[Instruction], first: int, last: int) -> tuple[int, ...]:
     """The path from `first` to `last`; nothing where no way between them leads there."""
     best: dict[int, tuple[int, int, int]] = {last: (0, 0, 0)}

@@ -77,12 +77,9 @@ struct Bf16Operands {
     mma_m16n8k16<bf16>(r, {x[0], 0, x[2], 0}, {y[0], y[2]});
     mma_m16n8k16<bf16>(r, {0, x[1], 0, x[3]}, {y[1], y[3]});
   }
-  // Elements 8 half + 2 (lane % 4) and the next, each held by the lane of that row and column.
-  static __device__ __forceinline__ float2 diagonal(Diagonal const& r, int half, int lane) {
-    float const even = half ? r[2] : r[0], odd = half ? r[3] : r[1];
-    int const row = lane % 4 * 2;
-    return make_float2(__shfl_sync(0xffffffff, even, row * 4 + row / 2),
-                       __shfl_sync(0xffffffff, odd, (row + 1) * 4 + row / 2));
+  // Element 8 half + lane / 4, in the lane that holds it: lane % 4 = lane / 8.
+  static __device__ __forceinline__ float of_diagonal(Diagonal const& r, int half, int lane) {
+    return lane / 4 % 2 ? r[2 * half + 1] : r[2 * half];
   }
 
   // In memory a block is 16 bytes a lane; `at` is this lane's.

@@ -98,10 +98,11 @@ def gradient_threads(c: Any) -> Any:
 
 
 def remake_bytes(image: Image, c: Any) -> Any:
-    """Of a slab: states and gradients of its chunks; where there are several, values and operands with their decay."""
+    """Of a slab: states and gradients of its chunks, and a number a channel; where there are several, values and
+    operands."""
     pairs, blocks = c.channels // 16, c.values // 16
-    operands = pairs * (3 * image.block + FP32 * 16)
-    return c.span * (2 * pairs * blocks * image.block + np.where(c.span > 1, 3 * blocks * image.block + operands, 0))
+    shared = np.where(c.span > 1, 3 * (blocks + pairs) * image.block, 0)
+    return c.span * (2 * pairs * blocks * image.block + FP32 * c.channels + shared)
 
 
 def gradient_smem_bytes(image: Image, c: Any, *, normalized: bool) -> Any:

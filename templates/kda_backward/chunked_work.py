@@ -10,6 +10,7 @@ from .problem import Problem
 _BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
 _LENGTHS = 4 * 4 * WARP  # the same of inverse lengths
 _RATE = 4 * WARP  # of A_log
+_BIAS = 8 * WARP  # of dt_bias: a lane has two channels
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -125,7 +126,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
     keys = K * (2 * element + 2 * problem.gate_dtype.itemsize)
     outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
-    small = count * (slabs * (_BETAS + _LENGTHS * norms + _RATE * gated) + 2 * _bias_bytes(problem))
+    small = count * slabs * (_BETAS + _LENGTHS * norms + _RATE * gated + 2 * _BIAS * problem.use_dt_bias)
     left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
     again = _tokens(problem, problem.heads) * 2 * K * element * norms
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
@@ -138,6 +139,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
     # In 16 × 16 elements: states and gradients both ways; what makes them is stored once, and loaded for each.
     made_blocks = (6 * K // 16 * steps + 3 * (slabs * steps + K // 16)) * (config.span > 1)
     summed = 4 * elements * (problem.group > 1 or norms)  # dq and dk
+    summed += (4 + 2 * (config.span > 1)) * elements  # columns of exponents and of dg
     shared = count * (2 * nbytes * (4 * K // 16 * steps + made_blocks) + summed)
     return Work(
         ctas=problem.batch * problem.heads * problem.pieces(CHUNK * config.span),
@@ -146,14 +148,15 @@ def _gradients(problem: Problem, config: Config) -> Work:
         tf32=operands.tf32(mma),
         fma=count * (24 * elements + image.twice * K * V / WARP + 4 * K * V / WARP),
         mufu=count * (10 + 9 * gated) * elements,
-        alu=count * (32 * elements + slabs * 8 * steps),
+        alu=count * (24 * elements + slabs * 8 * steps),
         smem_wavefronts=shared,
         l2_bytes=states + slabs * values + tokens * keys + outputs + small + again + left + made,
         dram_bytes=states + values + tokens * keys + outputs + count * 4 * CHUNK + left,
         barriers=problem.batch * problem.heads * chunks(problem) * norms + shares * slabs * 2 * V // config.values,
         longest_cta=1,
-        chain=problem.group * steps * -(-slabs // config.slab_warps),
+        chain=problem.group * V // config.values * -(-slabs // config.slab_warps),
         stages=2,
+        around=count * slabs,
     )
 
 
@@ -167,5 +170,5 @@ def _made_bytes(problem: Problem, config: Config) -> int:
     small = chunks(problem) * slabs * (_BETAS + _LENGTHS * norms)
     every = problem.pieces(CHUNK * config.span) * config.span  # chunks, empty ones too
     return _tokens(problem, problem.value_heads) * keys + heads * (
-        small + every * (slabs * _RATE * gated + _bias_bytes(problem))
+        small + every * slabs * (_RATE * gated + _BIAS * problem.use_dt_bias)
     )

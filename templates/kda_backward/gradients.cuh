@@ -2,11 +2,11 @@
 #pragma once
 #include "between.cuh"
 #include "lengths.cuh"
-#include "slab.cuh"
-#include "slopes.cuh"
+#include "register.cuh"
+#include "token_columns.cuh"
 
-template <class T, class Gate, class Beta, int K, class Operands, int kPairs, BetaGate kBetaGate, Gating kGating,
-          bool kSafeGate>
+template <class T, class Gate, class Beta, int K, class Operands, class Columns, int kPairs, BetaGate kBetaGate,
+          Gating kGating, bool kSafeGate>
 struct Gradients {
   using Sums = ::Sums<Operands, kPairs>;
   using Within = ::Within<Operands>;
@@ -15,6 +15,7 @@ struct Gradients {
   int lane;
   float scale;
   int tokens;
+  Columns columns;  // of exponents, and of dg
 
   // What a warp reads of its channels, and where their gradients go.
   struct Inputs {
@@ -34,31 +35,40 @@ struct Gradients {
   };
 
   // Turns a value head's sums into gradients. dq and dk are added up over the group in `s_sums`; its last head writes
-  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised.
+  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised. `s_ends`: room
+  // for a number a channel.
   template <bool kNormalize>
   __device__ __forceinline__ void finish_all(Sums& sums, Within const& within, Betas const& beta,
-                                             RowPair const& lengths, Rows const& rows, float* s_sums, bool first,
-                                             bool last, RowPair& along) const {
+                                             RowPair const& lengths, Rows const& rows, float* s_sums, float* s_ends,
+                                             bool first, bool last, RowPair& along) const {
     Inputs const& from = rows.from;
     Outputs const& to = rows.to;
+    int at = lane;
+    forget(at);  // rows that are found again keep no registers while values are summed
+    columns.put_exponents(from.g, from.gate, tokens);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       Channels x;
       Tile r_dq, r_dk, r_dg;
-      bool const large = load(x, from, t, lengths);
-      finish(r_dq, r_dk, r_dg, sums, t, within, x, beta, large);
-      add_up(r_dq, s_sums + 256 * t, first, kNormalize || !last);
-      add_up(r_dk, s_sums + 256 * t + 128, first, kNormalize || !last);
-      if constexpr (kGating != Gating::kNone) before_gate(r_dg, from, t, to.gate_sums + 8 * t);
-      store(to.dg, t, r_dg);
+      fetch(x, from, t, at);
+      bool const large = complete(x, t, lengths);
+      finish(r_dq, r_dk, r_dg, s_ends + 8 * t, sums, t, within, x, beta, large);
+      __syncwarp();  // all have the exponents
+      columns.put(t, r_dg);
+      if (kNormalize || !first || !last) {
+        add_up(r_dq, s_sums + 256 * t, first, kNormalize || !last);
+        add_up(r_dk, s_sums + 256 * t + 128, first, kNormalize || !last);
+      }
       if (kNormalize && last) add_along(along, x.q, r_dq, x.k, r_dk);
-      if (!kNormalize && last) store(to.dq, t, r_dq), store(to.dk, t, r_dk);
+      fence_registers(r_dq), fence_registers(r_dk);  // else rows of the stores compute them, in a branch each
+      if (!kNormalize && last) store(to.dq, t, r_dq, at), store(to.dk, t, r_dk, at);
       __syncwarp();  // the next tile's loads stay behind it: all at once they would not fit the registers
     }
+    store_gates(from, to, s_ends);
   }
   template <class X>
-  __device__ __forceinline__ void store(View<X> const& rows, int t, Tile const& r) const {
-    store_tile(rows.first + 8 * t, rows.stride, r, tokens, lane);
+  __device__ __forceinline__ void store(View<X> const& rows, int t, Tile const& r, int at) const {
+    store_tile(rows.first + 8 * t, rows.stride, r, tokens, at);
   }
   // The same of dq and dk in `s_sums`, with respect to rows that were normalised.
   __device__ __forceinline__ void finish_normalised(Rows const& rows, float const* s_sums, RowPair const& lengths,
@@ -71,26 +81,29 @@ struct Gradients {
       float const* s_sum = s_sums + 256 * t;
       before_normalising(r_dq, from.q.first + 8 * t, from.q.stride, s_sum, lengths.q, along.q, tokens, lane);
       before_normalising(r_dk, from.k.first + 8 * t, from.k.stride, s_sum + 128, lengths.k, along.k, tokens, lane);
-      store(to.dq, t, r_dq), store(to.dk, t, r_dk);
+      store(to.dq, t, r_dq, lane), store(to.dk, t, r_dk, lane);
     }
   }
 
-  // Tile `t` of the rows. Returns whether exponents are too large.
-  __device__ __forceinline__ bool load(Channels& x, Inputs const& from, int t, RowPair const& lengths) const {
-    load_tile(x.q, from.q.first + 8 * t, from.q.stride, tokens, lane);
-    load_tile(x.k, from.k.first + 8 * t, from.k.stride, tokens, lane);
-    load_tile(x.gate, from.g.first + 8 * t, from.g.stride, tokens, lane);
-    decay_exponents(x.gate, from.gate, 8 * t, tokens, lane);
-    sum_up(x.gate, lane);
+  // Tile `t` of the rows, first from global memory, then with its exponents. Returns whether these are too large.
+  __device__ __forceinline__ void fetch(Channels& x, Inputs const& from, int t, int at) const {
+    load_tile(x.q, from.q.first + 8 * t, from.q.stride, tokens, at);
+    load_tile(x.k, from.k.first + 8 * t, from.k.stride, tokens, at);
+  }
+  __device__ __forceinline__ bool complete(Channels& x, int t, RowPair const& lengths) const {
+    columns.get(x.gate, t);
 #pragma unroll
     for (int e = 0; e < 4; ++e) x.q[e] *= lengths.q[e / 2], x.k[e] *= lengths.k[e / 2];
-    x.total = last_token(x.gate, lane);
+    x.total = columns.last(t);
     return !kSafeGate && __any_sync(0xffffffff, fminf(x.total.x, x.total.y) < -kLargestExponent);
   }
-  // Turns the sums of tile `t` into gradients.
-  __device__ __forceinline__ void finish(Tile& dq, Tile& dk, Tile& dg, Sums& sums, int t, Within const& within,
-                                         Channels const& x, Betas const& beta, bool large) const {
+  // Turns the sums of tile `t` into gradients; those of g lack `s_ends`, and, but for split operands, their sum over
+  // tokens.
+  __device__ __forceinline__ void finish(Tile& dq, Tile& dk, Tile& dg, float* s_ends, Sums& sums, int t,
+                                         Within const& within, Channels const& x, Betas const& beta,
+                                         bool large) const {
     Tile up = {}, rest;
+    float end = Operands::of_diagonal(sums.decay[t / 2], t % 2, lane) * exp2_approx(own(x.total));
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       sums.k[t][e] *= -beta.rows[e / 2];
@@ -101,30 +114,30 @@ struct Gradients {
       add_before(dg, x.k, rest);
     } else {
       within.add(sums.q[t], sums.k[t], up, x, large);
-      set_gate(dg, sums.q[t], sums.k[t], up, x, rest);
+      end += set_gate(dg, sums.q[t], sums.k[t], up, x, rest);
     }
-    float2 const decayed = Operands::diagonal(sums.decay[t / 2], t % 2, lane);
+    if (is_own()) s_ends[lane / 4] = end;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       float const own = scale * within.diagonal[e / 2];
-      dg[e] += e % 2 ? decayed.y * exp2_approx(x.total.y) : decayed.x * exp2_approx(x.total.x);
       dq[e] = scale * sums.q[t][e] + own * x.k[e];
       dk[e] = sums.k[t][e] + up[e] + rest[e] + own * x.q[e];
     }
   }
-  // dg of all but what passes the whole chunk: as differences of what tokens take and give, summed from each on.
-  __device__ __forceinline__ void set_gate(Tile& dg, Tile const& q, Tile const& k, Tile const& up, Channels const& x,
-                                           Tile const& rest) const {
-    Tile given;  // to what follows the chunk
+  // Of a tile's channels the lane's own is lane / 4, in one of four lanes.
+  __device__ __forceinline__ bool is_own() const { return lane % 4 == lane / 8; }
+  __device__ __forceinline__ float own(float2 pair) const { return lane / 4 % 2 ? pair.y : pair.x; }
+  // dg, to be summed over the tokens from each on: differences of what tokens take and give. Returns what all tokens
+  // give to what follows the chunk, of the lane's own channel.
+  __device__ __forceinline__ float set_gate(Tile& dg, Tile const& q, Tile const& k, Tile const& up, Channels const& x,
+                                            Tile const& rest) const {
+    Tile given;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      dg[e] = scale * x.q[e] * q[e] + x.k[e] * (k[e] - up[e] - rest[e]);
       given[e] = x.k[e] * rest[e];
+      dg[e] = scale * x.q[e] * q[e] + x.k[e] * (k[e] - up[e]) - given[e];
     }
-    float2 const all = token_sum(given);
-    sum_down(dg, lane);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) dg[e] += e % 2 ? all.y : all.x;
+    return token_sum(given, lane);
   }
   // To dg, what the tokens before each give to what follows the chunk.
   __device__ __forceinline__ void add_before(Tile& dg, Tile const& k, Tile const& rest) const {
@@ -137,22 +150,23 @@ struct Gradients {
     for (int e = 0; e < 4; ++e) dg[e] += given[e];
   }
 
-  // The gradient of the gate becomes that of what is given for g; `g_sums`: the tile's channels.
-  __device__ __forceinline__ void before_gate(Tile& dg, Inputs const& from, int t, float* g_sums) const {
-    Tile raw, rate;
-    load_tile(raw, from.g.first + 8 * t, from.g.stride, tokens, lane);
-    float2 const bias = bias_pair(from.gate, 8 * t, lane);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      GateSlopes const slopes = gate_slopes(from.gate, raw[e], e % 2 ? bias.y : bias.x);
-      bool const there = lane / 4 + e / 2 * 8 < tokens;
-      rate[e] = there ? dg[e] * slopes.rate : 0;
-      dg[e] = there ? dg[e] * slopes.input : 0;
-    }
-    float2 const bias_sum = token_sum(dg), rate_sum = token_sum(rate);
-    if (lane < 4) {
-      reinterpret_cast<float2*>(g_sums)[lane] = bias_sum;
-      reinterpret_cast<float2*>(g_sums + K)[lane] = rate_sum;
+  // dg, column by column; where the kernel computes the gate it becomes that of what is given for g.
+  __device__ __forceinline__ void store_gates(Inputs const& from, Outputs const& to, float const* s_ends) const {
+    float2 const end = reinterpret_cast<float2 const*>(s_ends)[columns.column()], bias = columns.bias_of(from.gate);
+    float2 bias_sum = {}, rate_sum = {};
+    columns.template for_each_token<!Operands::kSplit>(end, tokens, [&](int i, float2 dg) {
+      if constexpr (kGating != Gating::kNone) {
+        float2 const raw = load_pair(columns.row(from.g, i), true);
+        GateSlopes const x = gate_slopes(from.gate, raw.x, bias.x), y = gate_slopes(from.gate, raw.y, bias.y);
+        columns.add_to(rate_sum, make_float2(dg.x * x.rate, dg.y * y.rate));
+        dg = make_float2(dg.x * x.input, dg.y * y.input);
+        columns.add_to(bias_sum, dg);
+      }
+      store_pair(columns.row(to.dg, i), dg.x, dg.y);
+    });
+    if constexpr (kGating != Gating::kNone) {
+      columns.store_total(to.gate_sums, bias_sum);
+      columns.store_total(to.gate_sums + K, rate_sum);
     }
   }
 

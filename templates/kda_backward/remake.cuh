@@ -29,12 +29,12 @@ struct Remake {
   static constexpr int parts(int of, int most) { return of % 4 == 0 && most >= 4 ? 4 : of % 2 == 0 && most >= 2 ? 2 : 1; }
   static constexpr int kPairParts = parts(kPairs, kSpan / 2), kTaskPairs = kPairs / kPairParts;
   static constexpr int kBlockParts = parts(kBlocks, kSpan / 2 / kPairParts), kTaskBlocks = kBlocks / kBlockParts;
-  static constexpr int kTasks = 2 * kPairParts * kBlockParts;
+  static constexpr int kTasks = 2 * kPairParts * kBlockParts, kWarpTasks = (kTasks + kSpan - 1) / kSpan;
 
-  // Operands of a chunk: three matrices [channels, tokens], and the decay of the channels.
+  // Operands of a chunk: the decay of the channels, and three matrices [channels, tokens].
   enum Matrix { kUpdate, kKey, kQuery };  // beta k e^(G_last - G), -beta k e^G, scale q e^G
-  static constexpr int kDecay = 3 * kPairs * kBlockBytes;
-  static constexpr int kChunkBytes = kDecay + 64 * kPairs;
+  static constexpr int kDecayBytes = 64 * kPairs;
+  static constexpr int kChunkBytes = kDecayBytes + (kSpan > 1 ? 3 * kPairs * kBlockBytes : 0);
   // Values of a chunk, transposed.
   enum Tensor { kErrors, kY, kDo };
   // Byte offsets in the slab's shared memory.
@@ -43,7 +43,7 @@ struct Remake {
   static constexpr int kGradients = kStateBytes;  // of the states after each chunk
   static constexpr int kOperands = 2 * kStateBytes;
   static constexpr int kValues = kOperands + kSpan * kChunkBytes;
-  static constexpr int kBytes = kSpan > 1 ? kValues + 3 * kSpan * kBlocks * kBlockBytes : kOperands;
+  static constexpr int kBytes = kValues + (kSpan > 1 ? 3 * kSpan * kBlocks * kBlockBytes : 0);
 
   unsigned char* smem;
   int lane, warp;  // of the slab's kSpan warps; and the chunk that it sums up
@@ -52,11 +52,11 @@ struct Remake {
     return reinterpret_cast<uint4*>(smem + offset) + index * kBlock + Operands::place(lane);
   }
   __device__ __forceinline__ uint4* matrix(int chunk, Matrix which, int pair) const {
-    return block(kOperands + chunk * kChunkBytes, which * kPairs + pair);
+    return block(kOperands + chunk * kChunkBytes + kDecayBytes, which * kPairs + pair);
   }
   // Of the channels of a pair that are a lane's rows, of 16, side by side.
   __device__ __forceinline__ float* decay(int chunk, int pair) const {
-    return reinterpret_cast<float*>(smem + kOperands + chunk * kChunkBytes + kDecay) + 16 * pair;
+    return reinterpret_cast<float*>(smem + kOperands + chunk * kChunkBytes) + 16 * pair;
   }
   __device__ __forceinline__ uint4* value(int chunk, Tensor which, int step) const {
     return block(kValues, (chunk * 3 + which) * kBlocks + step);
@@ -69,18 +69,32 @@ struct Remake {
     return block(kGradients, (chunk * kPairs + pair) * kBlocks + step);
   }
 
+  // While no values are summed, the states of this warp's chunk and their gradients are room for its columns.
+  using Columns = TokenColumns<kPairs, kGradients>;
+  __device__ __forceinline__ Columns columns() const { return {smem + warp * (kStateBytes / kSpan), lane}; }
+
   // The operands of this warp's chunk, of which no token need exist: then they change nothing.
   template <class Gradients>
   __device__ __forceinline__ void store_operands(Gradients const& gradients, typename Gradients::Inputs const& from,
                                                  RowPair const& lengths, Betas const& beta) const {
     if constexpr (kSpan > 1) {
+      Channels ahead[2][2];
+      int at = lane;
+      if (Operands::kSplit) forget(at);  // no registers keep where its rows lie
+      auto const fetch = [&](Channels(&x)[2], int pair) {
+        gradients.fetch(x[0], from, 2 * pair, at);
+        gradients.fetch(x[1], from, 2 * pair + 1, at);
+      };
+      fetch(ahead[0], 0);
+      gradients.columns.put_exponents(from.g, from.gate, gradients.tokens);
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         Tile update[2], key[2], query[2];
+        if (pair + 1 < kPairs) fetch(ahead[(pair + 1) % 2], pair + 1);
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
-          Channels x;
-          gradients.load(x, from, 2 * pair + t, lengths);
+          Channels& x = ahead[pair % 2][t];
+          gradients.complete(x, 2 * pair + t, lengths);
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             float const in = exp2_approx(x.gate[e]), k = beta.rows[e / 2] * x.k[e];
@@ -114,27 +128,54 @@ struct Remake {
       Operands::template store_transposed<Side::kRight>(value(warp, kDo, step), x.d_o, lane);
     }
   }
-  // The warps' tasks for the blocks of values from `first` on: states forward, gradients in reverse.
+  // The warps' tasks for some blocks of values: states forward, gradients in reverse. The first half of the warps has
+  // the states, so that warps that share a quarter of an SM have one of each.
+  struct Task {
+    bool exists, reverse;
+    int pair, step;  // the first, of kTaskPairs and kTaskBlocks
+  };
+  __device__ __forceinline__ Task task(int i) const {
+    int const index = warp + i * kSpan, part = index % (kTasks / 2);
+    return {index < kTasks, index >= kTasks / 2, part % kPairParts * kTaskPairs, part / kPairParts * kTaskBlocks};
+  }
+  using Stored = Block[kTaskPairs * kTaskBlocks];
+  using AllStored = Stored[kWarpTasks];
+  // What the scans have left for the tasks of this warp, of the first values.
   template <class T>
-  __device__ __forceinline__ void run(Scanned<T> const& from, int first) const {
-#pragma unroll 1
-    for (int task = warp; task < kTasks; task += kSpan) {
-      int const pair = task / 2 % kPairParts * kTaskPairs, step = task / 2 / kPairParts * kTaskBlocks;
-      if (task % 2)
-        chain<true>(from.gradients + first * kBlock, pair, step);
+  __device__ __forceinline__ void find_stored(uint4 const* (&r)[kWarpTasks], Scanned<T> const& from) const {
+#pragma unroll
+    for (int i = 0; i < kWarpTasks; ++i) {
+      Task const at = task(i);
+      r[i] = (at.reverse ? from.gradients : from.states) + (at.pair * kSteps + at.step) * kBlock;
+    }
+  }
+  // The same of the blocks of values from `first` on.
+  __device__ __forceinline__ void load_stored(AllStored& r, uint4 const* const (&from)[kWarpTasks], int first) const {
+#pragma unroll
+    for (int i = 0; i < kWarpTasks; ++i)
+#pragma unroll
+      for (int j = 0; j < kTaskPairs * kTaskBlocks; ++j)
+        Operands::template load<Side::kRight>(
+            r[i][j], from[i] + (j / kTaskBlocks * kSteps + first + j % kTaskBlocks) * kBlock, task(i).exists);
+  }
+  __device__ __forceinline__ void run(AllStored const& stored) const {
+#pragma unroll
+    for (int i = 0; i < kWarpTasks; ++i) {
+      Task const at = task(i);
+      if (!at.exists) continue;
+      if (at.reverse)
+        chain<true>(stored[i], at.pair, at.step);
       else
-        chain<false>(from.states + first * kBlock, pair, step);
+        chain<false>(stored[i], at.pair, at.step);
     }
   }
   template <bool kReverse>
-  __device__ __forceinline__ void chain(uint4 const* g_stored, int pair, int step) const {
+  __device__ __forceinline__ void chain(Stored const& stored, int pair, int step) const {
     Tile r[kTaskPairs][kTaskBlocks][2];
 #pragma unroll
     for (int i = 0; i < kTaskPairs * kTaskBlocks; ++i) {
-      int const p = i / kTaskBlocks, b = i % kTaskBlocks;
-      Block x;
-      Operands::template load<Side::kRight>(x, g_stored + ((pair + p) * kSteps + step + b) * kBlock);
-      Operands::unpack(r[p][b][0], r[p][b][1], x);
+      Tile(&to)[2] = r[i / kTaskBlocks][i % kTaskBlocks];
+      Operands::unpack(to[0], to[1], stored[i]);
     }
 #pragma unroll
     for (int i = 0; i < kSpan; ++i) {
@@ -153,15 +194,10 @@ struct Remake {
   // The step of one chunk. What it adds is summed apart: no product waits for the chunk before.
   template <bool kReverse>
   __device__ __forceinline__ void pass(Tile (&r)[kTaskPairs][kTaskBlocks][2], int chunk, int pair, int step) const {
-    Block values[kTaskBlocks][1 + kReverse];
-#pragma unroll
-    for (int b = 0; b < kTaskBlocks; ++b) {
-      Operands::template load<Side::kRight>(values[b][0], value(chunk, kReverse ? kY : kErrors, step + b));
-      if constexpr (kReverse) Operands::template load<Side::kRight>(values[b][1], value(chunk, kDo, step + b));
-    }
+    constexpr int kProducts = 1 + kReverse;
 #pragma unroll
     for (int p = 0; p < kTaskPairs; ++p) {
-      Block r_a[1 + kReverse];
+      Block r_a[kProducts];
       Operands::template load<Side::kLeft>(r_a[0], matrix(chunk, kReverse ? kKey : kUpdate, pair + p));
       if constexpr (kReverse) Operands::template load<Side::kLeft>(r_a[1], matrix(chunk, kQuery, pair + p));
       float2 const decays = reinterpret_cast<float2 const*>(decay(chunk, pair + p))[lane / 4];
@@ -169,7 +205,11 @@ struct Remake {
       for (int b = 0; b < kTaskBlocks; ++b) {
         Tile sum[2] = {};
 #pragma unroll
-        for (int i = 0; i < 1 + kReverse; ++i) Operands::multiply(sum[0], sum[1], r_a[i], values[b][i]);
+        for (int i = 0; i < kProducts; ++i) {
+          Block r_b;
+          Operands::template load<Side::kRight>(r_b, value(chunk, i ? kDo : kReverse ? kY : kErrors, step + b));
+          Operands::multiply(sum[0], sum[1], r_a[i], r_b);
+        }
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
           float& x = r[p][b][e / 4][e % 4];

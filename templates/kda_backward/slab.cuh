@@ -14,7 +14,7 @@ struct View {
 template <class Index, int kSpan, int kWarps>
 struct Slab {
   int lane, index, slot;  // the warp's first slab of its chunk; its chunk, of the span's
-  int chunks, spans;      // of a batch's head
+  int chunks;             // of a batch's head
   Piece span;
   int first, last;  // chunk of the span; of the next sequence, or, of the last one, past the end
 
@@ -23,7 +23,6 @@ struct Slab {
         index(threadIdx.x / 32 % kWarps),
         slot(threadIdx.x / 32 / kWarps),
         chunks(pieces<kChunk>(cu_seqlens, sequences, seq_len)),
-        spans(pieces<kSpan * kChunk>(cu_seqlens, sequences, seq_len)),
         span(piece<kSpan * kChunk>(cu_seqlens, sequences, seq_len, blockIdx.x)),
         first(first_piece<kChunk>(cu_seqlens, span.sequence) + span.index * kSpan),
         last(cu_seqlens ? first_piece<kChunk>(cu_seqlens, span.sequence + 1) : chunks) {}
@@ -37,7 +36,7 @@ struct Slab {
     return (int64_t(blockIdx.z) * heads + head) * chunks + first;
   }
   __device__ __forceinline__ int64_t span_place(int head, int heads) const {
-    return (int64_t(blockIdx.z) * heads + head) * spans + blockIdx.x;
+    return (int64_t(blockIdx.z) * heads + head) * gridDim.x + blockIdx.x;
   }
   // Of chunk `at` of the span.
   template <class T>

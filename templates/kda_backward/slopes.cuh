@@ -17,18 +17,20 @@ __device__ __forceinline__ float2 bias_pair(HeadGate<kGating> const& gate, int c
 
 constexpr float kForgotten = -160;  // 2^-160 is 0 in fp32
 
-// A tile of what is given for g becomes exponents of 2. Tokens past the last do not decay, whatever the bias. What is
-// forgotten may be so by far, or by -inf: sums of such exponents would leave nothing of those beside them.
+// What is given for g becomes an exponent of 2. Tokens past the last do not decay, whatever the bias. What is forgotten
+// may be so by far, or by -inf: sums of such exponents would leave nothing of those beside them.
+template <Gating kGating>
+__device__ __forceinline__ float decay_exponent(HeadGate<kGating> const& gate, float g, float bias, bool there) {
+  float const exponent = kGating == Gating::kNone || there ? gate(g, bias) : 0;
+  return exponent < kForgotten ? kForgotten : exponent;
+}
 template <Gating kGating>
 __device__ __forceinline__ void decay_exponents(Tile& r, HeadGate<kGating> const& gate, int channel, int tokens,
                                                 int lane) {
   float2 const bias = bias_pair(gate, channel, lane);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    bool const there = kGating == Gating::kNone || lane / 4 + e / 2 * 8 < tokens;
-    float const exponent = there ? gate(r[e], e % 2 ? bias.y : bias.x) : 0;
-    r[e] = exponent < kForgotten ? kForgotten : exponent;
-  }
+  for (int e = 0; e < 4; ++e)
+    r[e] = decay_exponent(gate, r[e], e % 2 ? bias.y : bias.x, lane / 4 + e / 2 * 8 < tokens);
 }
 
 // Slopes of the natural logarithm of the decay.

@@ -115,11 +115,8 @@ struct Tf32Operands {
 #pragma unroll
     for (int e = 0; e < 8; ++e) r[e / 2 % 2] += __uint_as_float(x[e]) * __uint_as_float(y[e]);
   }
-  // Elements 8 half + 2 (lane % 4) and the next.
-  static __device__ __forceinline__ float2 diagonal(Diagonal const& r, int half, int lane) {
-    float const all = quad_sum(r[half]);
-    return make_float2(__shfl_sync(0xffffffff, all, lane % 4 * 8), __shfl_sync(0xffffffff, all, lane % 4 * 8 + 4));
-  }
+  // Element 8 half + lane / 4.
+  static __device__ __forceinline__ float of_diagonal(Diagonal const& r, int half, int) { return quad_sum(r[half]); }
 
   // In memory a tile is 16 bytes a lane, whose place turns with its row, so that what a warp transposes on the way to
   // shared memory meets no bank twice; `at` is this lane's.

@@ -112,17 +112,17 @@ __device__ __forceinline__ void sum_before_groups(Tile& r, int tokens, int lane)
       r[e] += (lane / 4 & tokens - 1) >= step ? other : 0;
     }
 }
-// The last token's elements, of the lane's two channels; the sum over all tokens.
+// The last token's elements, of the lane's two channels.
 __device__ __forceinline__ float2 last_token(Tile const& r, int lane) {
   return make_float2(__shfl_sync(0xffffffff, r[2], 28 + lane % 4), __shfl_sync(0xffffffff, r[3], 28 + lane % 4));
 }
-__device__ __forceinline__ float2 token_sum(Tile const& r) {
-  float2 sum = make_float2(r[0] + r[2], r[1] + r[3]);
+// Over all tokens, of the channel lane / 4: in the lane that has a number of that channel, lane % 4 = lane / 8.
+__device__ __forceinline__ float token_sum(Tile const& r, int lane) {
+  float const even = r[0] + r[2], odd = r[1] + r[3];
+  bool const is_odd = lane / 4 % 2;
+  float sum = (is_odd ? odd : even) + __shfl_xor_sync(0xffffffff, is_odd ? even : odd, 4);
 #pragma unroll
-  for (int lanes = 4; lanes < 32; lanes *= 2) {
-    sum.x += __shfl_xor_sync(0xffffffff, sum.x, lanes);
-    sum.y += __shfl_xor_sync(0xffffffff, sum.y, lanes);
-  }
+  for (int lanes = 8; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
   return sum;
 }
 

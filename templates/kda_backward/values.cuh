@@ -18,8 +18,8 @@ struct ValueSums {
   __device__ __forceinline__ int tokens() const { return from.tokens - remake.warp * kChunk; }
 
   using Values = TokenValues<Operands>;
-  __device__ __forceinline__ void load(Values& r, int step) const {
-    int const chunk = remake.warp, lane = remake.lane;
+  __device__ __forceinline__ void load(Values& r, int step, int lane) const {
+    int const chunk = remake.warp;
     bool const there = step < kSteps && tokens() > 0;
     Operands::load_values(r.d_o, from.d_o.first + chunk * kChunk * from.d_o.stride + 16 * step, from.d_o.stride,
                           there ? tokens() : 0, lane);
@@ -37,23 +37,29 @@ struct ValueSums {
   // Values are loaded as soon as those before them leave their registers.
   __device__ __forceinline__ void add_up(Sums& r) const {
     constexpr int kBlocks = Remake::kBlocks;
+    int lane = remake.lane;
+    if (Operands::kSplit) forget(lane);  // no registers keep where its rows lie
     Values x[kBlocks];
-    int steps = kSteps;
-    forget(steps);  // few steps would be unrolled all the same, and spill
+    uint4 const* g_stored[Remake::kWarpTasks];
+    remake.find_stored(g_stored, from);
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) load(x[block], block);
+    for (int block = 0; block < kBlocks; ++block) load(x[block], block, lane);
+    int first = 0;
+    forget(first);  // few steps would be unrolled all the same, and spill
 #pragma unroll 1
-    for (int first = 0; first < steps; first += kBlocks) {
+    for (; first < kSteps; first += kBlocks) {
+      typename Remake::AllStored stored;
+      remake.load_stored(stored, g_stored, first);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) remake.share(x[block], block);
       sync();  // all have their values and their operands in shared memory, and have left the states
-      remake.run(from, first);
+      remake.run(stored);
       sync();
       if (tokens() <= 0) continue;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         add(r, x[block], block);
-        load(x[block], first + kBlocks + block);
+        load(x[block], first + kBlocks + block, lane);
       }
     }
   }
