@@ -185,12 +185,13 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Narrow blocks of the scans, few states, and wide slabs: what fits every arch and does not spill."""
     found, K = space(problem, arch), problem.key_dim
     widest = {"bf16": 64, "tf32": 32, "fp32": 16}[problem.operands]
+    longest = 2 if problem.operands == "fp32" and K <= 32 else 8  # else ptxas spills an address here or there
     # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
             for span, channels, slab_warps, values in _GRADIENTS:
                 config = Config(BV, 16, stages, span, channels, slab_warps, values, 4, 2, 1)
-                if channels <= widest and found.refusal(config) is None:
+                if channels <= widest and span <= longest and found.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
 
