@@ -128,7 +128,8 @@ def _gradients(problem: Problem, config: Config) -> Work:
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
     small = count * slabs * (_BETAS + _LENGTHS * norms + _RATE * gated + 2 * _BIAS * problem.use_dt_bias)
     left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
-    again = _tokens(problem, problem.heads) * 2 * K * element * norms
+    ends = count // problem.group * config.slab_warps  # warps that make gradients of rows that were normalised
+    again = (_tokens(problem, problem.heads) * 2 * K * element + ends * _LENGTHS) * norms
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
     again += tokens * K * problem.gate_dtype.itemsize * gated
     a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS take products of bf16, and additions in 32 bits

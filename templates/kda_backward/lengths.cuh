@@ -22,22 +22,35 @@ __device__ __forceinline__ void add_along(RowPair& r, Tile const& q, Tile const&
 #pragma unroll
   for (int e = 0; e < 4; ++e) r.q[e / 2] += q[e] * dq[e], r.k[e / 2] += k[e] * dk[e];
 }
-// The same over all channels: `s_parts` [kWarps, 2, kChunk] are of the warps that share the chunk, of which this is
-// `warp`, and `barrier` is theirs.
-template <int kWarps>
-__device__ __forceinline__ RowPair all_along(RowPair const& part, float* s_parts, int warp, int barrier, int lane) {
+// The same over a warp's channels lies in `s_parts` [kWarps, 2, kChunk], of the warps that share the chunk: no register
+// keeps it while values are summed.
+__device__ __forceinline__ float* own_part(float* s_parts, int warp, int half, int lane) {
+  return s_parts + warp * 2 * kChunk + lane / 4 + 8 * half;
+}
+__device__ __forceinline__ void clear_part(float* s_parts, int warp, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float const q = quad_sum(part.q[half]), k = quad_sum(part.k[half]);
-    float* s_part = s_parts + warp * 2 * kChunk + lane / 4 + 8 * half;
-    if (lane % 4 == 0) s_part[0] = q, s_part[kChunk] = k;
+    float* s_part = own_part(s_parts, warp, half, lane);
+    if (lane % 4 == 0) s_part[0] = s_part[kChunk] = 0;
   }
+}
+__device__ __forceinline__ void add_part(float* s_parts, int warp, RowPair const& along, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float const q = quad_sum(along.q[half]), k = quad_sum(along.k[half]);
+    float* s_part = own_part(s_parts, warp, half, lane);
+    if (lane % 4 == 0) s_part[0] += q, s_part[kChunk] += k;
+  }
+}
+// Over all channels; `barrier` is of the warps that share the chunk.
+template <int kWarps>
+__device__ __forceinline__ RowPair all_along(float* s_parts, int barrier, int lane) {
   named_barrier_sync(barrier, 32 * kWarps);
   RowPair r = {};
   for (int i = 0; i < kWarps; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float const* s_part = s_parts + i * 2 * kChunk + lane / 4 + 8 * half;
+      float const* s_part = own_part(s_parts, i, half, lane);
       r.q[half] += s_part[0], r.k[half] += s_part[kChunk];
     }
   return r;
