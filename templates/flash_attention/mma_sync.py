@@ -125,20 +125,28 @@ def plan(problem: Problem, config: Config) -> Plan:
 _TILES = ((128, 64, 4), (128, 32, 4), (128, 64, 8), (128, 32, 8), (64, 32, 4), (32, 32, 2))
 _REGISTERS = 200  # an estimate up to here compiles without spills on every arch, with registers to spare
 _REGISTERS_OF_128 = {"sm_80": 222, "sm_90a": 222}  # where both widths are 128: none to spare, but no spills
+_WIDEST = _TILES[0]
+_REGISTERS_CAPPED = 176  # of the widest tiles, whose scores go through tanh
 
 
 def default(problem: Problem, arch: Arch) -> Config:
     """The largest tile that neither spills nor exceeds an arch's shared memory."""
     D, DV = problem.head_dim, problem.head_dim_v
-    of_128 = D == DV == 128 and not problem.use_cu_seqlens
-    registers = _REGISTERS_OF_128.get(arch.name, _REGISTERS) if of_128 else _REGISTERS
-    for BM, BN, warps in _TILES:
+    for tile in _TILES:
         for budget in smem_budgets(arch):
-            config = Config(BM, BN, warps, 1, 2, budget, 1, False, True, True, problem.causal)
+            config = Config(*tile, 1, 2, budget, 1, False, True, True, problem.causal)
             fits = smem_bytes(D, config, DV) <= budget
-            if fits and register_estimate(D, config, DV) <= registers:
+            if fits and register_estimate(D, config, DV) <= _registers(problem, arch, tile):
                 return config
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}, head_dim_v {DV}")
+
+
+def _registers(problem: Problem, arch: Arch, tile: tuple[int, int, int]) -> int:
+    """The estimate up to which tiles of this size compile without spills."""
+    if problem.use_softcap and tile == _WIDEST:
+        return _REGISTERS_CAPPED
+    of_128 = problem.head_dim == problem.head_dim_v == 128 and not problem.use_cu_seqlens
+    return _REGISTERS_OF_128.get(arch.name, _REGISTERS) if of_128 else _REGISTERS
 
 
 IMPLEMENTATION = Implementation(
