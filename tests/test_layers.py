@@ -9,10 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = """
-errors canonical cupy_folder
+errors canonical
 assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
-argument
+argument cupy_folder
 operator tuned portfolio
 usage draw
 contract defaults

@@ -42,8 +42,26 @@ class Footprint(NamedTuple):
 
 
 def cache_dir() -> Path:
-    """`TUNER_CACHE_DIR`, or the user's cache folder."""
-    return Path(os.environ.get("TUNER_CACHE_DIR") or user_cache_dir("tuner"))
+    """`TUNER_CACHE_DIR`, or the user's cache folder; a temporary one where nobody knows of a home."""
+    if named := os.environ.get("TUNER_CACHE_DIR"):
+        return Path(named)
+    with suppress(RuntimeError):
+        found = Path(user_cache_dir("tuner"))
+        if found.is_absolute():  # before its version 4.14 platformdirs says ~ where there is no home
+            return found
+    return spare("tuner")
+
+
+def spare(name: str) -> Path:
+    """A temporary folder, one a user, which processes share; another where somebody else has that name."""
+    folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder if folder.lstat().st_uid == os.getuid() else _own(folder.name)
+
+
+@cache
+def _own(prefix: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
 
 
 def key_of(*parts: str) -> str:

@@ -43,12 +43,14 @@ class Explanation:
     why: str
     passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
     command: str  # tunes this problem
+    compiler: str = ""  # which one makes, or made, the machine code for a GPU
 
     def __str__(self) -> str:
         lines = [
             f"{self.operator} {spelled(self.problem)}",
             f"  runs {self.implementation} {spelled(self.config)}",
             f"  for {self.gpu}: {self.why}",
+            *([f"  machine code: {self.compiler}"] if self.compiler else []),
             *(f"  passed over: {line}" for line in self.passed_over[:_TOLD]),
             *([f"  passed over: {len(self.passed_over) - _TOLD} more"] if len(self.passed_over) > _TOLD else []),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
@@ -101,7 +103,9 @@ def _offered(implementation: Implementation[Any, Any], problem: Any, config: Any
     return implementation.refusal(problem, arch) is None and implementation.space(problem, arch).refusal(config) is None
 
 
-def explain(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> Explanation:
+def explain(
+    operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = ""
+) -> Explanation:
     """A choice over `gpus` in words and plain data, with what was passed over for it."""
     return Explanation(
         operator=operator.name,
@@ -113,6 +117,7 @@ def explain(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapsh
         why=choice.why,
         passed_over=_passed_over(operator, choice, gpus, snapshot),
         command=search_command(operator, choice.problem, choice.gpu),
+        compiler=compiler,
     )
 
 

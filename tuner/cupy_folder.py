@@ -2,7 +2,8 @@
 
 import os
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+
+from tuner.cache import spare
 
 _VARIABLE, _USUAL = "CUPY_CACHE_DIR", "~/.cupy/kernel_cache"
 
@@ -12,11 +13,4 @@ def prepare() -> None:
     try:
         Path(os.environ.get(_VARIABLE, _USUAL)).expanduser().mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: nobody knows of a home
-        os.environ[_VARIABLE] = _spare()
-
-
-def _spare() -> str:
-    """One folder a user, which processes share; another where somebody else has that name."""
-    folder = Path(gettempdir()) / f"cupy-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder) if folder.lstat().st_uid == os.getuid() else mkdtemp(prefix="cupy-")
+        os.environ[_VARIABLE] = str(spare("cupy"))

@@ -56,7 +56,8 @@ def misses() -> tuple[Miss, ...]:
 def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | None = None) -> None:
     """Compile what calls on `problems` (Problems, or mappings of their fields) need: for this machine's GPU, or for the
     emulator where there is none or device="emulator". `gpu` names another, as `--gpu` does, such as that of the machine
-    which an image is built for. What is compiled stays in the cache on disk (`TUNER_CACHE_DIR`)."""
+    which an image is built for. What is compiled stays in the cache on disk (`TUNER_CACHE_DIR`), which may be read-only
+    from then on; calls on a GPU that find it there need no compiler."""
     _active().warmup(operator, *problems, device=device, target=None if gpu is None else arch.gpu(gpu))
 
 
@@ -111,7 +112,8 @@ class Dispatcher:
         named = dict(zip(given, facts, strict=True))
         place = _place(named, device)
         chosen = self._choose(loaded, bind(loaded, request, named).problem, place)
-        return choice.explain(loaded, chosen, self._gpus(place), self._snapshot)
+        compiler = self._kernels.compiler(loaded, chosen, place)
+        return choice.explain(loaded, chosen, self._gpus(place), self._snapshot, compiler)
 
     def misses(self) -> tuple[Miss, ...]:
         """The problems that ran with a default config, the most frequent first."""

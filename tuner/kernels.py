@@ -6,13 +6,14 @@ from typing import Any
 from tuner import emulated, emulator, gpu, nvrtc
 from tuner.arrays import CPU, FRAMEWORKS
 from tuner.binding import Binding
-from tuner.cache import Cache
-from tuner.choice import Choice
+from tuner.cache import Cache, cache_dir
+from tuner.choice import Choice, telling
 from tuner.cubin import Cubin
-from tuner.errors import TemplateError
+from tuner.errors import MachineError, TemplateError
 from tuner.operator import Operator, canonical, statics
 from tuner.render import render
 from tuner.result import Failed
+from tuner.source import Source
 from tuner.toolkit import Options
 
 Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
@@ -31,7 +32,8 @@ class Kernels:
         if place == CPU:
             self._emulator_kernel(operator, choice)
         else:
-            self._cubin(operator, choice)
+            source, cubin = _source(operator, choice), self._cubin(operator, choice)
+            nvrtc.keep(source, cubin, Cache.of("cubin"))
 
     def load(self, operator: Operator[Any], choice: Choice, binding: Binding, framework: str, place: int) -> Run:
         """A choice, ready for arrays of a framework at a place.
@@ -43,11 +45,21 @@ class Kernels:
             return emulated.Kernel(operator, binding, plan, self._emulator_kernel(operator, choice), arrays)
         return gpu.Kernel(operator, binding, plan, self._cubin(operator, choice), arrays, place)
 
+    def compiler(self, operator: Operator[Any], choice: Choice, place: int) -> str:
+        """Which compiler made, or would make, the machine code of a call on a GPU."""
+        if place == CPU:
+            return ""
+        known = self._cubins.get((_key(operator, choice), choice.gpu.arch.name))
+        try:
+            return str(known.toolkit if known else nvrtc.toolkit())
+        except MachineError as error:
+            known = nvrtc.kept(_source(operator, choice), Options(choice.gpu.arch.name), Cache.of("cubin"))
+            return f"{known.toolkit}, by a warm-up elsewhere" if known else f"none: {error}"
+
     def _cubin(self, operator: Operator[Any], choice: Choice) -> Cubin:
         key = _key(operator, choice), choice.gpu.arch.name
         if key not in self._cubins:
-            source = render(operator, choice.implementation, choice.problem, choice.config)
-            outcome = nvrtc.compile(source, Options(choice.gpu.arch.name), Cache.of("cubin"))
+            outcome = _compiled(operator, choice)
             if isinstance(outcome, Failed):
                 what = f"{operator.name}/{choice.implementation.name} for {choice.gpu.arch.name}"
                 raise TemplateError(f"{what} does not compile: {outcome.reason}\n{outcome.log}")
@@ -60,6 +72,22 @@ class Kernels:
             source = render(operator, choice.implementation, choice.problem, choice.config, "host")
             self._emulated[key] = emulator.build(source, checked=False)
         return self._emulated[key]
+
+
+def _compiled(operator: Operator[Any], choice: Choice) -> Cubin | Failed:
+    """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
+    source, options, cache = _source(operator, choice), Options(choice.gpu.arch.name), Cache.of("cubin")
+    try:
+        return nvrtc.compile(source, options, cache)
+    except MachineError as error:
+        if found := nvrtc.kept(source, options, cache):
+            return found
+        warmup = f"dispatcher.warmup({operator.name!r}, {telling(choice.problem)}, gpu={choice.gpu.name!r})"
+        raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
+
+
+def _source(operator: Operator[Any], choice: Choice) -> Source:
+    return render(operator, choice.implementation, choice.problem, choice.config)
 
 
 def _key(operator: Operator[Any], choice: Choice) -> object:

@@ -76,6 +76,24 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
     return outcome
 
 
+def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
+    """Leave a cubin of `source` in `cache` for machines that have no compiler; one of another compiler goes."""
+    key, made_by = _key_without(source, cubin.options), cubin.toolkit
+    about = {"name": made_by.name, "version": made_by.version, "build": made_by.build}
+    known, entry = cache.get(key), _entry(cubin)
+    if known is None or known.data != entry.data:
+        cache.put(key, Entry(entry.data, {**entry.metadata, **about}))
+
+
+def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
+    """What `keep` left, by whichever compiler: the cubin tells."""
+    entry = cache.get(_key_without(source, options))
+    if entry is None:
+        return None
+    made_by = Toolkit(*(str(entry.metadata[each]) for each in ("name", "version", "build")))
+    return _cubin(entry, options, made_by)
+
+
 def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
     """The PTX of `source`, from `cache` where it is known: what ptxas would be given for the arch of `options`.
 
@@ -168,6 +186,11 @@ def _key(source: Source, options: Options) -> str:
     return key_of(source.digest, options.digest, str(made_by), made_by.build)
 
 
+def _key_without(source: Source, options: Options) -> str:
+    """Of what any compiler made."""
+    return key_of(source.digest, options.digest)
+
+
 def _compile_job(job: _Job) -> Cubin | Failed:
     _, source, options = job
     return _compile(source, options)
@@ -248,10 +271,14 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
     entry = cache.get(key)
     if entry is None:
         return None
-    log = str(entry.metadata["log"])
     if not entry.data:
-        return Failed(Stage.COMPILE, str(entry.metadata["reason"]), log)
-    return read(entry.data, log, options, toolkit(), float(entry.metadata["compile_seconds"]))
+        return Failed(Stage.COMPILE, str(entry.metadata["reason"]), str(entry.metadata["log"]))
+    return _cubin(entry, options, toolkit())
+
+
+def _cubin(entry: Entry, options: Options, made_by: Toolkit) -> Cubin:
+    about = entry.metadata
+    return read(entry.data, str(about["log"]), options, made_by, float(about["compile_seconds"]))
 
 
 def _verdict(outcome: _Outcome) -> Cubin | Failed:

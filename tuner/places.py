@@ -6,14 +6,19 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from tuner.assets import DB
+from tuner.errors import StoreError
 
 MEMORY = ":memory:"
 SHIPPED = DB / "tuned"
 
 
-def user_database() -> Path:
-    """The user's own database; it need not exist yet."""
-    return user_data_path("tuner", appauthor=False) / "tuner.db"
+def user_database() -> Path | None:
+    """The user's own database, which need not exist yet; None where nobody knows of a home."""
+    try:
+        found = user_data_path("tuner", appauthor=False) / "tuner.db"
+    except RuntimeError:
+        return None
+    return found if found.is_absolute() else None  # before its version 4.14 platformdirs says ~ then
 
 
 def named() -> tuple[str, ...]:
@@ -25,10 +30,21 @@ def named() -> tuple[str, ...]:
 
 def database() -> str:
     """Where a search writes when nobody says: the first of `TUNER_DB`, else the user's own database."""
-    return next(iter(named()), str(user_database()))
+    found = next(iter(named()), user_database())
+    if found is None:
+        raise StoreError("there is no home for a database: name one, by TUNER_DB or --db")
+    return str(found)
 
 
 def layers() -> tuple[str, ...]:
     """Where an application reads records, in order, as far as it exists: the first place that has one wins."""
-    known = (*named(), str(user_database()), str(SHIPPED))
-    return tuple(place for place in known if "://" in place or Path(place).expanduser().exists())
+    own = user_database()
+    known = (*named(), *([str(own)] if own else []), str(SHIPPED))
+    return tuple(place for place in known if "://" in place or _exists(Path(place)))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.expanduser().exists()
+    except (OSError, RuntimeError):  # in a folder that this user may not enter; ~ where nobody knows of a home
+        return False
