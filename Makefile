@@ -8,7 +8,7 @@ MINUTES ?= 8
 OUT     ?= reports/out/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search matrix throughput bench-search conformance gpu gpu-rehearsal clean
+.PHONY: help venv test lint search matrix throughput bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ conformance: $(STAMP) ## compare emulator and GPU bit for bit (skips without a G
 
 gpu: $(STAMP) ## on a machine with a GPU: facts, conformance, verification, searches, peers (MINUTES=8 OUT=folder)
 	$(BIN)/python benchmarks/gpu.py --minutes $(MINUTES) --out $(OUT)
+
+gpu-collect: $(STAMP) ## what that brought back: tables in Markdown, records into db/tuned (OUT=folder or archive)
+	$(BIN)/python benchmarks/gpu_collect.py $(OUT) --records
 
 gpu-rehearsal: $(STAMP) ## the same path on a simulated device
 	$(BIN)/python benchmarks/gpu.py --simulate --minutes $(MINUTES) --out $(OUT)-rehearsal

@@ -37,7 +37,7 @@ def everything(run: Run, only: Sequence[str]) -> None:
     carry_out(run, first)
     if not run.simulate:
         run.step("measuring", lambda: steps.measuring(run))
-    carry_out(run, later)
+    carry_out(run, later, whole=True)
 
 
 def prove(run: Run, first: Sequence[Planned]) -> None:
@@ -55,12 +55,17 @@ def prove(run: Run, first: Sequence[Planned]) -> None:
         run.step("matmul", steps.matmul)
 
 
-def carry_out(run: Run, listed: Sequence[Planned]) -> None:
-    """Each step with its share of the time that is left; one that is quicker leaves its rest to the next."""
+def carry_out(run: Run, listed: Sequence[Planned], *, whole: bool = False) -> None:
+    """Each step with its share of the time that is left; one that is quicker leaves its rest to the next.
+
+    Of a `whole` list no step gets less than its seconds: what does not fit waits for another call.
+    """
     for i, each in enumerate(listed):
+        if run.left_s <= (each.seconds if whole else 0) or run.done(each.name):
+            continue
         open_ = sum(other.seconds for other in listed[i:] if not run.done(other.name))
-        if run.left_s > 0 and not run.done(each.name):
-            STEPS[each.kind](run, each, each.seconds / open_ * run.left_s)
+        share = each.seconds / open_ * run.left_s
+        STEPS[each.kind](run, each, max(share, each.seconds) if whole else share)
 
 
 def defaults(run: Run, each: Planned, _: float) -> None:
@@ -101,15 +106,23 @@ STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
 
 
 def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
-    """What a run would do, with the second at which each step begins if all take their shares."""
+    """What calls of so many minutes would do, with the second at which each step begins if all take their time."""
     first, later = plan(only, small=small)
-    at = 60 * minutes * _PROVED
-    scale = (60 * minutes - at) / sum(each.seconds for each in first)
+    whole = 60 * minutes
+    at = whole * _PROVED
+    scale = (whole - at) / sum(each.seconds for each in first)
     lines = ["    0 s  device, verification of every implementation, conformance"]
     for each in first:
         lines.append(f"{at:5.0f} s  {each.name}")
         at += scale * each.seconds
-    return "\n".join([*lines, "with more time, or in another call:", *(f"         {each.name}" for each in later)])
+    call, at = 1, whole
+    for each in later:
+        if at + each.seconds > whole:
+            call, at = call + 1, 0.0
+            lines.append(f"with more time, or in call {call}:")
+        lines.append(f"{at:5.0f} s  {each.name}")
+        at += each.seconds
+    return "\n".join(lines)
 
 
 def main() -> int:

@@ -93,7 +93,7 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
     if "kda" in names:
         yield from (planned("defaults", "kda", fields, 4) for fields in KDA)
     if "flash_attention" in names:
-        yield from (planned("defaults", "flash_attention", fields, 3) for fields in _attention(8192))
+        yield from (planned("defaults", "flash_attention", fields, 3) for fields in attention(8192))
     if "kda" in names:
         yield from _searched("kda", KDA[0], 40, 8)
     if "flash_attention" in names:
@@ -109,14 +109,15 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
 
 
 def _later(names: Sequence[str]) -> Iterator[Planned]:
+    """What the dtypes come to; attention's shapes with figures to reach, then its other lengths; and the rest."""
     yield from (planned("dtypes", name, {}, 6) for name in names)
     if "kda" in names:
         yield from (planned("peers", "kda", fields, 8, "weak_gate") for fields in KDA)
     if "flash_attention" in names:
-        for seq in (16384, 2048):
-            yield from (planned("defaults", "flash_attention", fields, 3) for fields in _attention(seq))
-        for fields in _attention(8192):
-            yield from _searched("flash_attention", fields, 25, 25)
+        for fields in attention(8192):
+            yield from _searched("flash_attention", fields, 15, 20)
+        for seq in (16384, 2048):  # with the records of 8192
+            yield from (planned("peers", "flash_attention", fields, 20) for fields in attention(seq))
     for turn in range(max(map(len, PROBLEMS.values()))):
         for name in names:
             for fields in PROBLEMS.get(name, ({},))[turn : turn + 1]:
@@ -126,7 +127,7 @@ def _later(names: Sequence[str]) -> Iterator[Planned]:
             yield planned("peers", "streaming_attention", {"seq_q": seq}, 15, group="sweep")
 
 
-def _attention(seq: int) -> Iterator[Fields]:
+def attention(seq: int) -> Iterator[Fields]:
     return (_shape(head_dim, seq, causal=causal) for causal in (True, False) for head_dim in _HEAD_DIMS)
 
 

@@ -191,6 +191,8 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
     told += [f"{name}: {why}" for name, why in without.items()]
     least = operator.cost(problem)
     return {
+        "operator": operator.name,
+        "problem": to_fields(problem),
         "about": f"{operator.name} {spelled(telling(problem))}".rstrip(),
         "times_us": times,
         "without": without,

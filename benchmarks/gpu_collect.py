@@ -1,0 +1,127 @@
+"""What `gpu.py` brought back: its tables in Markdown on stdout, its records to where they ship.
+
+    python benchmarks/gpu_collect.py gpu.tar.gz > tables.md          a folder of --out, or its --archive
+    python benchmarks/gpu_collect.py gpu.tar.gz --records            and its records into db/tuned
+
+Only what was measured becomes a record that ships: nothing of a simulated device, nothing without a verdict.
+"""
+
+import argparse
+import json
+import sys
+import tarfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpu_markdown import Device, document
+
+from tuner import operators, places, tuned
+from tuner.choice import fresh
+from tuner.errors import TunerError, UsageError
+from tuner.policy import is_of_times
+from tuner.report.notation import counted
+from tuner.result import Evidence, TuningRecord
+from tuner.store import Store
+
+
+def unpacked(source: Path, stack: ExitStack) -> Path:
+    """The folder of a run, or as much of its archive as is read here, without its paths."""
+    if source.is_dir():
+        return source
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    (folder / "tuned").mkdir()
+    try:
+        with tarfile.open(source) as archive:
+            for each in archive:
+                name = Path(each.name)
+                into = folder / name.name if name.name == "results.json" else folder / "tuned" / name.name
+                if each.isfile() and (into.name == "results.json" or into.suffix == ".jsonl"):
+                    content = archive.extractfile(each)
+                    into.write_bytes(content.read() if content else b"")
+    except (OSError, tarfile.TarError) as error:
+        raise UsageError(f"{source} is no folder and no archive of a run: {error}") from error
+    return folder
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """The steps of a run, of which the first was the device."""
+    try:
+        steps: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no results.json of a run: {error}") from error
+    if "copy_gb_s" not in steps.get("device", {}):
+        raise UsageError(f"the run did not get to know its device: {steps.get('device', {}).get('error', 'stopped')}")
+    return steps
+
+
+def records(folder: Path, device: Device) -> list[TuningRecord]:
+    """Those of a run, every one measured on its device. Raises UsageError for another."""
+    if device.simulated:
+        raise UsageError("the device was simulated: its times are no measurements, and its records do not ship")
+    found = [each for path in sorted((folder / "tuned").glob("*.jsonl")) for each in tuned.read(path)]
+    for each in found:
+        identity = each.identity
+        if each.evidence is not Evidence.MEASURED or not is_of_times(identity.policy):
+            raise UsageError(f"a record of {identity.operator} was not measured: {identity.policy}")
+        if identity.gpu != device.facts["gpu"]:
+            raise UsageError(f"a record of {identity.operator} is of {identity.gpu}, not of {device.facts['gpu']}")
+    return found
+
+
+def ship(found: Sequence[TuningRecord], folder: Path) -> str:
+    """Add records to a device's file, where the newest of a problem stands; what was done, in words.
+
+    Raises StoreError, and changes nothing, for a record whose verdict is not ok.
+    """
+    if not found:
+        return "no record"
+    gpu = found[0].identity.gpu
+    path = folder / f"{gpu}.jsonl"
+    with Store.open(":memory:") as store:
+        if path.exists():
+            store.import_jsonl(path)
+        before = len(store.history())
+        for each in found:
+            store.promote(each)
+        new, total = len(store.history()) - before, store.export_jsonl(path, gpu=gpu)
+    stale = [each for each in found if not fresh(each)]
+    told = f"{path}: {counted(total, 'record', 'records')}, {new} new"
+    return told + (f"; {len(stale)} of the run not served: the source has changed since" if stale else "")
+
+
+def main() -> int:
+    given = _parser().parse_args()
+    try:
+        with ExitStack() as stack:
+            folder = unpacked(given.source, stack)
+            steps = results(folder)
+            print(document(steps, given.only), end="")
+            if given.records is not None:
+                print(ship(records(folder, Device.of(steps)), given.records), file=sys.stderr)
+    except TunerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the folder of --out, or the file of --archive")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        nargs="?",
+        const=places.SHIPPED,
+        help="add the records here [db/tuned, if no name follows]",
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], choices=operators.names(), help="tables of these operators"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What a run of `gpu.py` found as tables in Markdown, an operator a section, for the operators' READMEs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_goals import goal
+
+from tuner import operators
+from tuner.bench import Comparison, Row
+from tuner.choice import telling
+from tuner.device import SIMULATED
+from tuner.operator import Cost, from_fields
+from tuner.result import Fields, spelled
+from tuner.samples import Estimate
+
+Steps = Mapping[str, Mapping[str, Any]]  # of results.json, by name
+Table = Sequence[Sequence[str]]  # the head first
+_TESTS = ("conformance", "measuring")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where it was, and the most that it does."""
+
+    facts: Fields
+    copy_gb_s: float
+    matmul_tflop_s: float  # 0 where nothing could say
+
+    @staticmethod
+    def of(steps: Steps) -> "Device":
+        facts = steps["device"]
+        return Device(facts, facts["copy_gb_s"], steps.get("matmul", {}).get("tflop_s", 0.0))
+
+    @property
+    def simulated(self) -> bool:
+        return self.facts["model"] == SIMULATED
+
+    def __str__(self) -> str:
+        told = [str(self.facts["model"])]
+        if "driver" in self.facts:
+            told.append(f"driver for CUDA {_version(self.facts['driver'])}")
+        told.append(f"copies {self.copy_gb_s:.0f} GB/s")
+        if self.matmul_tflop_s:
+            told.append(f"bf16 matmul {self.matmul_tflop_s:.0f} TFLOP/s")
+        return ", ".join(told)
+
+    def roof(self, cost: Cost) -> float:
+        """Microseconds that a problem takes at least at these rates; 0 where one is not known."""
+        if not self.matmul_tflop_s:
+            return 0.0
+        return max(cost.flops / self.matmul_tflop_s / 1e6, cost.bytes / self.copy_gb_s / 1e3)
+
+
+def _version(number: Any) -> str:
+    """As CUDA spells it: 13000 is 13.0."""
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
+
+
+def document(steps: Steps, only: Sequence[str] = ()) -> str:
+    """Every table of every operator, or of these, and what went wrong."""
+    device = Device.of(steps)
+    parts = [f"{'SIMULATED, nothing here was measured: ' if device.simulated else ''}{device}."]
+    parts += [f"Tests of {name}: {steps[name]['summary']}." for name in _TESTS if "summary" in steps.get(name, {})]
+    for name in only or operators.names():
+        found = [verified(steps, name), timed(steps, name, device), *compared(steps, name, device)]
+        if any(found):
+            parts += [f"## {name}", *filter(None, found)]
+    wrong = [f"- {name}: {step['error']}" for name, step in steps.items() if "error" in step]
+    unfinished = [f"- {name}: not finished" for name, step in steps.items() if not step.get("finished", True)]
+    if wrong or unfinished:
+        parts += ["## Not right, or not finished", "\n".join([*wrong, *unfinished])]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(table: Table) -> str:
+    """Columns of which no row has anything are left out."""
+    kept = [i for i, _ in enumerate(table[0]) if any(row[i] for row in table[1:])]
+    head, *rows = ([row[i].replace("|", "\\|") for i in kept] for row in table)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(kept), *rows))
+
+
+def verified(steps: Steps, operator: str) -> str:
+    """A row an implementation, a column a step: the problem that was searched, then other dtypes."""
+    prefix = f"verification {operator}"
+    known = {name: step.get("found", {}) for name, step in steps.items() if f"{name} ".startswith(f"{prefix} ")}
+    if not known:
+        return ""
+    names = dict.fromkeys(name for found in known.values() for name in found)
+    head = ["verified", *(name.removeprefix(prefix).strip() or _default_dtype(operator) for name in known)]
+    return markdown([head, *([name, *(found.get(name, "") for found in known.values())] for name in names)])
+
+
+def _default_dtype(operator: str) -> str:
+    fields = operators.load(operator).problem.__dataclass_fields__
+    return str(fields["dtype"].default.value) if "dtype" in fields else "default"
+
+
+def timed(steps: Steps, operator: str, device: Device) -> str:
+    """A row a problem: the best of the defaults, and what a search found."""
+    rows: dict[str, list[str]] = {}
+    for column, kind in enumerate(("defaults", "search"), start=1):
+        for name, step in steps.items():
+            if name.startswith(f"{kind} ") and step.get("operator") == operator and step.get("times_us"):
+                row = rows.setdefault(step["about"], [step["about"].partition(" ")[2] or "default", *[""] * 6])
+                row[column], time_us = _best(step)
+                row[3:] = _rates(operator, step["problem"], time_us, device)
+    head = ["problem", "best default, µs", "searched, µs", "TFLOP/s", "GB/s", "of the roof", "goal"]
+    return markdown([head, *rows.values()]) if rows else ""
+
+
+def _best(step: Mapping[str, Any]) -> tuple[str, float]:
+    """The record of a search, from its race, or else the fastest of what was timed."""
+    if record := step.get("record"):
+        found = record["measurement"]
+        interval = f"{found['low_us']:.4g} … {found['high_us']:.4g}"
+        return f"{record['identity']['implementation']} {found['time_us']:.4g} ({interval})", found["time_us"]
+    implementation, time_us = min(step["times_us"].items(), key=lambda pair: pair[1])
+    return f"{implementation} {time_us:.4g}", time_us
+
+
+def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> list[str]:
+    """TFLOP/s and GB/s of the least work and traffic, and shares of the roof and of the goal."""
+    found = operators.load(operator)
+    cost = found.cost(from_fields(found.problem, problem))
+    roof, wanted = device.roof(cost), goal(operator, problem, str(device.facts["gpu"]))
+    return [
+        f"{cost.flops / time_us / 1e6:.3g}",
+        f"{cost.bytes / time_us / 1e3:.0f}",
+        f"{roof / time_us:.0%}" if roof else "",
+        f"{wanted.text}: {wanted.reached(time_us):.0%}" if wanted else "",
+    ]
+
+
+def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
+    """A row a comparison, a column a contender: its time over ours; then why others have none."""
+    given = [step for step in steps.values() if "rows" in step and step["operator"] == operator]
+    found = [Comparison.of(step) for step in given]
+    if not found:
+        return
+    names = list(dict.fromkeys(row.label for each in found for row in each.rows if row.time_us))
+    head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal", *(f"{n}, ×" for n in names[1:])]
+    yield markdown([head, *(_compared(each, names[1:], device) for each in found)])
+    why = dict.fromkeys(
+        f"{row.label}: {row.state}, {row.note}" for each in found for row in each.rows if not row.time_us
+    )
+    if why:
+        yield "\n".join(f"- {each}" for each in why)
+
+
+def _compared(found: Comparison, names: Sequence[str], device: Device) -> list[str]:
+    rows = {row.label: row for row in found.rows}
+    ours = found.rows[0].time_us
+    assert ours, "ours is first, and was timed"
+    rates = _rates(found.operator, found.problem, ours.mid, device)
+    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *(_ratio(rows.get(name)) for name in names)]
+
+
+def _short(found: Comparison) -> str:
+    """The problem by what is not its operator's default."""
+    problem = from_fields(operators.load(found.operator).problem, found.problem)
+    return spelled(telling(problem)) or "default"
+
+
+def _ratio(row: Row | None) -> str:
+    return "" if row is None else _estimate(row.ratio) if row.ratio else row.state
+
+
+def _estimate(found: Estimate) -> str:
+    return f"{found.mid:.4g} ({found.low:.4g} … {found.high:.4g})"

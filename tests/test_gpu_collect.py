@@ -1,0 +1,155 @@
+"""What a run on a device brought back: its tables, and which of its records ship."""
+
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_factory import WRONG, record
+
+from tuner import operators, tuned
+from tuner.bench import Comparison, Row
+from tuner.canonical import encode
+from tuner.operator import canonical, to_fields
+from tuner.result import Evidence, Measurement, TuningRecord, to_data
+from tuner.samples import Estimate
+
+ROOT = Path(__file__).parents[1]
+OPERATOR = operators.load("flash_attention")
+PROBLEM = OPERATOR.problem(head_dim=72, causal=True, batch=2, seq_q=8192)  # its goal is 450 TFLOP/s
+REACHED_US = OPERATOR.cost(PROBLEM).flops / 450e6
+DEVICE = {"model": "NVIDIA H200", "gpu": "H200", "driver": 13000, "copy_gb_s": 4000.0}
+
+
+def measured(**changes: Any) -> TuningRecord:
+    found = record(evidence=Evidence.MEASURED)
+    identity = replace(found.identity, policy="measured/1 cold L2 eager", **changes)
+    return replace(found, identity=identity, measurement=Measurement(REACHED_US, REACHED_US, REACHED_US, 30))
+
+
+def ours(found: TuningRecord) -> TuningRecord:
+    identity = replace(
+        found.identity, operator=OPERATOR.name, implementation="mma_sync", problem=canonical(PROBLEM), source="gone"
+    )
+    return replace(found, identity=identity)
+
+
+def comparison(*rows: Row) -> dict[str, Any]:
+    return Comparison(OPERATOR.name, to_fields(PROBLEM), "normal", {}, "wgmma", DEVICE, "measured/1", rows).data()
+
+
+def steps(**device: Any) -> dict[str, Any]:
+    found = ours(measured())
+    fields = {"operator": OPERATOR.name, "problem": to_fields(PROBLEM), "about": "flash_attention head_dim=72"}
+    timed = fields | {"times_us": {"wgmma": 2 * REACHED_US, "mma_sync": 3 * REACHED_US}}
+    beside = Row("torch SDPA cuDNN", "ok", time_us=Estimate(9, 8, 10, 30), ratio=Estimate(1.25, 1.2, 1.3, 30))
+    absent = Row("torch flex_attention", "absent", "no Triton")
+    return {
+        "device": DEVICE | device,
+        "matmul": {"tflop_s": 900.0},
+        "verification flash_attention": {"found": {"wgmma": "right"}},
+        "verification flash_attention fp16": {"found": {"wgmma": "o: wrong"}, "error": "wgmma: o: wrong"},
+        "defaults flash_attention head_dim=72": timed,
+        "search flash_attention head_dim=72": timed | {"record": to_data(found), "finished": False},
+        "peers flash_attention head_dim=72, normal": comparison(
+            Row("tuner", "ok", time_us=Estimate(REACHED_US, 1, 2, 30), ratio=Estimate(1, 1, 1, 30)), beside, absent
+        ),
+    }
+
+
+def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(steps(**device)))
+    tuned.write(folder / "tuned" / "H200.jsonl", records)
+    return folder
+
+
+@dataclass(frozen=True)
+class Said:
+    exit_code: int
+    out: str
+    err: str
+
+
+Collect = Callable[..., Said]
+
+
+@pytest.fixture
+def collect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Collect:
+    """The program, in this process: it starts in a second, and is asked often."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    program = import_module("gpu_collect")
+
+    def run(*arguments: Path | str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["gpu_collect.py", *map(str, arguments)])
+        return Said(program.main(), *capsys.readouterr())
+
+    return run
+
+
+def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path: Path, collect: Collect) -> None:
+    said = collect(run_folder(tmp_path / "out", []))
+    assert said.exit_code == 0, said.err
+    assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in said.out
+    assert "| verified | bf16 | fp16 |" in said.out and "| wgmma | right | o: wrong |" in said.out
+    row = next(line for line in said.out.splitlines() if line.startswith("| head_dim=72 |"))
+    assert f"wgmma {2 * REACHED_US:.4g} | mma_sync {REACHED_US:.4g} (" in row
+    assert "| 450 |" in row and "50%" in row and "450 TFLOP/s: 100%" in row
+    assert "torch SDPA cuDNN, × |" in said.out and "1.25 (1.2 … 1.3)" in said.out
+    assert "- torch flex_attention: absent, no Triton" in said.out
+    assert "- verification flash_attention fp16: wgmma: o: wrong" in said.out
+    assert "- search flash_attention head_dim=72: not finished" in said.out
+
+
+def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: Path, collect: Collect) -> None:
+    earlier, new = measured(problem=encode({"T": 1})), ours(measured())
+    tuned.write(tmp_path / "db" / "H200.jsonl", [earlier])
+    packed = tmp_path / "gpu.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(run_folder(tmp_path / "out", [new]), "out")
+    for _ in range(2):  # another time adds nothing
+        said = collect(packed, "--records", tmp_path / "db")
+        assert said.exit_code == 0, said.err
+        assert list(tuned.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
+    assert "2 records, 0 new; 1 of the run not served: the source has changed since" in said.err
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "why"),
+    [
+        ({"model": "simulated"}, {}, "simulated"),
+        ({}, {"policy": "measured/1 cold L2 eager simulated"}, "not measured"),
+        ({}, {"policy": "predicted/7"}, "not measured"),
+        ({}, {"gpu": "H100"}, "of H100, not of H200"),
+        ({}, {"verdict": WRONG}, "its verdict is not ok"),
+    ],
+)
+def test_what_was_not_measured_on_the_device_or_is_not_right_does_not_ship(
+    tmp_path: Path, collect: Collect, device: dict[str, Any], changes: dict[str, Any], why: str
+) -> None:
+    given = ours(measured())
+    verdict = changes.pop("verdict", given.verdict)
+    refused = replace(given, identity=replace(given.identity, **changes), verdict=verdict)
+    said = collect(run_folder(tmp_path / "out", [ours(measured()), refused], **device), "--records", tmp_path)
+    assert said.exit_code != 0
+    assert why in said.err
+    assert not (tmp_path / "H200.jsonl").exists()
+
+
+def test_a_simulated_device_is_named_so_above_its_tables(tmp_path: Path, collect: Collect) -> None:
+    said = collect(run_folder(tmp_path / "out", [], model="simulated"))
+    assert said.out.startswith("SIMULATED, nothing here was measured: ")
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"device": {"error": "no device"}}'])
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_text(content)
+    said = collect(tmp_path)
+    assert (said.exit_code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
