@@ -87,6 +87,14 @@ def test_workers_have_the_variables_that_a_pool_gives_them() -> None:
         assert dict(pool.run(["device"])) == {"device": "none"}
 
 
+def test_workers_start_in_a_folder_whose_files_are_named_like_modules_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "operator.py").write_text("raise ImportError('not the module that was asked for')\n")
+    monkeypatch.chdir(tmp_path)
+    assert answers(["a job"]) == {"a job": "a job"}
+
+
 def test_no_job_starts_no_worker() -> None:
     with Pool(obey) as pool:
         assert list(pool.run([])) == [] and pool.pids() == ()

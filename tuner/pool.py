@@ -202,7 +202,8 @@ class _Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # it outlives this call; `lost` closes it
         with there:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(there.fileno())],
+                # -P: from within an operator's folder, operator.py would stand for Python's own module of that name.
+                [sys.executable, "-P", "-c", _CHILD, str(there.fileno())],
                 pass_fds=(there.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
