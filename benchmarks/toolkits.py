@@ -3,21 +3,24 @@
     python benchmarks/toolkits.py [--json FILE] [--sizes 64,128] [--arch sm_90a …] [--operator kda …]
 
 Another NVRTC is used where it is loaded first, as with LD_LIBRARY_PATH=folder LD_PRELOAD=folder/libnvrtc.so.12.
-Each arch gets two of the sizes, not the same ones; --all gives it every size, and --options also every problem that
-differs in one other static field. A size may be 192/128, of keys and of values.
+Each arch gets two of the sizes, not the same ones; --all gives it every size. --options asks also every problem that
+differs in one other static field; --pairs what callers combine, and so many other problems that any two values meet in
+one, sizes among them, not the same on each arch. A size may be 192/128, of keys and of values.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tuner import nvrtc, operators
 from tuner.arch import ARCHES
 from tuner.cubin import Cubin
+from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
 from tuner.lint import lint_all
 from tuner.nvrtc import Compiler
@@ -30,6 +33,26 @@ from tuner.usage import occupancy
 
 SIZES = (64, 72, 128, 192, 256)
 _KEYS, _VALUES = ("head_dim", "key_dim"), ("head_dim_v", "value_dim")  # problem fields that are a size of the code
+_EXTENTS: Fields = {"kv_heads": (4, 0), "seq_q": (1, 4096), "window": (128, 4096)}  # of these a default makes a choice
+_DRAWN = 3000  # combinations, of which an implementation serves a tenth or more
+
+_CAPPED: Fields = {"causal": True, "use_softcap": True, "use_cu_seqlens": True, "kv_heads": 4}
+_GATES = ("use_qk_l2norm_in_kernel", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel", "use_dt_bias")
+_LAYER: Fields = dict.fromkeys((*_GATES, "use_cu_seqlens"), True)  # FLA's
+_POOL: Fields = {"inplace_final_state": True, "use_state_indices": True, "state_v_first": True}
+_SETS: tuple[Fields, ...] = (  # what callers combine, of any operator that has all of these fields
+    _CAPPED,
+    _CAPPED | {"use_lse_gradient": True},
+    {"size": "192/128", "causal": True, "use_cu_seqlens": True},
+    {"size": "576/512"},
+    *({"use_softcap": True, "use_cu_seqlens_q": True, "seq_q": seq_q} for seq_q in (1, 4096)),
+    {"rolling": True, "ragged": True, "kv_heads": 4},
+    _LAYER,
+    _LAYER | {"use_lower_bound": True, "use_initial_state": True, "output_final_state": True},
+    _LAYER | {"use_lower_bound": True, "use_initial_state": True, "use_final_gradient": True},
+    _LAYER | _POOL,
+    {"varlen": True, "use_initial_state": True, "decay": "channel"},
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class Line:
     operator: str
     implementation: str
     arch: str
-    problem: str  # its size, and the option that is not as in the implementation's example
+    problem: str  # its size, and what is not as in the implementation's example
     config: str
     error: str = ""
     registers: int = 0
@@ -77,6 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
     parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
     parser.add_argument("--options", action="store_true", help="each other static field changed by itself, too")
+    parser.add_argument("--pairs", action="store_true", help="what callers combine, and any two values together")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--json", type=Path, default=None, help="write the lines there")
     return parser.parse_args()
@@ -91,34 +115,92 @@ def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
     for operator in map(operators.load, given.operator):
         for implementation in operators.implementations(operator.name):
             for at, arch in enumerate(given.arch):
-                picked = sizes if given.all else {sizes[(at + step) % len(sizes)] for step in (0, 2)}
-                example = operator.problem() if implementation.example is None else implementation.example
-                for size, changed in product(picked, ({}, *(_changes(example) if given.options else ()))):
-                    problem = _problem(example, size, changed)
-                    if problem is not None and implementation.refusal(problem, ARCHES[arch]) is None:
-                        yield operator, implementation, arch, problem, f"{size} {spelled(changed)}".rstrip()
+                picked = sizes if given.all else [sizes[(at + step) % len(sizes)] for step in (0, 2)]
+                asked = _asked(operator, implementation, arch, picked, given)
+                yield from ((operator, implementation, arch, problem, called) for problem, called in asked.items())
 
 
-def _problem(example: Any, size: str, changed: Fields) -> Any:
-    """The example with that size and option; None where there is no such problem."""
+def _asked(
+    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, sizes: list[str], given: Any
+) -> dict[Any, str]:
+    """Problems that it serves, and what each is called."""
+    example = operator.problem() if implementation.example is None else implementation.example
+
+    def problem(combined: Fields) -> Any:
+        found = _problem(example, **combined)
+        return None if found is None or implementation.refusal(found, ARCHES[arch]) else found
+
+    if given.pairs:
+        asked = _paired(example, sizes, lambda each: problem(each) is not None, arch)
+    else:
+        changes = ({}, *(_changes(example) if given.options else ()))
+        asked = [{"size": size} | changed for size, changed in product(sizes, changes)]
+    return {found: _called(example, each) for each in asked if (found := problem(each)) is not None}
+
+
+def _problem(example: Any, *, size: str, **changed: Any) -> Any:
+    """The example with that size and these options; None where there is no such problem."""
     of_keys, _, of_values = size.partition("/")
     names = {each.name for each in fields(example)}
     if of_values and not names.intersection(_VALUES):
         return None
     dims = dict.fromkeys(_KEYS, int(of_keys)) | dict.fromkeys(_VALUES, int(of_values or of_keys))
     dims = {name: dims[name] for name in names.intersection(dims)}
-    try:
-        return replace(example, **dims, **changed)
-    except UsageError:
-        return None
+    for batch in (example.batch, 1):  # packed sequences are a batch of 1
+        try:
+            return replace(example, **dims, **{"batch": batch} | changed)
+        except UsageError:
+            continue
+    return None
+
+
+def _called(example: Any, combined: Fields) -> str:
+    changed = {name: each for name, each in combined.items() if name != "size" and each != getattr(example, name)}
+    return f"{combined['size']} {spelled(changed)}".rstrip()
+
+
+def _paired(example: Any, sizes: list[str], serves: Callable[[Fields], bool], seed: str) -> list[Fields]:
+    """What callers combine, and few combinations more: any two values that meet in one of those drawn meet in these."""
+    draw = Random(seed)
+    names = {each.name for each in fields(example)}
+    factors = {"size": tuple(sizes)} | _values(example) | {n: each for n, each in _EXTENTS.items() if n in names}
+    drawn = dict.fromkeys(tuple((name, draw.choice(each)) for name, each in factors.items()) for _ in range(_DRAWN))
+    pairs = [(dict(each), frozenset(combinations(each, 2))) for each in drawn if serves(dict(each))]
+    found = [each for each in _sets(example, factors) if serves(each)]
+    missing = frozenset().union(*(each for _, each in pairs))
+    missing -= {pair for each in found for pair in combinations(each.items(), 2)}
+    while missing:
+        best, met = max(pairs, key=lambda each: len(missing & each[1]))
+        found.append(best)
+        missing -= met
+    return found
+
+
+def _sets(example: Any, factors: Fields) -> Iterator[Fields]:
+    """What callers combine, in each size and precision."""
+    usual = {name: getattr(example, name, None) for name in factors}
+    types = {"dtype": (DType.BF16, DType.FP32), "precision": tuple(Precision)}
+    choices = {"size": factors["size"]} | {name: values for name, values in types.items() if name in factors}
+    for each in _SETS:
+        if each.keys() <= factors.keys():
+            yield from (usual | dict(zip(choices, chosen, strict=True)) | each for chosen in product(*choices.values()))
 
 
 def _changes(example: Any) -> Iterator[Fields]:
     """Each static field that is no size, with each other value that it may have."""
-    for each in fields(example):
-        if each.metadata["kind"] == "static" and each.name not in (*_KEYS, *_VALUES):
-            choices = (False, True) if isinstance(each.default, bool) else each.metadata["choices"]
-            yield from ({each.name: value} for value in choices if value != getattr(example, each.name))
+    for name, values in _values(example).items():
+        yield from ({name: value} for value in values if value != getattr(example, name))
+
+
+def _values(example: Any) -> Fields:
+    """What each static field may be that is no size and has but a few values."""
+    return {
+        each.name: (False, True) if isinstance(each.default, bool) else each.metadata["choices"]
+        for each in fields(example)
+        if each.metadata["kind"] == "static"
+        and each.name not in (*_KEYS, *_VALUES)
+        and (isinstance(each.default, bool) or each.metadata["choices"])
+    }
 
 
 def _source(

@@ -118,10 +118,13 @@ def test_capped_scores_are_right_at_every_edge(implementation: str, packed: bool
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize(("head_dim", "arch"), [(64, "sm_120a"), (128, "sm_90a"), (256, "sm_80")])
-def test_no_default_spills_where_scores_are_capped(head_dim: int, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("implementation", "head_dim", "arch"),
+    [("mma_sync", 64, "sm_120a"), ("mma_sync", 128, "sm_90a"), ("mma_sync", 256, "sm_80"), ("naive", 64, "sm_100a")],
+)
+def test_no_default_spills_where_scores_are_capped(implementation: str, head_dim: int, arch: str) -> None:
     problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=True, use_softcap=True)
-    assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, problem, arch)
+    assert_no_spills(OPERATOR, operators.implementation(OPERATOR.name, implementation), problem, arch)
 
 
 @pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])

@@ -30,7 +30,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def default(problem: Problem, _arch: Arch) -> Config:
     """The widest share of both rows that leaves every register in place."""
     shared = gcd(problem.head_dim, problem.head_dim_v)
-    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if shared % n == 0))
+    crowded = problem.causal and problem.use_cu_seqlens and problem.use_softcap  # 64 columns spill from sm_100a on
+    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64)[: -1 if crowded else None] if shared % n == 0))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
