@@ -79,7 +79,7 @@ __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowS
       reduce_parts<Tile, false>(peak, smem, at);
       raise_max<kLazyRescale>(state, r_o, peak, factor);
       exponentiate<T>(r_p, state, r_s, factor);
-      share_p<Tile, kMine>(smem, r_p, at);
+      if constexpr (Tile::kParts > 1) share_p<Tile, kMine>(smem, r_p, at);
     });
     uint32_t const s_v = ring.acquire(tile, true);
     on_span<Mask::kNarrow, Tile::BN>(span, [&](auto keys, int first) {

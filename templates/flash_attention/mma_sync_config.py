@@ -11,8 +11,8 @@ ELEMENT = 2  # bytes of fp16 and bf16
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BM: int  # rows of Q a block
+class Tiles:
+    BM: int  # rows a block: queries, or queries times heads that share them
     BN: int  # keys a tile
     warps: int
     d_warps: int  # warps that share their rows: each multiplies a part of the keys, then a part of DV
@@ -22,11 +22,15 @@ class Config:
     q_in_registers: bool  # or read again from shared memory for each tile
     swizzle: bool  # chunks of a row permuted, or rows padded to an odd number of chunks
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
-    heavy_first: bool  # causal: the row tiles with most keys first
 
     @property
     def rows_per_warp(self) -> int:
         return self.BM * self.d_warps // self.warps
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Tiles):
+    heavy_first: bool  # causal: the row tiles with most keys first
 
 
 def smem_budgets(arch: Arch) -> tuple[int, ...]:

@@ -34,9 +34,7 @@ template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows_tf32(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                                 float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                                 Place const& at) {
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
-  reduce_parts<Tile, true>(state.sum, smem, at);
+  finish_sums<Tile>(state, smem, at);
   store_o_tf32<Tile>(o, r_o, state, at);
   store_lse<Tile>(lse, state, at);
 }

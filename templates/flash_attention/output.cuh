@@ -3,6 +3,14 @@
 #include "flash_attention/softmax.cuh"
 #include "flash_attention/tile.cuh"
 
+// Each row's sum, over the lanes and warps that share it.
+template <class Tile>
+__device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned char* smem, Place const& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
+  reduce_parts<Tile, true>(state.sum, smem, at);
+}
+
 // O = accumulated / sum, rounded, into the warp's rows in shared memory; 0 for a row that attended no key.
 template <class Tile>
 __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
@@ -14,9 +22,8 @@ __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o
 #pragma unroll
     for (int n = 0; n < Tile::kN; ++n) {
       float const* pair = &r_o[i / 2][n][i % 2 * 2];
-      uint32_t const chunk = (n / 2 * Tile::kParts + at.part) * 2 + n % 2;
-      uint32_t const offset = Tile::kQuery + Tile::LayoutV::offset(row, chunk) + at.lane % 4 * 4;
-      *reinterpret_cast<uint32_t*>(smem + offset) =
+      uint32_t const offset = Tile::LayoutO::offset(row, Tile::column(n, at.part) / 8) + at.lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(smem + Tile::kQuery + offset) =
           pack<typename Tile::T>(pair[0] * inverse, pair[1] * inverse);
     }
   }
@@ -36,7 +43,7 @@ struct RowsInTurn {
 // The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `o` is like RowsInTurn.
 template <class Tile, class Rows>
 __device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, Place const& at) {
-  using Layout = typename Tile::LayoutV;
+  using Layout = typename Tile::LayoutO;
   for (int i = 32 * at.part + at.lane; i < Tile::kRows * Layout::kChunks; i += 32 * Tile::kParts) {
     int const row = at.warp_row + i / Layout::kChunks, chunk = i % Layout::kChunks;
     if (o.has(row))
@@ -61,9 +68,7 @@ template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                            float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                            Place const& at) {
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
-  reduce_parts<Tile, true>(state.sum, smem, at);
+  finish_sums<Tile>(state, smem, at);
   normalize<Tile>(smem, r_o, state, at);
   sync_parts<Tile>(at);
   store_o<Tile>(o, smem, at);

@@ -16,7 +16,7 @@ _BARRIER, _WORK, _ADDRESS = 8, 48, 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Tiles:
     BN: int  # keys a tile
     row_tiles: int  # of 128 rows of Q, a warpgroup each
     stages: int  # slots for tiles of K, and as many of V
@@ -24,6 +24,10 @@ class Config:
     polynomial: int  # one pair of exponentials in so many is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
     overlaid: bool  # P lies over the scores that it was made of; the next ones then wait for its product
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Tiles):
     heavy_first: bool  # causal: the row tiles with most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
 

@@ -13,7 +13,8 @@ struct Tile : Choice {
   static constexpr int DV = ValueWidth<Choice>::value;
   static constexpr int kWidth = sizeof(typename Choice::T) / 2;  // of an element, in 16 bits
   using Layout = Rows<Choice::D * kWidth, Choice::kSwizzle>;     // of Q and K in shared memory
-  using LayoutV = Rows<DV * kWidth, Choice::kSwizzle>;           // of V and O
+  using LayoutV = Rows<DV * kWidth, Choice::kSwizzle>;
+  using LayoutO = LayoutV;
   using LayoutP = Rows<Choice::BN * kWidth, true>;
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
@@ -36,6 +37,11 @@ struct Tile : Choice {
   static constexpr int kP = kOutputBytes > kLoaded ? kOutputBytes : kLoaded;
   static constexpr int kRowValues = kP + (Choice::kParts > 1 ? Choice::BM * LayoutP::kRowBytes : 0);
   static constexpr int kSharedBytes = kRowValues + (Choice::kParts > 1 ? Choice::kParts * Choice::BM * 4 : 0);
+
+  // The first of the 8 columns of O that a warp's column tile n is.
+  static __device__ __forceinline__ int column(int n, int part) {
+    return ((n / 2 * Choice::kParts + part) * 2 + n % 2) * 8;
+  }
 };
 
 // This thread's place in the grid and in the tile.
@@ -82,10 +88,9 @@ __device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsign
 // P of this warp's kMine keys, from registers to the tile that the warps of its rows share. They read it after a
 // barrier.
 template <class Tile, int kMine>
-__device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4],
-                                        Place const& at) {
+__device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4], Place const& at) {
 #pragma unroll
-  for (int i = 0; i < 2 * Tile::kM && Tile::kParts > 1; ++i)
+  for (int i = 0; i < 2 * Tile::kM; ++i)
 #pragma unroll
     for (int n = 0; n < kMine / 8; ++n) {
       int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (kMine / 8) + n;

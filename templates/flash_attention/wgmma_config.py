@@ -30,7 +30,7 @@ _SOFTCAP_REGISTERS = 32  # with fewer, scores that are capped spill
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Tiles:
     BN: int  # keys a tile
     warpgroups: int  # that compute, 64 rows of Q each; one more loads
     stages: int  # slots for tiles of K, and as many of V
@@ -39,6 +39,10 @@ class Config:
     value_columns: int  # of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, a wgmma for each
     polynomial: int  # one exponential in so many is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Tiles):
     heavy_first: bool  # causal: the row tiles with most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
     cluster: int  # blocks that load K and V for each other, by multicast; 1: each for itself

@@ -1,4 +1,4 @@
-// What is done beside the products, whichever instructions multiply: Q's copies, what is attended, and P's exchange.
+// What is done beside the products, whichever instructions multiply: Q's copies, and what is attended.
 #pragma once
 #include "flash_attention/keys.cuh"
 #include "flash_attention/packed.cuh"
@@ -18,20 +18,6 @@ __device__ __forceinline__ void load_queries(uint32_t s_query, View<typename Til
     copies.load(s_query, i, q.at(rows.batch, rows.query(row), rows.head(row)), row == copies.row(i));
   }
   cp_async_commit();
-}
-
-// P of this warp's keys, from registers to the tile that the warps of its rows share.
-template <class Tile>
-__device__ __forceinline__ void share_weights(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4],
-                                              Place const& at) {
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i)
-#pragma unroll
-    for (int n = 0; n < Tile::kKeys / 8; ++n) {
-      int const row = at.warp_row + i * 8 + at.lane / 4, chunk = at.part * (Tile::kKeys / 8) + n;
-      uint32_t const offset = Tile::LayoutP::offset(row, chunk) + at.lane % 4 * 4;
-      *reinterpret_cast<uint32_t*>(smem + Tile::kP + offset) = r_p[n / 2][i / 2][n % 2 * 2 + i % 2];
-    }
 }
 
 // What the lane's rows attend of a sequence.

@@ -2,7 +2,7 @@
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
-#include "mla_decode/output.cuh"
+#include "paged_attention/block_rows.cuh"
 #include "paged_attention/lengths.cuh"
 #include "paged_attention/merge.cuh"
 #include "paged_attention/shares.cuh"
@@ -56,14 +56,14 @@ __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile
   Attend::run(r_o, state, smem, Visible<Tile>(rows, before, at), given.scale, ring, at);
   cp_async_wait<0>();
   __syncthreads();  // from here on, all shared memory is free
-  finish_sums<Tile>(state, smem, at);
   if (share.parts == 1) {
-    normalize_rows<Tile>(smem, r_o, state, at);
-    sync_parts<Tile>(at);
-    store_rows<Tile>(given.o, given.lse, rows, smem, state, at);
+    RowsOfHeads<typename Tile::T> const o{rows, given.o.at(b, 0, 0), given.o.row_stride, given.o.head_stride};
+    RowsOfHeads<float> const lse{rows, given.lse + int64_t(b) * all_rows, 1, given.seq_q};
+    store_rows<Tile>(o, lse, smem, r_o, state, at);
   } else {
     int64_t const first = int64_t(share.index - b) * all_rows;
-    store_parts<Tile>(given.part_o, given.part_rows, first, rows, r_o, state, at);
+    auto const place = [=](int row) { return first + rows.item(row); };
+    store_parts<Tile>(rows, given.part_o, given.part_rows, place, smem, r_o, state, at);
   }
   if (kSplits > 1 && share.part == 0 && row_tile == 0 && threadIdx.x == 0)
     reinterpret_cast<int2*>(given.shares)[b] = make_int2(share.index, share.parts);

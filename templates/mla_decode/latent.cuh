@@ -16,7 +16,7 @@ struct Latent : Choice {
   using Layout = LatentRows<Choice::D>;  // of the latent rows
   using LayoutQ = Layout;
   using LayoutP = Rows<Choice::BN, true>;
-  using LayoutO = Rows<Choice::DV, true>;  // of O, which in the end takes Q's place
+  using LayoutO = Rows<Choice::DV, true>;
   static constexpr int kThreads = 32 * Choice::kWarps;
   static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
   static constexpr int kM = kRows / 16;
@@ -28,7 +28,8 @@ struct Latent : Choice {
   static_assert(kN % 2 == 0 && kN * 8 * Choice::kParts == Choice::DV, "warps own whole pairs of column tiles of O");
   static_assert(Choice::BN % 16 == 0, "P V takes 16 keys a step");
 
-  // Byte offsets in shared memory: Q; the ring of latent rows; P; a float a row and part.
+  // Byte offsets in shared memory: Q, in the end O; the ring of latent rows; P; a float a row and part.
+  static constexpr int kQuery = 0;
   static constexpr int kTileBytes = Choice::BN * Layout::kRowBytes;
   static constexpr int kRing = Choice::BM * Layout::kRowBytes;
   static constexpr int kP = kRing + Choice::kStages * kTileBytes;

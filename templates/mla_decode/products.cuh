@@ -105,7 +105,7 @@ struct AttendOnMma {
       visible.peaks(peak, r_s, smem, ring.key(tile), at);
       raise_max<true>(state, r_o, peak, scale);
       exponentiate<typename Tile::T>(r_p, state, r_s, scale);
-      share_weights<Tile>(smem, r_p, at);
+      share_p<Tile, Tile::kKeys>(smem, r_p, at);
       sync_parts<Tile>(at);
       accumulate_values<Tile>(r_o, lane, s_rows);
     }

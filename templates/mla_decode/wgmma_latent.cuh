@@ -38,6 +38,7 @@ struct WgmmaLatent : Choice {
   static_assert(Choice::kHeld % 16 == 0 && Choice::kHeld <= Choice::D, "whole steps of 16 columns");
   static_assert(Choice::kLate % 16 == 0 && Choice::kLate > 0 && Choice::kLate < Choice::BN, "whole steps of 16 rows");
 
+  static constexpr int kQuery = 0;
   static constexpr int kTileBytes = Layout::kTileBytes;
   static constexpr int kRing = LayoutQ::kTileBytes;
   static constexpr int kP = kRing + Choice::kStages * kTileBytes;

@@ -132,7 +132,7 @@ struct AttendOnWgmma {
       end_basic_block(int(__float_as_uint(state.sum[0][0]) | __float_as_uint(state.sum[0][1])));
       products.template wait<0>(r_o);
       rescale(r_o, factor);
-      share_weights<Tile>(smem, r_p, at);
+      share_p<Tile, Tile::kKeys>(smem, r_p, at);
       fence_proxy_async();
       __syncthreads();  // P is there, and the last rows of the tile before are left
       ring.issue_late();

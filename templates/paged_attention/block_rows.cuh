@@ -28,27 +28,24 @@ struct QueryOfHeads {
   }
 };
 
-// What the block found in some of the keys, as fp32 and not divided by sums, from row `first` of part_o [.., D] and of
-// part_rows on.
-template <class Tile>
-__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, int64_t first,
+// What the block found in some of the keys, as fp32 and not divided by sums: row place(row) of part_o [.., DV] and of
+// part_rows [.., 2].
+template <class Tile, class Where>
+__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Where const& place,
                                             unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
                                             RowState<Tile::kM>& state, Place const& at) {
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
-  reduce_parts<Tile, true>(state.sum, smem, at);
+  finish_sums<Tile>(state, smem, at);
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
     if (rows.row0 + row >= rows.count) continue;
-    int64_t const place = first + row;
+    int64_t const item = place(row);
+    float* const g_o = part_o + item * Tile::DV + at.lane % 4 * 2;
     if (at.part == 0 && at.lane % 4 == 0)
-      reinterpret_cast<RowSum*>(part_rows)[place] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};
+      reinterpret_cast<RowSum*>(part_rows)[item] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};
 #pragma unroll
-    for (int n = 0; n < Tile::kN; ++n) {
-      int const column = ((n / 2 * Tile::kParts + at.part) * 2 + n % 2) * 8 + at.lane % 4 * 2;
-      *reinterpret_cast<float2*>(part_o + place * Tile::D + column) =
+    for (int n = 0; n < Tile::kN; ++n)
+      *reinterpret_cast<float2*>(g_o + Tile::column(n, at.part)) =
           *reinterpret_cast<float2 const*>(&r_o[i / 2][n][i % 2 * 2]);
-    }
   }
 }

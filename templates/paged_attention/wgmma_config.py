@@ -1,12 +1,12 @@
 """What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from ..flash_attention import wgmma_config as dense
-from ..flash_attention.wgmma_config import ROWS, packed
+from ..flash_attention.wgmma_config import ROWS, Tiles, packed
 from .problem import Problem
 
 LEAST_BOX = 8  # rows, in which swizzles repeat
@@ -18,15 +18,7 @@ _PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BN: int  # keys a tile
-    warpgroups: int  # that compute, 64 rows of Q each; one more loads
-    stages: int  # slots for tiles of K, and as many of V
-    overlap: int  # what a tile's exponentials run over: 1 the product with V, 2 both products
-    ping_pong: bool  # warpgroups issue their products in turn
-    value_columns: int  # of a panel of V: one wgmma spans panels of one width
-    polynomial: int  # one exponential in so many is computed on the FMA pipe; 0: none
-    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+class Config(Tiles):
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
     splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
     blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
@@ -34,20 +26,8 @@ class Config:
     @property
     def tile(self) -> dense.Config:
         """flash_attention's config with the same tiles and steps."""
-        return dense.Config(
-            BN=self.BN,
-            warpgroups=self.warpgroups,
-            stages=self.stages,
-            overlap=self.overlap,
-            ping_pong=self.ping_pong,
-            value_columns=self.value_columns,
-            polynomial=self.polynomial,
-            lazy_rescale=self.lazy_rescale,
-            heavy_first=True,
-            packed_heads=self.packed_heads,
-            cluster=1,
-            blocks=self.blocks,
-        )
+        shared = {each.name: getattr(self, each.name) for each in fields(Tiles)}
+        return dense.Config(**shared, heavy_first=True, packed_heads=self.packed_heads, cluster=1, blocks=self.blocks)
 
 
 def consumer_registers(c: Any) -> Any:

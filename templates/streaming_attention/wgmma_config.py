@@ -3,19 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..flash_attention.wgmma_config import ROWS, packed
+from ..flash_attention.wgmma_config import ROWS, Tiles, packed
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    BN: int  # keys a tile
-    warpgroups: int  # that compute, 64 rows of Q each; one more loads
-    stages: int  # slots for tiles of K, and as many of V
-    overlap: int  # what a tile's exponentials run over: 0 nothing, 1 the product with V, 2 both products
-    ping_pong: bool  # warpgroups issue their products in turn
-    value_columns: int  # of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, a wgmma for each
-    polynomial: int  # one exponential in so many is computed on the FMA pipe; 0: none
-    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+class Config(Tiles):
     packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
     cluster: int  # blocks of heads of one KV head that load K and V for each other; 1: each for itself
     blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
