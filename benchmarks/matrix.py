@@ -25,7 +25,6 @@ from tuner.store import Store
 
 HEAD_DIMS = (40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 DTYPES = (DType.FP16, DType.BF16)
-_MMA_FLOPS = 16 * 8 * 16 * 2
 _EVEN = 2**10 * 3 * 5  # a length that every tile divides, so that only head_dim can cost extra
 
 
@@ -109,7 +108,7 @@ def _tensor_ratio(outcome: tune.Outcome) -> float:
     config = from_fields(implementation.config, record.config)
     dense = replace(request.problem, causal=False, seq_q=_EVEN, seq_k=_EVEN, batch=1)
     (work,) = implementation.work(dense, config, request.gpu)
-    return work.mma * _MMA_FLOPS / request.operator.cost(dense).flops
+    return work.mma * arch.MMA_FLOPS / request.operator.cost(dense).flops
 
 
 def _text(line: Line) -> str:

@@ -40,7 +40,7 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_gpu_that_is_like_no_other_is_refused_with_the_list() -> None:
-    with pytest.raises(UsageError, match="unknown GPU 'sm_80,sm_90a': one a command"):
+    with pytest.raises(UsageError, match="unknown GPU 'sm_80,sm_90a': give one"):
         arch.gpu("sm_80,sm_90a")
     with pytest.raises(UsageError, match=r"unknown GPU 'V100' \(known: sm_80"):
         arch.gpu("V100")

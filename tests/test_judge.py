@@ -18,7 +18,6 @@ from tuner.emulator import Mode
 from tuner.judge import Judge, cases
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.simulated import SimulatedDevice, Simulation
-from tuner.verify import compare
 
 ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]
 
@@ -37,8 +36,7 @@ def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
             operator, implementation, case.problem, config, case.arrays, Mode(), instrumented=True
         )
         assert run.findings == ()
-        for name, (exact, rounded, tolerance) in case.right.items():
-            error = compare(name, outputs[name], exact, rounded, tolerance)
+        for error in case.expected.errors(outputs):
             assert error.ok, f"{case.name}: {error.reason}"
 
 
@@ -94,8 +92,9 @@ def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> No
     operator = operators.load("flash_attention")
     with judging(Simulation().open(), operator, head_dim=8, batch=1, heads=1, seq_q=1) as (judge, arena):
         case = cases(operator, to_fields(arena.problem), every=False)[0]
-        exact, rounded, tolerance = case.right[wrong]
-        judge.run(replace(case, right={**case.right, wrong: (exact + 1, rounded + 1, tolerance)}), twice=False)
+        right = case.expected
+        exact, rounded = ({**each, wrong: each[wrong] + 1} for each in (right.exact, right.rounded))
+        judge.run(replace(case, expected=replace(right, exact=exact, rounded=rounded)), twice=False)
     assert [each.name for each in judge.verdict("here").errors if not each.ok] == [wrong]
     assert not judge.right
 

@@ -1,6 +1,7 @@
 """The layers of tuner/README.md, checked against what the modules import."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,10 @@ assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument cupy_folder
 operator tuned portfolio
-usage draw
+usage draw outline
 contract defaults
 cubin operators arrays records_read sampler store device
-render verify lint predict floor timeline records nvrtc binding arena timer trial
+render verify edges lint predict floor timeline records nvrtc binding arena timer trial
 emulator ptx choice judge history belief promises
 gpu check simulated worker undeclared
 emulated evaluate canary
@@ -74,6 +75,14 @@ def test_each_dependency_has_one_door(path: Path) -> None:
     for name in imports(path):
         allowed = DOORS.get(name.split(".")[0])
         assert allowed is None or noun(path) in allowed, f"{path.name} imports {name}; only {allowed} may"
+
+
+def test_the_readme_names_every_module() -> None:
+    table = (ROOT / "tuner" / "README.md").read_text().split("## Layers")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    parts = {noun + part for noun in named for part in named if part.startswith("_")}
+    modules = {path.relative_to(ROOT / "tuner").parts[0].removesuffix(".py") for path in MODULES}
+    assert {each for each in modules if not each.startswith("_")} <= named | parts
 
 
 def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:

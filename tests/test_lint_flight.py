@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from test_lint import ENTRY, attention
 
-from tuner import lint as rules
 from tuner.errors import MachineError
 from tuner.lint import lint
-from tuner.lint_flight import left_by, overwritten, waits, written
+from tuner.lint_flight import overwritten, waits, written
 from tuner.sass import Instruction, decode
+from tuner.sass_fields import groups_left
 
 WIDTHS = (("LDSM", ".4", 4), ("LDSM", ".2", 2), ("HMMA", "", 4), ("CS2R", "", 2), ("D", "", 2), ("IMAD", ".WIDE", 2))
 LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([\w.]+)(?: !?U?P\w,)*(?: R(\d+),)?", re.MULTILINE)
@@ -22,16 +22,16 @@ def code_of(overlap: int) -> tuple[Instruction, ...]:
 
 def with_one_more_in_flight(code: tuple[Instruction, ...], place: int) -> tuple[Instruction, ...]:
     """The same code, but a wait that leaves none in flight leaves one."""
-    assert left_by(code[place]) == 0
+    assert groups_left(code[place].word) == 0
     return tuple(replace(each, word=each.word | 1 << 72) if i == place else each for i, each in enumerate(code))
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 2])
 def test_what_writes_a_register_of_a_product_in_flight_is_found(overlap: int) -> None:
     code = code_of(overlap)
-    assert overwritten(code, rules.successors) == ()
+    assert overwritten(code) == ()
     last = max(i for i, each in enumerate(code) if waits(each))  # before O is scaled and stored
-    found = overwritten(with_one_more_in_flight(code, last), rules.successors)
+    found = overwritten(with_one_more_in_flight(code, last))
     assert found
     assert min(found) > last
 
@@ -41,7 +41,7 @@ def test_a_lint_says_so() -> None:
     assert lint(cubin, ENTRY).ok
     code, at = cubin.code(ENTRY), 0
     for index, each in enumerate(decode(code, "sm_90a")):
-        if waits(each) and left_by(each) == 0:
+        if waits(each) and groups_left(each.word) == 0:
             at = 16 * index
     word = int.from_bytes(code[at : at + 16], "little") | 1 << 72
     image = cubin.image.replace(code, code[:at] + word.to_bytes(16, "little") + code[at + 16 :])

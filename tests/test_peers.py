@@ -12,7 +12,6 @@ from tuner import operators, peers
 from tuner.judge import Case, cases
 from tuner.operator import scalars, to_fields
 from tuner.peers import AbsentError, Peer
-from tuner.verify import compare
 
 ON_CPU = ("torch SDPA math", "torch flex", "torch SDPA, ", "torch scan", "torch cumsum")
 ON_GPU = ("torch flex_attention, BlockMask, backward",)  # flex_attention has no gradient on the CPU
@@ -50,7 +49,7 @@ def is_right(case: Case, peer: Peer) -> bool:
     except AbsentError:
         return False
     for name, tensor in run().items():
-        error = compare(name, peers.to_numpy(tensor), *case.right[name])
+        error = case.expected.error(name, peers.to_numpy(tensor))
         assert error.ok, f"{case.name}: {error.reason}"
     return True
 

@@ -12,9 +12,10 @@ from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wron
 from tuner import nvrtc, operators, ptx
 from tuner.arch import ARCHES
 from tuner.cache import Cache
-from tuner.check import Job, cases, drawn
+from tuner.check import Job, drawn
 from tuner.check_ptx import check_ptx
 from tuner.cli.app import build
+from tuner.edges import edges
 from tuner.operator import canonical, to_fields
 from tuner.render import render
 from tuner.result import Failed
@@ -121,7 +122,7 @@ def is_right(name: str, text: str) -> bool:
     """Whether PTX of flash_attention is, on 77 keys."""
     implementation = operators.implementation("flash_attention", name)
     config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
-    case = cases(ATTENTION, PROBLEM)[1]
+    case = edges(ATTENTION, PROBLEM)[1]
     arrays, expected = drawn("flash_attention", canonical(case.problem), case.kind)
     outputs, run = ptx.run(ATTENTION, implementation, ptx.parse(text), case.problem, config, arrays)
     return not run.fault and all(error.ok for error in expected.errors(outputs))

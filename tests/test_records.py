@@ -16,7 +16,7 @@ from store_factory import PROBLEM, read_only, record
 from tuner import tuned
 from tuner.errors import StoreError
 from tuner.places import SHIPPED
-from tuner.records import Candidate, Match, Snapshot
+from tuner.records import Candidate, Match, Query, Snapshot
 from tuner.result import Evidence, Fields, TuningRecord
 from tuner.store import Store
 
@@ -33,14 +33,17 @@ def snapshot(tmp_path: Path, *records: TuningRecord) -> Snapshot:
     return Snapshot.load([tmp_path / "records.jsonl"])
 
 
-def find(records: Snapshot, fresh: Fresh = always, gpu: str = "H200", **changes: object) -> Match | None:
+def query(gpu: str = "H200", **changes: object) -> Query:
     problem: Fields = PROBLEM | changes  # type: ignore[operator]
-    return records.find("scan", problem, gpu, "sm_90a", statics=STATICS, fresh=fresh)
+    return Query("scan", problem, gpu, "sm_90a", STATICS)
+
+
+def find(records: Snapshot, fresh: Fresh = always, gpu: str = "H200", **changes: object) -> Match | None:
+    return records.find(query(gpu, **changes), fresh)
 
 
 def explain(records: Snapshot, fresh: Fresh = always, **changes: object) -> list[Candidate]:
-    problem: Fields = PROBLEM | changes  # type: ignore[operator]
-    return records.explain("scan", problem, "H200", "sm_90a", statics=STATICS, fresh=fresh)
+    return records.explain(query(**changes), fresh)
 
 
 def block(match: Match | None) -> object:
@@ -64,8 +67,7 @@ def test_a_problem_without_a_record_is_served_by_the_nearest_in_octaves(tmp_path
 
 def test_what_stands_behind_the_best_match_is_known_in_order(tmp_path: Path) -> None:
     records = snapshot(tmp_path, record(16, problem={"T": 100}), record(32, problem={"T": 4000}), record(64))
-    problem: Fields = PROBLEM | {"T": 1000}  # type: ignore[operator]
-    every = records.matches("scan", problem, "H200", "sm_90a", statics=STATICS, fresh=always)
+    every = records.matches(query(T=1000), always)
     assert [(each.record.config["BT"], each.distance > 0) for each in every] == [(64, False), (32, True), (16, True)]
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 
-from tuner.check import keep_worst
 from tuner.result import (
     Attempt,
     Failed,
@@ -18,6 +17,7 @@ from tuner.result import (
     to_data,
 )
 from tuner.result_read import attempt_from, verdict_from
+from tuner.verify import keep_worst
 
 IDENTITY = Identity("op", "impl", "{}", "sm_90a", "0" * 16, "-arch=sm_90a", "nvrtc 13.4", "predicted/1")
 GOOD = OutputError("o", 1e-4, 1e-3, 1e-3, 1e-2)

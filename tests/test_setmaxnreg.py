@@ -14,8 +14,8 @@ from claims import example, first_arch
 from tuner import emulator, operators, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import served
 from tuner.cubin import Cubin
+from tuner.edges import served
 from tuner.nvrtc import compile as compile_source
 from tuner.nvrtc import ptx as ptx_of
 from tuner.operator import Implementation, Operator

@@ -10,9 +10,8 @@ import pytest
 from claims import example, first_arch
 
 from tuner import emulator, operators
-from tuner.operator import Role, parameters, scalars
+from tuner.operator import Located, Role, parameters, scalars
 from tuner.render import render
-from tuner.tensor_map import MappedTensor
 from tuner.verify import errors
 
 Array = np.ndarray[Any, Any]
@@ -50,28 +49,20 @@ def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str
     return found
 
 
+def located(array: Array) -> Located:
+    steps = tuple(stride // array.itemsize for stride in array.strides)
+    return Located(array.__array_interface__["data"][0], array.shape, steps)
+
+
 def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mapping[str, Any], given: Any) -> None:
     plan = kernel.plan(problem, config)
     # Built as test_operators.py has it built.
     built = emulator.build(render(operator, kernel, problem, config, "host"), checked=True)
     memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces} | dict(arrays)
-    values = scalars(operator, problem, given)
+    values, tensors = scalars(operator, problem, given), {name: located(array) for name, array in memory.items()}
     for step in plan.launches:
-        arguments: list[Any] = []
-        for parameter in parameters(operator, problem, plan, step):
-            array = memory.get(parameter.argument)
-            if array is None:
-                arguments.append(parameter.dtype.numpy.type(values[parameter.argument]))
-                continue
-            address = array.__array_interface__["data"][0]
-            steps = tuple(stride // array.itemsize for stride in array.strides)
-            if parameter.tensor_map is not None:
-                mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)
-                arguments.append(emulator.encode(mapped))
-            else:
-                arguments.append(np.uint64(address) if parameter.pointer else np.int64(steps[parameter.axis]))
-        sizes = step.grid, step.threads, step.smem_bytes
-        run = built.launch(step.entry, *sizes, arguments, emulator.Mode(), cluster=step.cluster)
+        arguments = [each.value(tensors, values) for each in parameters(operator, problem, plan, step)]
+        run = built.run(step, arguments, emulator.Mode())
         assert not run.findings, run.findings
 
 

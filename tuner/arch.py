@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from tuner.errors import UsageError
 
+MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16, in which matrix products are counted
+PARTITIONS = 4  # of an SM: each has a scheduler, a quarter of the registers and pipes of its own, and its own warps
 _KB = 1024
 
 
@@ -161,7 +163,7 @@ def _reported(reported: str) -> Device | None:
 def _unknown(name: str, wanted: str) -> str:
     near = [arch for arch in ARCHES if wanted and (_plain(arch).startswith(wanted) or wanted.startswith(_plain(arch)))]
     hint = f": try {' or '.join(near)}" if near else ""
-    hint = ": one a command" if "," in name else hint
+    hint = ": give one" if "," in name else hint
     return f"unknown GPU {name!r}{hint} (known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
 
 

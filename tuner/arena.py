@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from tuner.device import POISON, Bytes, Call, Device, Step
-from tuner.operator import Argument, Array, Launch, Operator, Parameter, Plan, Role, parameters, scalars
+from tuner.operator import Argument, Array, Launch, Located, Operator, Plan, Role, parameters, scalars
 from tuner.tensor_map import MappedTensor
 
 _GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256
@@ -69,7 +70,8 @@ class Arena:
         for space in plan.workspaces:
             if (space.name, space.nbytes) not in self._spaces:
                 self._spaces[space.name, space.nbytes] = self._allocated(space.nbytes)
-        return Call(self.problem, tuple(self._step(plan, launch) for launch in plan.launches))
+        tensors = self._located(plan)
+        return Call(self.problem, tuple(self._step(plan, launch, tensors) for launch in plan.launches))
 
     def poison(self) -> None:
         """Forget what earlier runs wrote: outputs, updates, workspaces and guards."""
@@ -103,9 +105,7 @@ class Arena:
         return f"wrote to the input {changed[0]}" if changed else ""
 
     def _put(self, argument: Argument, arrays: Mapping[str, Any]) -> None:
-        dtype = argument.dtype_of(self.problem)
-        nbytes = dtype.itemsize * int(np.prod(argument.shape(self.problem), dtype=np.int64))
-        place = self._places[argument.name] = self._allocated(nbytes)
+        place = self._places[argument.name] = self._allocated(argument.nbytes(self.problem))
         if argument.given:
             data = self._inputs[argument.name] = _bytes(argument.drawn(self.problem, arrays))
             self._device.write(place.address, data)
@@ -118,32 +118,25 @@ class Arena:
         self._device.fill(place.begin, nbytes + 2 * _GUARD)
         return place
 
-    def _step(self, plan: Plan, launch: Launch) -> Step:
-        spaces = {space.name: self._spaces[space.name, space.nbytes] for space in plan.workspaces}
+    def _located(self, plan: Plan) -> dict[str, Located]:
+        """All tensors, which are dense, and the plan's workspaces."""
+        found = {}
+        for argument in self._tensors:
+            place, shape = self._places[argument.name], argument.shape(self.problem)
+            absent = argument.name in self._inputs and not place.nbytes  # an input without elements is a null pointer
+            strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+            found[argument.name] = Located(0 if absent else place.address, shape, strides)
+        for space in plan.workspaces:
+            found[space.name] = Located(self._spaces[space.name, space.nbytes].address)
+        return found
+
+    def _step(self, plan: Plan, launch: Launch, tensors: Mapping[str, Located]) -> Step:
         taken = parameters(self._operator, self.problem, plan, launch)
-        values = tuple(self._value(parameter, spaces) for parameter in taken)
-        return Step(launch.entry, launch.grid, launch.threads, launch.smem_bytes, values, launch.cluster)
+        values = (parameter.value(tensors, self._scalars) for parameter in taken)
+        return Step(launch, tuple(self._encoded(value) for value in values))
 
-    def _value(self, parameter: Parameter, spaces: Mapping[str, _Place]) -> np.generic:
-        name = parameter.argument
-        if parameter.pointer:
-            place = spaces.get(name) or self._places[name]
-            absent = name in self._inputs and not place.nbytes  # an input without elements is a null pointer
-            return np.uint64(0 if absent else place.address)
-        if parameter.tensor_map is not None:
-            shape, strides = self._layout(name)
-            address = self._places[name].address
-            mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, address, shape, strides)
-            return self._device.tensor_map(mapped)
-        if parameter.axis is not None:
-            return np.int64(self._layout(name)[1][parameter.axis])
-        kind: type[np.generic] = parameter.dtype.numpy.type
-        return kind(self._scalars[name])
-
-    def _layout(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides, in elements, of a dense tensor."""
-        shape = self._operator.argument(name).shape(self.problem)
-        return shape, tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+    def _encoded(self, value: np.generic | MappedTensor) -> np.generic:
+        return self._device.tensor_map(value) if isinstance(value, MappedTensor) else value
 
 
 def _bytes(array: Array) -> Bytes:

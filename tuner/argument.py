@@ -1,16 +1,17 @@
 """What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tuner.dtype import DType
 from tuner.errors import InputError, TemplateError
-from tuner.tensor_map import TensorMap
+from tuner.tensor_map import MappedTensor, TensorMap
 
 
 class Role(Enum):
@@ -18,6 +19,14 @@ class Role(Enum):
     UPDATED = "updated"  # read, and written in place: the caller's own array changes
     OUTPUT = "output"
     SCALAR = "scalar"
+
+
+class Located(NamedTuple):
+    """A tensor or a workspace in a device's memory."""
+
+    address: int  # of its first element; 0 for an input that is not given
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()  # in elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,16 @@ class Parameter:
     pointer: bool = False
     tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
 
+    def value(self, tensors: Mapping[str, Located], scalars: Mapping[str, float]) -> np.generic | MappedTensor:
+        """What a launch passes, in the parameter's own size; a tensor map is yet to be encoded."""
+        if self.axis is None and not self.pointer and self.tensor_map is None:
+            scalar: np.generic = self.dtype.numpy.type(scalars[self.argument])
+            return scalar
+        tensor = tensors[self.argument]
+        if self.tensor_map is not None:
+            return MappedTensor.of(self.tensor_map, self.dtype, *tensor)
+        return np.uint64(tensor.address) if self.axis is None else np.int64(tensor.strides[self.axis])
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
@@ -39,6 +58,8 @@ class Argument:
     A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
     element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
     others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
+    An output that has elements where another dim has none holds what `without` says for that dim: a number, or what an
+    argument holds, zeros where that is not given.
     """
 
     name: str
@@ -48,6 +69,7 @@ class Argument:
     strided: bool | Literal["all"] = False
     default: Callable[[Any], float] | None = None
     doc: str = ""
+    without: Mapping[str, float | str] = field(default_factory=dict, hash=False)
 
     @property
     def given(self) -> bool:
@@ -77,6 +99,10 @@ class Argument:
 
     def shape(self, problem: Any) -> tuple[int, ...]:
         return tuple(getattr(problem, dim) for dim in self.dims)
+
+    def nbytes(self, problem: Any) -> int:
+        """Of a dense tensor."""
+        return self.dtype_of(problem).itemsize * prod(self.shape(problem))
 
     def drawn(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
         """What `arrays` holds for the tensor: one that has no elements for the problem need not be there.

@@ -1,7 +1,7 @@
 """Run one config on the emulator over its operator's edge cases, and judge it against float64."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -12,10 +12,11 @@ import numpy as np
 
 from tuner import check_known, emulator, operators
 from tuner.check_known import Known
+from tuner.edges import Edge, served
 from tuner.emulator import Mode
-from tuner.operator import Arrays, Implementation, Operator, Plan, canonical, extents, from_fields, scalars
+from tuner.operator import Arrays, Implementation, Operator, Plan, canonical, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import Expected, expect, trespass
+from tuner.verify import Expected, expect, keep_worst, trespass
 
 # What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
 # other order; races, uninitialised reads and missing waits.
@@ -83,7 +84,7 @@ def check(job: Job) -> Verdict:
     operator, implementation, problem, config = loaded(job)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
-    first: dict[Case, Arrays] = {}
+    first: dict[Edge, Arrays] = {}
     unsteady = ""
     # A second build for the plain rounds costs more than it saves them, but where accesses are nearly all that is done.
     instrumented = any(mode.checked for mode in job.modes)
@@ -91,21 +92,21 @@ def check(job: Job) -> Verdict:
     def verdict(*findings: str) -> Verdict:
         return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
 
-    for case, mode in _rounds(operator, implementation, problem, job):
-        arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
+    for edge, mode in _rounds(operator, implementation, problem, job):
+        arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
         outputs, run = emulator.run(
-            operator, implementation, case.problem, config, arrays, mode, instrumented=instrumented
+            operator, implementation, edge.problem, config, arrays, mode, instrumented=instrumented
         )
         instrumented = instrumented and run.counters.mma > 0
-        done.append(f"{case.name(operator)} {case.kind} {mode}")
+        done.append(f"{edge.name(operator)} {mode}")
         if run.findings:
             return verdict(*map(str, run.findings))
         if changed := trespass(operator, arrays, expected.exact, outputs):
             return verdict(changed)
-        if held := _undeclared(implementation.plan(case.problem, config), run.counters):
+        if held := _undeclared(implementation.plan(edge.problem, config), run.counters):
             return verdict(held)
         keep_worst(worst, expected.errors(outputs))
-        if other := _other_bits(first.setdefault(case, outputs), outputs):
+        if other := _other_bits(first.setdefault(edge, outputs), outputs):
             unsteady = f"{other}: other bits in another order of threads"
     return verdict()
 
@@ -114,15 +115,9 @@ def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
     operator, implementation, problem, config = loaded(job)
     rounds = list(_rounds(operator, implementation, problem, job))
-    problems = list(dict.fromkeys(case.problem for case, _ in rounds))
-    spelled = (f"{problems.index(case.problem)} {case.kind} {mode}" for case, mode in rounds)
+    problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
+    spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
     return check_known.key(operator, implementation, config, problems, spelled)
-
-
-def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
-    """Put into `worst` what is worse for its output."""
-    for error in errors:
-        worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
 
 
 def loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
@@ -133,39 +128,15 @@ def loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]
     return operator, implementation, problem, from_fields(implementation.config, job.config)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A small problem and the kind of inputs to run it on."""
-
-    problem: Any
-    kind: str
-
-    def name(self, operator: Operator[Any]) -> str:
-        """The sizes; one of 0 is of what is not there."""
-        sizes = {name: getattr(self.problem, name) for name in extents(operator.problem)}
-        return " ".join(f"{name}={size}" for name, size in sizes.items() if size)
-
-
-def cases(operator: Operator[Any], problem: Any) -> list[Case]:
-    """The edge cases of a problem, each with one of the operator's kinds of inputs."""
-    kinds = operator.input_kinds
-    return [Case(tail, kinds[i % len(kinds)]) for i, tail in enumerate(operator.tails(problem))]
-
-
-def served(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any) -> list[Case]:
-    """Those of the edge cases whose sizes the implementation takes."""
-    return [case for case in cases(operator, problem) if operators.serves(implementation, case.problem)]
-
-
 def _rounds(
     operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, job: Job
-) -> Iterator[tuple[Case, Mode]]:
+) -> Iterator[tuple[Edge, Mode]]:
     edges = served(operator, implementation, problem)
     if job.thorough:
-        yield from ((case, mode) for mode in job.modes for case in edges)
+        yield from ((edge, mode) for mode in job.modes for edge in edges)
         return
-    # Every case in the first mode; the dearer modes take turns, so that each sees another edge.
-    yield from ((case, job.modes[0]) for case in edges)
+    # Every one in the first mode; the dearer modes take turns, so that each sees another.
+    yield from ((edge, job.modes[0]) for edge in edges)
     for i, mode in enumerate(job.modes[1:]):
         yield edges[-1 - i % len(edges)], mode
 

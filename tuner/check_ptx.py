@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from tuner import nvrtc, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import Case, Job, drawn, keep_worst, loaded, served
+from tuner.check import Job, drawn, loaded
+from tuner.edges import Edge, served
 from tuner.operator import canonical
 from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
 from tuner.result import Failed, OutputError, Verdict
 from tuner.toolkit import Options
-from tuner.verify import trespass
+from tuner.verify import keep_worst, trespass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ def executed(
 ) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
     operator, implementation, problem, _ = loaded(job)
-    for case in served(operator, implementation, problem)[:most]:
+    for edge in served(operator, implementation, problem)[:most]:
         for order in orders:
-            found = _executed(job, entries, case, order)
+            found = _executed(job, entries, edge, order)
             yield found
             if found.finding:
                 return
@@ -73,14 +74,10 @@ def executed(
                 break
 
 
-def _executed(job: Job, entries: dict[str, Entry], case: Case, order: Order) -> Executed:
+def _executed(job: Job, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
     operator, implementation, _, config = loaded(job)
-    arrays, expected = drawn(operator.name, canonical(case.problem), case.kind)
-    outputs, run = ptx.run(operator, implementation, entries, case.problem, config, arrays, order=order)
+    arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
+    outputs, run = ptx.run(operator, implementation, entries, edge.problem, config, arrays, order=order)
     finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
-    return Executed(
-        f"{case.name(operator)} {case.kind} {order}",
-        run.instructions,
-        finding,
-        () if finding else expected.errors(outputs),
-    )
+    errors = () if finding else expected.errors(outputs)
+    return Executed(f"{edge.name(operator)} {order}", run.instructions, finding, errors)

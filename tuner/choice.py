@@ -1,7 +1,7 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from tuner.canonical import decode
 from tuner.errors import TemplateError, TunerError, UsageError
 from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
-from tuner.records import Candidate, Match, Snapshot
+from tuner.records import Candidate, Match, Query, Snapshot
 from tuner.render import render
 from tuner.result import Fields, Scalar, TuningRecord, spelled
 
@@ -37,7 +37,7 @@ class Explanation:
     operator: str
     problem: Fields
     gpu: str
-    implementation: str
+    implementation: str  # empty where there is nothing to compute
     config: Fields
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
@@ -46,6 +46,8 @@ class Explanation:
     compiler: str = ""  # which one makes, or made, the machine code for a GPU
 
     def __str__(self) -> str:
+        if not self.implementation:
+            return f"{self.operator} {spelled(self.problem)}\n  runs no kernel: {self.why}"
         lines = [
             f"{self.operator} {spelled(self.problem)}",
             f"  runs {self.implementation} {spelled(self.config)}",
@@ -76,7 +78,7 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     Raises UsageError where no implementation serves the problem.
     """
     plain = to_fields(problem)
-    found = [(match, each) for each in gpus if (match := _find(operator, plain, each, snapshot))]
+    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
     served = (_served(operator, problem, each, match, snapshot) for match, each in sorted(found, key=_nearest))
     return next(filter(None, served), None) or _default(operator, problem, gpus)
 
@@ -119,6 +121,12 @@ def explain(
         command=search_command(operator, choice.problem, choice.gpu),
         compiler=compiler,
     )
+
+
+def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) -> Explanation:
+    """A call that has nothing to compute, in words."""
+    why = f"{', '.join(f'{name} is {size}' for name, size in hollow.items())}, which leaves nothing to compute"
+    return Explanation(operator.name, {**to_fields(problem), **hollow}, "", "", {}, None, why, (), "")
 
 
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
@@ -187,9 +195,7 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
     """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
     if choice := _choice(operator, problem, target, best):
         return choice
-    every = snapshot.matches(
-        operator.name, to_fields(problem), target.name, target.arch.name, statics=statics(operator.problem), fresh=fresh
-    )
+    every = snapshot.matches(_query(operator, to_fields(problem), target), fresh)
     return next(filter(None, (_choice(operator, problem, target, match) for match in every)), None)
 
 
@@ -205,17 +211,16 @@ def _choice(operator: Operator[Any], problem: Any, target: GPU, match: Match) ->
     return Choice(problem, target, implementation, config, match.record, f"record of {match.why}")
 
 
-def _find(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Match | None:
-    kinds = statics(operator.problem)
-    return snapshot.find(operator.name, problem, target.name, target.arch.name, statics=kinds, fresh=fresh)
+def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:
+    return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem))
 
 
 def _passed_over(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
     """Every record of the operator that does not serve, and every place that could not be read."""
-    plain, kinds = to_fields(choice.problem), statics(operator.problem)
+    plain = to_fields(choice.problem)
     found: dict[int, Candidate] = {}
     for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
-        for each in snapshot.explain(operator.name, plain, target.name, target.arch.name, statics=kinds, fresh=fresh):
+        for each in snapshot.explain(_query(operator, plain, target), fresh):
             if each.considered or id(each.record) not in found:
                 found[id(each.record)] = each
     others = [each for each in found.values() if each.record is not choice.record]

@@ -28,7 +28,7 @@ def held(
         except TunerError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}{_line(error, folder)}"
+            reason = f"{type(error).__name__}: {error}{line_of(error, folder.__eq__)}"
             raise TemplateError(f"{place}: {called} failed: {reason}") from error
         for wrong in check(found, *args):
             raise TemplateError(f"{place}: {called} {wrong}")
@@ -37,9 +37,9 @@ def held(
     return run
 
 
-def _line(error: Exception, folder: Path) -> str:
-    """Where in the operator's folder an error came from."""
-    frames = [each for each in extract_tb(error.__traceback__) if Path(each.filename).parent == folder]
+def line_of(error: Exception, own: Callable[[Path], bool]) -> str:
+    """Where in files of the operators' `own` folders an error came from; empty where it came from elsewhere."""
+    frames = [each for each in extract_tb(error.__traceback__) if own(Path(each.filename).parent)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 

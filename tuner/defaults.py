@@ -93,7 +93,7 @@ def cost(operator: Operator[Any], problem: Any) -> Cost:
     for each in operator.arguments:
         if each.role is not Role.SCALAR:
             times = 2 if each.role is Role.UPDATED else 1
-            moved += times * prod(each.shape(problem)) * each.dtype_of(problem).itemsize
+            moved += times * each.nbytes(problem)
     return Cost(flops=0.0, bytes=float(moved))
 
 

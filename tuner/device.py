@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tuner.operator import Plan
+from tuner.operator import Launch, Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields, Stage
 from tuner.samples import State
@@ -64,12 +64,8 @@ class Code:
 class Step:
     """One launch with the value of every parameter, in order, each in its own size."""
 
-    entry: str
-    grid: tuple[int, int, int]
-    threads: int
-    smem_bytes: int
+    launch: Launch
     arguments: tuple[np.generic, ...]
-    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,18 +29,16 @@ class DType(Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; bfloat16 comes from ml_dtypes."""
-        names: dict[str, DTypeLike] = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32, "int64": np.int64}
         if self is DType.BF16:
             import ml_dtypes
 
             return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]  # ml_dtypes has no static types
-        return np.dtype(names[self.value])
+        return np.dtype(_NUMPY_NAMES[self])
 
     @classmethod
     def of(cls, dtype: DTypeLike) -> "DType | None":
         """The element type of a NumPy dtype (or anything that names one); None when it is not ours."""
-        name = np.dtype(dtype).name
-        return _BY_NUMPY_NAME.get(name)
+        return _BY_NUMPY_NAME.get(np.dtype(dtype).name)
 
 
 class Precision(Enum):
@@ -51,10 +49,11 @@ class Precision(Enum):
     FP32 = "fp32"
 
 
-_BY_NUMPY_NAME = {
-    "float16": DType.FP16,
-    "bfloat16": DType.BF16,
-    "float32": DType.FP32,
-    "int32": DType.INT32,
-    "int64": DType.INT64,
+_NUMPY_NAMES = {
+    DType.FP16: "float16",
+    DType.BF16: "bfloat16",
+    DType.FP32: "float32",
+    DType.INT32: "int32",
+    DType.INT64: "int64",
 }
+_BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}

@@ -15,8 +15,7 @@ from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import MachineError, TemplateError
-from tuner.operator import Array, Operator, Parameter, Plan, Role, parameters, scalars
-from tuner.tensor_map import MappedTensor
+from tuner.operator import Array, Located, Operator, Plan, Role, parameters, scalars
 
 
 class Kernel:
@@ -68,29 +67,16 @@ class Kernel:
         placed = {}
         for space in self._plan.workspaces:
             buffer = stack.enter_context(Buffer(space.name, space.nbytes, writable=True, initialized=False))
-            placed[space.name] = _Placed(buffer.address, buffer.view(space.dtype.numpy, space.shape))
+            placed[space.name] = _Placed(Located(buffer.address), buffer.view(space.dtype.numpy, space.shape))
         return placed
 
     def _launch(self, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> None:
+        absent = {argument.name: Located(0) for argument in self._operator.arguments}
+        tensors = absent | {name: each.located for name, each in device.items()}
         for launch, taken in zip(self._plan.launches, self._parameters, strict=True):
-            arguments = [self._value(parameter, values, device) for parameter in taken]
-            sizes = launch.grid, launch.threads, launch.smem_bytes
-            run = self._kernel.launch(launch.entry, *sizes, arguments, Mode(), cluster=launch.cluster)
+            run = self._kernel.run(launch, [each.value(tensors, values) for each in taken], Mode())
             if run.findings:
                 raise TemplateError(f"{self._operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
-
-    def _value(self, parameter: Parameter, values: Mapping[str, float], device: "Mapping[str, _Placed]") -> np.generic:
-        if parameter.pointer:
-            placed = device.get(parameter.argument)
-            return np.uint64(placed.address if placed else 0)  # an input that is not given is a null pointer
-        if parameter.tensor_map is not None:
-            tensor, place = self._binding.tensors[parameter.argument], device[parameter.argument].address
-            mapped = MappedTensor.of(parameter.tensor_map, parameter.dtype, place, tensor.shape, tensor.strides)
-            return emulator.encode(mapped)
-        if parameter.axis is not None:
-            return np.int64(self._binding.tensors[parameter.argument].strides[parameter.axis])
-        kind: type[np.generic] = parameter.dtype.numpy.type
-        return kind(values[parameter.argument])
 
     def _update(self, arrays: Mapping[str, Any], device: "Mapping[str, _Placed]") -> None:
         for name in {each.name for each in self._operator.updated} & arrays.keys():
@@ -122,7 +108,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class _Placed(NamedTuple):
     """A tensor in the emulator's memory."""
 
-    address: int  # of its first element
+    located: Located
     view: Array
 
 
@@ -137,4 +123,4 @@ def _place(
     buffer = stack.enter_context(Buffer(name, nbytes, writable=writable, initialized=initialized))
     steps = [stride * dtype.itemsize for stride in tensor.strides]
     view = as_strided(buffer.view(dtype, (elements,))[before:], tensor.shape, steps)
-    return _Placed(buffer.address + before * dtype.itemsize, view)
+    return _Placed(Located(buffer.address + before * dtype.itemsize, tensor.shape, tensor.strides), view)

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.argument import span
+from tuner.argument import Located, span
 from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
 from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
-from tuner.operator import Argument, Implementation, Launch, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Argument, Implementation, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
-from tuner.tensor_map import MappedTensor
 
 __all__ = [
     "Buffer",
@@ -52,12 +51,11 @@ def run(
     plan = implementation.plan(problem, config)
     kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked or instrumented)
     with _device(operator, problem, plan, arrays) as device:
-        values = scalars(operator, problem, arrays)
+        given, tensors = scalars(operator, problem, arrays), {name: each.located for name, each in device.items()}
         runs: list[Run] = []
         for launch in plan.launches:
-            arguments = _arguments(operator, problem, plan, launch, device, values)
-            sizes = launch.grid, launch.threads, launch.smem_bytes
-            runs.append(kernel.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster))
+            arguments = [each.value(tensors, given) for each in parameters(operator, problem, plan, launch)]
+            runs.append(kernel.run(launch, arguments, mode))
             if runs[-1].findings:
                 break
         outputs = {argument.name: device[argument.name].array.copy() for argument in operator.written}
@@ -77,6 +75,11 @@ def _sum(runs: list[Run]) -> Run:
 class _Tensor(NamedTuple):
     buffer: Buffer
     array: Array  # a view of it
+
+    @property
+    def located(self) -> Located:
+        steps = tuple(stride // self.array.itemsize for stride in self.array.strides)
+        return Located(self.buffer.address, self.array.shape, steps)
 
 
 @contextmanager
@@ -98,36 +101,10 @@ def _device(
 def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Tensor:
     dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
     if not argument.given:
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        buffer = Buffer(argument.name, nbytes, writable=True, initialized=False)
+        buffer = Buffer(argument.name, argument.nbytes(problem), writable=True, initialized=False)
         return _Tensor(buffer, buffer.view(dtype, shape))
     source = argument.laid_out(argument.drawn(problem, arrays))
     buffer = Buffer(argument.name, span(source), writable=argument.written)
     view = buffer.view(dtype, shape, source.strides)
     view[...] = source
     return _Tensor(buffer, view)
-
-
-def _arguments(
-    operator: Operator[Any],
-    problem: Any,
-    plan: Plan,
-    launch: Launch,
-    device: Mapping[str, _Tensor],
-    values: Mapping[str, float],
-) -> list[Buffer | np.generic]:
-    found: list[Buffer | np.generic] = []
-    for parameter in parameters(operator, problem, plan, launch):
-        if parameter.pointer:
-            found.append(device[parameter.argument].buffer)
-        elif parameter.tensor_map is not None:
-            tensor, array = device[parameter.argument], device[parameter.argument].array
-            steps = tuple(stride // array.itemsize for stride in array.strides)
-            address = tensor.buffer.address
-            found.append(encode(MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)))
-        elif parameter.axis is not None:
-            array = device[parameter.argument].array
-            found.append(np.int64(array.strides[parameter.axis] // array.itemsize))
-        else:
-            found.append(parameter.dtype.numpy.type(values[parameter.argument]))
-    return found

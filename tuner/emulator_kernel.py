@@ -11,10 +11,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from tuner.emulator_build import shared_object
-from tuner.emulator_memory import Array, Buffer
+from tuner.emulator_memory import Array, Buffer, encode
 from tuner.emulator_runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
 from tuner.errors import InputError, TemplateError
+from tuner.operator import Launch
 from tuner.source import Source
+from tuner.tensor_map import MappedTensor
 
 Schedule = Literal["order", "reverse", "random"]
 Timing = Literal["early", "late", "random"]
@@ -70,7 +72,8 @@ class Run:
     cpu_seconds: float
 
 
-Value = Buffer | np.generic | ctypes.Structure  # a pointer; a scalar of exactly the parameter's type; a struct by value
+# A pointer; a scalar of exactly the parameter's type; a tensor that TMA copies boxes of; a struct by value.
+Value = Buffer | np.generic | MappedTensor | ctypes.Structure
 
 
 class Kernel:
@@ -85,6 +88,11 @@ class Kernel:
         self._library = library
         weakref.finalize(self, runtime().emulator_close, library)
 
+    def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode) -> Run:
+        """One launch of a plan; see `launch`."""
+        sizes = launch.grid, launch.threads, launch.smem_bytes
+        return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster)
+
     def launch(
         self,
         entry: str,
@@ -98,9 +106,8 @@ class Kernel:
     ) -> Run:
         """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
 
-        Buffers keep what it wrote.
-
-        A launch that no GPU accepts is a finding. Raises InputError for a wrong number of arguments.
+        Buffers keep what it wrote. A launch that no GPU accepts is a finding. Raises InputError for a wrong number of
+        arguments, and for a tensor map that no driver encodes.
         """
         if mode.checked and not self.checked:
             raise InputError("this kernel was built without checks: build(source, checked=True)")
@@ -173,6 +180,8 @@ def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c
     """An object that holds the value's bytes."""
     if isinstance(value, Buffer):
         return ctypes.c_uint64(value.address)
+    if isinstance(value, MappedTensor):
+        value = encode(value)
     if isinstance(value, np.generic):
         return ctypes.create_string_buffer(value.tobytes(), value.itemsize)
     return value

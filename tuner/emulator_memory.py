@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tuner.dtype import DType
 from tuner.emulator_runtime import EXCLUSIVE, runtime
 from tuner.errors import InputError, MachineError
 from tuner.tensor_map import MappedTensor
@@ -40,8 +41,9 @@ def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: in
 
     Raises InputError for what cuTensorMapEncodeTiled would refuse.
     """
-    address = array.__array_interface__["data"][0]
-    return _encoded(buffer.name, address, array.itemsize, array.shape, array.strides, box, swizzle)
+    address, dtype = array.__array_interface__["data"][0], DType.of(array.dtype)
+    assert dtype is not None, "TMA copies elements of our types"
+    return _encoded(MappedTensor(buffer.name, address, dtype, array.shape, array.strides, box, swizzle))
 
 
 def encode(tensor: MappedTensor) -> np.void:
@@ -49,8 +51,7 @@ def encode(tensor: MappedTensor) -> np.void:
 
     Raises InputError for what cuTensorMapEncodeTiled would refuse.
     """
-    t, itemsize = tensor, tensor.dtype.itemsize
-    return np.void(bytes(_encoded(t.name, t.address, itemsize, t.shape, t.strides, t.box, t.swizzle)))
+    return np.void(bytes(_encoded(tensor)))
 
 
 def base_address(encoded: np.generic) -> int:
@@ -58,26 +59,24 @@ def base_address(encoded: np.generic) -> int:
     return int(TensorMap.from_buffer_copy(encoded.tobytes()).base)
 
 
-Ints = tuple[int, ...]
+def _encoded(tensor: MappedTensor) -> TensorMap:
+    shape, strides, box = tensor.shape, tensor.strides, tensor.box
+    if reason := _refusal(tensor):
+        raise InputError(f"no tensor map of {tensor.name} {list(shape)} with box {list(box)}: {reason}")
+    magic, kind, itemsize = int.from_bytes(b"tnsormap", "little"), SWIZZLES.index(tensor.swizzle), tensor.dtype.itemsize
+    return TensorMap(magic, tensor.address, len(shape), itemsize, kind, 0, shape[::-1], box[::-1], strides[::-1])
 
 
-def _encoded(name: str, address: int, itemsize: int, shape: Ints, strides: Ints, box: Ints, swizzle: int) -> TensorMap:
-    reason = _map_refusal(address, itemsize, shape, strides, box, swizzle)
-    if reason:
-        raise InputError(f"no tensor map of {name} {list(shape)} with box {list(box)}: {reason}")
-    magic, kind = int.from_bytes(b"tnsormap", "little"), SWIZZLES.index(swizzle)
-    return TensorMap(magic, address, len(shape), itemsize, kind, 0, shape[::-1], box[::-1], strides[::-1])
-
-
-def _map_refusal(address: int, itemsize: int, shape: Ints, strides: Ints, box: Ints, swizzle: int) -> str:
+def _refusal(tensor: MappedTensor) -> str:
+    shape, strides, box, swizzle = tensor.shape, tensor.strides, tensor.box, tensor.swizzle
     if not 1 <= len(shape) <= 5 or len(box) != len(shape) or not all(1 <= n <= 256 for n in box):
         return "1 to 5 dims, each of the box 1 to 256"
     if min(shape) < 1:
         return "each dim of the tensor has 1 or more"
-    inner = box[-1] * itemsize
-    if inner % 16 or strides[-1] != itemsize:
+    inner = box[-1] * tensor.dtype.itemsize
+    if inner % 16 or strides[-1] != tensor.dtype.itemsize:
         return "the innermost dim must be contiguous, its box a multiple of 16 bytes"
-    if address % 16 or any(stride % 16 or not 0 <= stride < _STRIDES for stride in strides[:-1]):
+    if tensor.address % 16 or any(stride % 16 or not 0 <= stride < _STRIDES for stride in strides[:-1]):
         return "address and strides must be multiples of 16 bytes, no stride negative or 2^40 bytes"
     if swizzle not in SWIZZLES or (swizzle and inner > swizzle):
         return f"a row of the box has {inner} bytes, the swizzle spans {swizzle} (known: {SWIZZLES})"

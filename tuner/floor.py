@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.arch import GPU
+from tuner.arch import GPU, MMA_FLOPS
 from tuner.operator import Cost, Implementation, Operator, Work
-
-MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 
 
 @dataclass(frozen=True, slots=True)

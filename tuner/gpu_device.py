@@ -255,7 +255,8 @@ class GpuDevice:
 def _launch(program: dict[str, Any], steps: Sequence[Step], stream: Any = None) -> None:
     """On CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
-        program[step.entry](step.grid, (step.threads, 1, 1), step.arguments, step.smem_bytes, stream)
+        launch = step.launch
+        program[launch.entry](launch.grid, (launch.threads, 1, 1), step.arguments, launch.smem_bytes, stream)
 
 
 def _classified(error: Any) -> DeviceFaultError:

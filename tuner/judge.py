@@ -1,7 +1,7 @@
 """Is a config right on the device? Every edge case, poisoned outputs, guard zones, and the same bits twice."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,9 +13,10 @@ from tuner import operators
 from tuner.arena import Arena
 from tuner.canonical import encode
 from tuner.device import Code, Device, Fault
-from tuner.operator import Array, Operator, Tolerance, canonical, extents, from_fields, scalars
+from tuner.edges import Edge, edges
+from tuner.operator import Array, Operator, Tolerance, canonical, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import compare, trespass
+from tuner.verify import Expected, compare, expect, keep_worst, trespass
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one
@@ -25,13 +26,13 @@ _UNSTEADY = "the same inputs gave other bits in a second run"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A small problem, one kind of inputs, and what is right: per output exact, as rounded, and the tolerance."""
+    """An edge case with its inputs, and what is right."""
 
     name: str
     problem: Any
     arrays: Mapping[str, Any]
     scalars: Mapping[str, float]
-    right: Mapping[str, tuple[Array, Array, Tolerance]]
+    expected: Expected
 
 
 class Judge:
@@ -59,11 +60,8 @@ class Judge:
             limit_s = min(self._limit_s, _EDGE_LIMIT_S)
             outputs = self._outputs(arena, limit_s, twice=twice, inputs=True)
         self._done.append(case.name)
-        right = {name: exact for name, (exact, _, _) in case.right.items()}
-        self.finding = self.finding or trespass(self._operator, case.arrays, right, outputs)
-        for name, (exact, rounded, tolerance) in case.right.items():
-            error = compare(name, outputs[name], exact, rounded, tolerance)
-            self._worst[name] = max(error, self._worst.get(name, error), key=OutputError.badness)
+        self.finding = self.finding or trespass(self._operator, case.arrays, case.expected.exact, outputs)
+        keep_worst(self._worst, case.expected.errors(outputs))
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
@@ -78,8 +76,7 @@ class Judge:
         for name, array in outputs.items():
             if name in agreed and name in self._worst:  # an output without elements was never compared
                 limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
-                error = compare(name, array, agreed[name], agreed[name], limit)
-                self._worst[name] = max(error, self._worst[name], key=OutputError.badness)
+                keep_worst(self._worst, (compare(name, array, agreed[name], agreed[name], limit),))
         return outputs
 
     def verdict(self, where: str) -> Verdict:
@@ -103,32 +100,22 @@ class Judge:
 
 
 def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:
-    """The edge cases of a problem: each tail with each kind of inputs if `every`, else each tail once."""
+    """The edge cases of a problem; see `edges.edges`."""
     return _cases(operator.name, encode(problem), every)
 
 
 @lru_cache(maxsize=4)
 def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
     operator = operators.load(name)
-    tails = operator.tails(from_fields(operator.problem, json.loads(problem)))
-    return tuple(_case(operator, tail, kind) for tail, kind in _pairs(operator, tails, every=every))
+    found = edges(operator, from_fields(operator.problem, json.loads(problem)), every=every)
+    return tuple(_case(operator, edge) for edge in found)
 
 
-def _pairs(operator: Operator[Any], tails: tuple[Any, ...], *, every: bool) -> Iterator[tuple[Any, str]]:
-    kinds = operator.input_kinds
-    for i, tail in enumerate(tails):
-        yield from ((tail, kind) for kind in (kinds if every else (kinds[i % len(kinds)],)))
-
-
-def _case(operator: Operator[Any], problem: Any, kind: str) -> Case:
-    rng = np.random.default_rng(crc32((canonical(problem) + kind).encode()))
-    arrays = operator.inputs(problem, rng, kind)
-    exact, rounded = operator.reference(problem, arrays), operator.rounded(problem, arrays)
-    tolerances = operator.tolerance(problem)
-    names = [argument.name for argument in operator.written if np.size(exact[argument.name])]
-    sizes = " ".join(f"{name}={getattr(problem, name)}" for name in extents(operator.problem))
-    right = {n: (exact[n], rounded[n], tolerances[n]) for n in names}
-    return Case(f"{sizes} {kind}", problem, arrays, scalars(operator, problem, arrays), right)
+def _case(operator: Operator[Any], edge: Edge) -> Case:
+    problem, rng = edge.problem, np.random.default_rng(crc32((canonical(edge.problem) + edge.kind).encode()))
+    arrays = operator.inputs(problem, rng, edge.kind)
+    given, expected = scalars(operator, problem, arrays), expect(operator, problem, arrays)
+    return Case(edge.name(operator), problem, arrays, given, expected)
 
 
 def _thinned(array: Array) -> Array:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.cubin import Cubin
-from tuner.lint_flight import ends_group, left_by, overwritten, waits
+from tuner.lint_flight import overwritten, waits
 from tuner.result import Lint
-from tuner.sass import Instruction, decode, holds
+from tuner.sass import Instruction, decode, holds, successors
+from tuner.sass_fields import BYTES, destination, ends_group, function, groups_left, opcode
 from tuner.toolkit import Toolkit
 
 Edges = Mapping[int, Sequence[int]]  # by index of an instruction: what may follow it
@@ -15,7 +16,6 @@ _SERIALIZED = re.compile(r"\(?(C75\d\d)\)?[^\n]*")  # ptxas's warnings about wgm
 _MENDED = {"C7516": (12, 4)}  # the first CUDA that compiled clean what the one before serialized with that warning
 _UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the instruction
 _BRX = 0x149  # an indirect branch
-_EX2 = 2  # MUFU's function
 _LANE_LOOP = 8  # instructions, at most
 _MANY = 8  # groups in flight, at most
 _FACTORS = 2  # exponentials by which a thread's rows of O are rescaled: they may wait for it
@@ -31,7 +31,7 @@ def lint(cubin: Cubin, entry: str) -> Lint:
         return Lint(tuple(failures))
     code = _instructions(cubin, entry)
     failures += [*_overwritten(code), *_split_groups(code)]
-    if any(each.mnemonic in _UNDECIDED or each.word & 0x1FF == _BRX for each in code):
+    if any(each.mnemonic in _UNDECIDED or opcode(each.word) == _BRX for each in code):
         return Lint(tuple(failures), ("exponentials under wgmma: not checked (calls, indirect branches)",))
     return Lint((*failures, *_bare_exponentials(code)))
 
@@ -83,10 +83,10 @@ def _looped(code: Sequence[Instruction]) -> Iterable[str]:
 
 
 def _overwritten(code: Sequence[Instruction]) -> Iterable[str]:
-    if places := overwritten(code, successors):
+    if places := overwritten(code):
         yield (
-            f"{len(places)} instructions, the first at {places[0] * 16:#x}, write registers of a wgmma that may not be "
-            "done with them: ptxas does so until CUDA 13.3"
+            f"{len(places)} instructions, the first at {places[0] * BYTES:#x}, write registers of a wgmma that may not "
+            "be done with them: ptxas does so until CUDA 13.3"
         )
 
 
@@ -103,8 +103,9 @@ def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
         elif waits(each):
             newest.clear()
         elif each.mnemonic == "HGMMA":
-            if branch > newest.get(accumulator := each.word >> 16 & 0xFF, index):
-                yield f"a branch at {branch * 16:#x} stands between the wgmmas of the group around {index * 16:#x}"
+            if branch > newest.get(accumulator := destination(each.word), index):
+                at, around = branch * BYTES, index * BYTES
+                yield f"a branch at {at:#x} stands between the wgmmas of the group around {around:#x}"
                 return
             newest[accumulator] = index
 
@@ -117,15 +118,15 @@ def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
 
 
 def _is_exponential(each: Instruction) -> bool:
-    return each.mnemonic == "MUFU" and each.word >> 74 & 0xF == _EX2
+    return each.mnemonic == "MUFU" and function(each.word) == "EX2"
 
 
 def _after(each: Instruction, in_flight: int) -> int:
     """Groups in flight after an instruction, which found so many."""
-    if each.mnemonic == "HGMMA" and ends_group(each):
+    if each.mnemonic == "HGMMA" and ends_group(each.word):
         return min(in_flight + 1, _MANY)
     if waits(each):
-        return min(in_flight, left_by(each))
+        return min(in_flight, groups_left(each.word))
     return in_flight
 
 
@@ -201,10 +202,3 @@ def _left(after: Edges) -> list[int]:
             seen.add(index)
             pending += [(index, True), *((to, False) for to in after[index])]
     return found
-
-
-def successors(code: Sequence[Instruction], index: int) -> list[int]:
-    each = code[index]
-    leaves = each.always and (each.target is not None or each.mnemonic == "EXIT")
-    following = [] if leaves or index + 1 == len(code) else [index + 1]
-    return following if each.target is None else [*following, each.target]

@@ -7,16 +7,23 @@ ptxas decides, and until CUDA 13.3 it could give those of A to other values whil
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tuner.sass import Instruction
+from tuner.sass import Instruction, successors
+from tuner.sass_fields import (
+    access_bits,
+    bits,
+    destination,
+    ends_group,
+    groups_left,
+    hgmma_columns,
+    matrices,
+    opcode,
+    waits_for_groups,
+)
 
-_NO_BARRIER = 7  # of HGMMA's field for the barrier that the last one of a group names
 _NOBODY = 255  # RZ
 _BY_REGISTERS = 6  # the form of an HGMMA whose A lies in registers
 _MOST_GROUPS = 8  # in flight that are told apart: in a loop without a wait they would never end
 _WIDE = 0x025  # IMAD.WIDE
-_BITS = (8, 8, 16, 16, 32, 64, 128, 128)
-
-Successors = Callable[[Sequence[Instruction], int], list[int]]
 
 
 class _State(NamedTuple):
@@ -33,28 +40,19 @@ class _State(NamedTuple):
         return taken
 
 
-def ends_group(hgmma: Instruction) -> bool:
-    return hgmma.word >> 84 & 7 != _NO_BARRIER
-
-
 def waits(each: Instruction) -> bool:
-    """Whether it waits for groups of wgmma: WARPGROUP.DEPBAR, not .ARRIVE."""
-    return each.mnemonic == "WARPGROUP" and bool(each.word >> 47 & 1)
-
-
-def left_by(wait: Instruction) -> int:
-    """Groups that a wait leaves in flight."""
-    return wait.word >> 72 & 0x3F
+    """Whether it waits for groups of wgmma."""
+    return each.mnemonic == "WARPGROUP" and waits_for_groups(each.word)
 
 
 def written(each: Instruction) -> int:
     """Registers that an instruction other than wgmma writes, as bits; 0 for what is not known to write one."""
     width = _WIDTHS.get(each.mnemonic)
-    first = each.word >> 16 & 0xFF
+    first = destination(each.word)
     return 0 if width is None or first == _NOBODY else _registers(first, width(each.word))
 
 
-def overwritten(code: Sequence[Instruction], successors: Successors) -> tuple[int, ...]:
+def overwritten(code: Sequence[Instruction]) -> tuple[int, ...]:
     """Indices of instructions that may write a register of a wgmma in flight, on whatever way control comes to them."""
     writes = [written(each) for each in code]
     found, seen = set[int](), {(0, _State())}
@@ -74,9 +72,9 @@ def overwritten(code: Sequence[Instruction], successors: Successors) -> tuple[in
 def _after(each: Instruction, state: _State) -> _State:
     if each.mnemonic == "HGMMA":
         both = state.open | _product(each)
-        return _State((*state.groups, both)[-_MOST_GROUPS:]) if ends_group(each) else state._replace(open=both)
+        return _State((*state.groups, both)[-_MOST_GROUPS:]) if ends_group(each.word) else state._replace(open=both)
     if waits(each):
-        done = max(len(state.groups) - left_by(each), 0)
+        done = max(len(state.groups) - groups_left(each.word), 0)
         return state._replace(groups=state.groups[done:])
     return state
 
@@ -84,8 +82,8 @@ def _after(each: Instruction, state: _State) -> _State:
 def _product(hgmma: Instruction) -> int:
     """Its accumulators, and A where that lies in registers."""
     word = hgmma.word
-    sums = _registers(word >> 16 & 0xFF, 4 * ((word >> 53 & 0x1F) + 1))
-    return sums | (_registers(word >> 24 & 0xFF, 4) if word >> 9 & 7 == _BY_REGISTERS else 0)
+    sums = _registers(destination(word), hgmma_columns(word) // 2)
+    return sums | (_registers(bits(word, 24, 8), 4) if bits(word, 9, 3) == _BY_REGISTERS else 0)
 
 
 def _registers(first: int, count: int) -> int:
@@ -93,7 +91,7 @@ def _registers(first: int, count: int) -> int:
 
 
 def _accessed(word: int) -> int:
-    return max(_BITS[word >> 73 & 7] // 32, 1)
+    return max(access_bits(word) // 32, 1)
 
 
 _ONE = """
@@ -104,7 +102,7 @@ _WIDTHS: Mapping[str, Callable[[int], int]] = {
     **dict.fromkeys(_ONE.split(), lambda _: 1),
     **dict.fromkeys(("DFMA", "DMUL", "DADD", "CS2R"), lambda _: 2),
     **dict.fromkeys(("LDS", "LDG", "LDL", "LD", "LDC"), _accessed),
-    "IMAD": lambda word: 2 if word & 0x1FF == _WIDE else 1,
-    "LDSM": lambda word: 1 << (word >> 72 & 3),
+    "IMAD": lambda word: 2 if opcode(word) == _WIDE else 1,
+    "LDSM": matrices,
     "HMMA": lambda _: 4,
 }

@@ -1,10 +1,11 @@
 """What a folder of templates/ has to say, with all that it imports for it: the operator (what is computed) and its
 implementations (how)."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
+from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -13,9 +14,11 @@ import numpy.typing as npt
 
 from tuner.arch import GPU, Arch
 from tuner.argument import Argument as Argument
+from tuner.argument import Located as Located
 from tuner.argument import Parameter as Parameter
 from tuner.argument import Role as Role
 from tuner.argument import within as within
+from tuner.canonical import encode
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.result import Fields, Scalar
@@ -67,7 +70,7 @@ def _is_enum(kind: Any) -> bool:
 
 def canonical(value: Any) -> str:
     """Canonical JSON of a Problem or Config: equal values, equal text."""
-    return json.dumps(to_fields(value), sort_keys=True, separators=(",", ":"))
+    return encode(to_fields(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * int(prod(self.shape))  # a plan may count with NumPy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,11 @@ class Plan:
     constants: Mapping[str, Scalar]
     workspaces: tuple[Workspace, ...] = ()
     maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of how the rendered text is launched, and on what memory: what the text itself does not say."""
+        return sha256(repr((self.launches, self.workspaces, self.maps)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 from tuner.arch import ARCHES
 from tuner.assets import TEMPLATES
+from tuner.contract import line_of
 from tuner.contract_implementation import held_implementation
 from tuner.contract_operator import held_operator, well_formed
 from tuner.defaults import completed, completed_implementation
@@ -98,11 +98,5 @@ def _module(operator: str, stem: str) -> Any:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise TemplateError(f"{place} is missing beside {stem}.cu.jinja: it defines IMPLEMENTATION") from error
-        raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    """Where an operator's file failed; a SyntaxError says so itself."""
-    frames = extract_tb(error.__traceback__)
-    inside = [each for each in frames if Path(each.filename).parent.parent in map(Path, __path__)]
-    return f" ({Path(inside[-1].filename).name}, line {inside[-1].lineno})" if inside else ""
+        line = line_of(error, lambda folder: folder.parent in map(Path, __path__))  # a SyntaxError says so itself
+        raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error

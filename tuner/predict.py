@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
 
-from tuner.arch import GPU, Device
+from tuner.arch import GPU, MMA_FLOPS, PARTITIONS, Device
 from tuner.operator import Launch, Plan, Work
 from tuner.result import Fields, Prediction
 
@@ -35,10 +35,8 @@ TERMS: Mapping[str, str] = {  # in a user's words
     "launches": "the start of each launch after the one before",
 }
 
-_MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _MUFU_LANES = 16  # a clock and SM
 _INTEGER_LANES = 64
-_ISSUE = 4  # warp instructions a clock and SM
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
 _SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
@@ -46,7 +44,6 @@ _SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
 # A clock and SM, between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
 # 2.65 TB/s, arXiv 2402.13499), through loads and stores of threads.
 _CLUSTER_BYTES = 12
-_PARTITIONS = 4  # of an SM: a warp computes with the pipes of one
 _NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
 _STEP_LATENCY = 700.0  # cycles of a dependent loop step of which nobody counted what is serial
 # Until an instruction can use another one's result: an mma.sync m16n8k16 of 24 (as ptxas spaces them for sm_80) to
@@ -151,11 +148,11 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     mma = work.mma + work.tf32  # half of an m16n8k16 in tf32 is an instruction, and takes as long as all of one
     instructions = mma + work.fma - work.paired / 2 + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
-        "tensor": _MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
+        "tensor": MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
         "fp32": work.fma * 32 / arch.fp32_lanes,
         "exp": work.mufu * 32 / _MUFU_LANES,
         "integer": work.alu * 32 / _INTEGER_LANES,
-        "issue": instructions / _ISSUE,
+        "issue": instructions / PARTITIONS,
         "shared memory": work.smem_wavefronts,
     }
     if work.cluster_bytes:
@@ -183,7 +180,7 @@ def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: flo
     waves = work.ctas / (gpu.device.sm_count * resident)
     # An uneven grid leaves pipes of SMs idle; L2 and DRAM serve the others.
     own = _overlapped(busy[name] for name in busy.keys() - _SHARED)
-    idle = _PARTITIONS / min(_PARTITIONS, work.warps * resident)
+    idle = PARTITIONS / min(PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
     chain = _chain(work, ceil(waves))
     cost = hypot(throughput + tail, chain.cycles)

@@ -84,42 +84,33 @@ class Snapshot:
                 by_operator.setdefault(each.record.identity.operator, []).append(each)
         return cls({operator: tuple(found) for operator, found in by_operator.items()}, tuple(refused))
 
-    def find(
-        self, operator: str, problem: Fields, gpu: str, arch: str, *, statics: tuple[str, ...], fresh: Fresh
-    ) -> Match | None:
+    def find(self, query: Query, fresh: Fresh) -> Match | None:
         """The record that serves a problem best, or None. Asked again, this is one dict look-up.
 
         The device's own records come first, then the arch's, then those of another device of the arch; among them the
         nearest extents, then the earlier place, then measured before predicted, then the newest.
         """
-        key = operator, gpu, arch, tuple(problem.items())
+        key = query.operator, query.gpu, query.arch, tuple(query.problem.items())
         try:
             return self._matches[key]
         except KeyError:
             if len(self._matches) >= _REMEMBERED:
                 self._matches.clear()
-            every = self.matches(operator, problem, gpu, arch, statics=statics, fresh=fresh)
-            match = self._matches[key] = next(every, None)
+            match = self._matches[key] = next(self.matches(query, fresh), None)
             return match
 
-    def matches(
-        self, operator: str, problem: Fields, gpu: str, arch: str, *, statics: tuple[str, ...], fresh: Fresh
-    ) -> Iterator[Match]:
+    def matches(self, query: Query, fresh: Fresh) -> Iterator[Match]:
         """Every record that could serve a problem, in the order in which `find` prefers them."""
-        query = Query(operator, problem, gpu, arch, statics)
         for each in self._usable(query):
             if self._is_fresh(each.found, fresh):
                 yield Match(each.found.record, each.distance, _describe(query, each))
 
-    def explain(
-        self, operator: str, problem: Fields, gpu: str, arch: str, *, statics: tuple[str, ...], fresh: Fresh
-    ) -> list[Candidate]:
+    def explain(self, query: Query, fresh: Fresh) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
-        query = Query(operator, problem, gpu, arch, statics)
         usable = self._usable(query)
         listed = list(self._judged(query, usable, fresh))
         considered = {id(each.found) for each in usable}
-        others = [each for each in self.records.get(operator, ()) if id(each) not in considered]
+        others = [each for each in self.records.get(query.operator, ()) if id(each) not in considered]
         return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
 
     def _judged(self, query: Query, usable: list[_Usable], fresh: Fresh) -> Iterator[Candidate]:

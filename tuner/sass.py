@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner import sass_fields
 from tuner.errors import MachineError
+from tuner.sass_fields import BYTES, TRUE, bits
 
-_BYTES = 16  # an instruction
-_TRUE = 7  # the predicate register that always holds, not negated
 _DIVERGED = 91  # the bit of a branch that is taken only where lanes have diverged: BRA.DIV
 
 # Class of work, then mnemonics with their opcodes. What is not listed counts as OTHER.
@@ -79,8 +79,8 @@ class Instruction:
     @property
     def always(self) -> bool:
         """Whether it is executed whenever it is reached: by the guard, and by a branch's own condition."""
-        taken = self.target is None or (_bits(self.word, 87, 4) == _TRUE and not _bits(self.word, _DIVERGED, 1))
-        return _bits(self.word, 12, 4) == _TRUE and taken
+        taken = self.target is None or (bits(self.word, 87, 4) == TRUE and not bits(self.word, _DIVERGED, 1))
+        return sass_fields.guard(self.word) == TRUE and taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,17 @@ def mix_of(words: Iterable[int], arch: str) -> Mapping[str, int]:
 def decode(code: bytes, arch: str) -> tuple[Instruction, ...]:
     """Machine code of `arch`, instruction by instruction."""
     generation = _generation(arch)
-    targets = {at // _BYTES: to // _BYTES for at, to in _branches(code, generation)}
+    targets = {at // BYTES: to // BYTES for at, to in _branches(code, generation)}
     names = ((word, _name(word, generation).partition(".")[0]) for word in _words(code))
     return tuple(Instruction(word, name, targets.get(index)) for index, (word, name) in enumerate(names))
+
+
+def successors(code: Sequence[Instruction], index: int) -> tuple[int, ...]:
+    """Indices of what may be executed after an instruction, the next one first; a call is taken to come back."""
+    each = code[index]
+    leaves = each.always and (each.target is not None or each.mnemonic in ("EXIT", "RET"))
+    following = () if leaves or index + 1 == len(code) else (index + 1,)
+    return following if each.target is None else (*following, each.target)
 
 
 def holds(code: bytes, mnemonic: str) -> bool:
@@ -124,12 +132,12 @@ def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:
     """Loops that hold no other loop, in the order of their code."""
     back_edges = [(to, at) for at, to in _branches(code, _generation(arch)) if to < at]
     inner = [edge for edge in back_edges if not any(_inside(other, edge) for other in back_edges)]
-    return tuple(Loop(to, at, instruction_mix(code[to : at + _BYTES], arch)) for to, at in sorted(inner))
+    return tuple(Loop(to, at, instruction_mix(code[to : at + BYTES], arch)) for to, at in sorted(inner))
 
 
 def span(code: bytes, loop: Loop) -> bytes:
     """The loop's own part of the code, its branch included."""
-    return code[loop.start : loop.stop + _BYTES]
+    return code[loop.start : loop.stop + BYTES]
 
 
 def work_mix(mix: Mapping[str, int]) -> Mapping[str, float]:
@@ -183,52 +191,34 @@ def _generation(arch: str) -> int:
 
 
 def _words(code: bytes) -> Iterator[int]:
-    return (int.from_bytes(code[at : at + _BYTES], "little") for at in range(0, len(code), _BYTES))
+    return (int.from_bytes(code[at : at + BYTES], "little") for at in range(0, len(code), BYTES))
 
 
 def _name(word: int, generation: int) -> str:
-    opcode = _bits(word, 0, 9)
+    opcode = sass_fields.opcode(word)
     base = _REUSED.get(generation, {}).get(opcode) or _OPCODES.get(opcode, "OTHER")
     if base == "LDGSTS":
-        return f"{base}.{_access_bits(word, 73 if generation < 10 else 74)}"
+        return f"{base}.{sass_fields.access_bits(word, 73 if generation < 10 else 74)}"
     modifier = _MODIFIERS.get(base)
     return f"{base}.{modifier(word)}" if modifier else base
 
 
-def _bits(word: int, low: int, count: int) -> int:
-    return word >> low & (1 << count) - 1
-
-
-def _hmma_shape(word: int) -> str:
-    return {0: "1688", 1: "16816", 2: "1684", 3: "16832"}[_bits(word, 75, 1) + 2 * _bits(word, 78, 1)]
-
-
 def _hgmma_shape(word: int) -> str:
-    depth = 8 if _bits(word, 77, 1) else 16  # tf32, or 16-bit inputs
-    return f"64x{8 * (_bits(word, 53, 5) + 1)}x{depth}"
-
-
-def _access_bits(word: int, at: int = 73) -> str:
-    return ("8", "8", "16", "16", "32", "64", "128", "128")[_bits(word, at, 3)]
+    depth = 8 if bits(word, 77, 1) else 16  # tf32, or 16-bit inputs
+    return f"64x{sass_fields.hgmma_columns(word)}x{depth}"
 
 
 def _matrices(word: int) -> str:
-    return f"x{1 << _bits(word, 72, 2)}"
+    return f"x{sass_fields.matrices(word)}"
 
 
-def _mufu_function(word: int) -> str:
-    names = ("COS", "SIN", "EX2", "LG2", "RCP", "RSQ", "RCP64H", "RSQ64H", "SQRT", "TANH")
-    function = _bits(word, 74, 4)
-    return names[function] if function < len(names) else f"F{function}"
-
-
-_MODIFIERS: Mapping[str, Callable[[int], str]] = {
-    "HMMA": _hmma_shape,
+_MODIFIERS: Mapping[str, Callable[[int], str | int]] = {
+    "HMMA": sass_fields.hmma_shape,
     "HGMMA": _hgmma_shape,
     "LDSM": _matrices,
     "STSM": _matrices,
-    "MUFU": _mufu_function,
-    **dict.fromkeys(("LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST"), _access_bits),
+    "MUFU": sass_fields.function,
+    **dict.fromkeys(("LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST"), sass_fields.access_bits),
 }
 
 
@@ -244,26 +234,26 @@ def _units(name: str) -> float:
 def _branches(code: bytes, generation: int) -> Iterator[tuple[int, int]]:
     """(offset, target's offset) of each branch."""
     for at in _places(code, "BRA"):
-        word = int.from_bytes(code[at : at + _BYTES], "little")
-        yield at, at + _BYTES + _branch_distance(word, generation)
+        word = int.from_bytes(code[at : at + BYTES], "little")
+        yield at, at + BYTES + _branch_distance(word, generation)
 
 
 def _places(code: bytes, mnemonic: str) -> Iterator[int]:
     """Offsets of the instructions of that name, found without decoding the others."""
     opcodes = {opcode for opcode, name in _OPCODES.items() if name == mnemonic}
-    lowest = zip(code[::_BYTES], code[1::_BYTES], strict=True)
-    return (index * _BYTES for index, (low, high) in enumerate(lowest) if low | (high & 1) << 8 in opcodes)
+    lowest = zip(code[::BYTES], code[1::BYTES], strict=True)
+    return (index * BYTES for index, (low, high) in enumerate(lowest) if low | (high & 1) << 8 in opcodes)
 
 
 def _branch_distance(word: int, generation: int) -> int:
     """Bytes from the next instruction: 50 bits up to sm_89; in fours, split in two fields, from sm_90 on."""
     if generation < 9:
-        return _signed(_bits(word, 32, 50), 50)
-    return 4 * _signed(_bits(word, 34, 48) << 8 | _bits(word, 16, 8), 56)
+        return _signed(bits(word, 32, 50), 50)
+    return 4 * _signed(bits(word, 34, 48) << 8 | bits(word, 16, 8), 56)
 
 
-def _signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> bits - 1 else value
+def _signed(value: int, width: int) -> int:
+    return value - (1 << width) if value >> width - 1 else value
 
 
 def _inside(inner: tuple[int, int], outer: tuple[int, int]) -> bool:

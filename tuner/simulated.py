@@ -216,8 +216,7 @@ class SimulatedDevice:
             self._at(int(values[output.name]) + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
 
     def _tensor(self, argument: Argument, problem: Any, values: Mapping[str, np.generic]) -> Array:
-        dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        dtype, shape, nbytes = argument.dtype_of(problem).numpy, argument.shape(problem), argument.nbytes(problem)
         if not nbytes:
             return np.empty(shape, dtype)
         return self._at(int(values[argument.name]), nbytes).view(dtype).reshape(shape)
@@ -227,8 +226,8 @@ def _values(program: _Program, call: Call) -> dict[str, np.generic]:
     """Pointers and scalars by argument."""
     plan = program.implementation.plan(call.problem, program.config)
     found: dict[str, np.generic] = {}
-    for launch, step in zip(plan.launches, call.steps, strict=True):
-        taken = parameters(program.operator, call.problem, plan, launch)
+    for step in call.steps:
+        taken = parameters(program.operator, call.problem, plan, step.launch)
         for parameter, value in zip(taken, step.arguments, strict=True):
             if parameter.tensor_map is not None:
                 found[parameter.argument] = np.uint64(emulator.base_address(value))
@@ -239,8 +238,7 @@ def _values(program: _Program, call: Call) -> dict[str, np.generic]:
 
 def _emulate(kernel: emulator.Kernel, call: Call) -> None:
     for step in call.steps:
-        sizes = step.grid, step.threads, step.smem_bytes
-        run = kernel.launch(step.entry, *sizes, step.arguments, Mode(), cluster=step.cluster)
+        run = kernel.run(step.launch, step.arguments, Mode())
         if run.findings:
             raise DeviceFaultError(Fault.ILLEGAL, str(run.findings[0]), fatal=True)
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.sass import Instruction, Loop, decode, mix_of, span, work_mix
+from tuner.sass import Instruction, Loop, decode, mix_of, span, successors, work_mix
+from tuner.sass_fields import BYTES
 
 _MATRIX = frozenset({"HMMA", "HGMMA", "IMMA", "DMMA", "QMMA", "UTCHMMA"})
 _ACCESSES = frozenset({"LDS", "LDSM", "LDG", "LD", "LDGSTS", "STS", "STSM", "STG", "ST", "UTMALDG", "UBLKCP"})
@@ -40,8 +41,7 @@ def pass_mix(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
 def mix_around(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
     """Likewise of the common way through the whole kernel, without what lies inside the loop."""
     instructions = decode(code, arch)
-    size = len(code) // len(instructions)
-    inside = range(loop.start // size, loop.stop // size + 1)
+    inside = range(loop.start // BYTES, loop.stop // BYTES + 1)
     once = (index for path in paths(instructions) if not path.repeats for index in path.indices)
     return work_mix(mix_of((instructions[index].word for index in once if index not in inside), arch))
 
@@ -51,7 +51,7 @@ def common_way(code: Sequence[Instruction], first: int, last: int) -> tuple[int,
     best: dict[int, tuple[int, int, int]] = {last: (0, 0, 0)}
     following: dict[int, int] = {}
     for index in range(last - 1, first - 1, -1):
-        ways = [to for to in successors(code, index, last) if to in best]
+        ways = [to for to in successors(code, index) if to in best]  # further down, and no further than `last`
         if ways:
             following[index] = to = max(ways, key=lambda way: best[way])
             products, accesses, length = best[to]
@@ -66,14 +66,3 @@ def _walk(following: dict[int, int], first: int, last: int) -> Iterator[int]:
         yield index
         index = following[index]
     yield last
-
-
-def successors(code: Sequence[Instruction], index: int, last: int) -> Iterator[int]:
-    """What may be executed after an instruction, further down and no further than `last`."""
-    each = code[index]
-    if each.mnemonic in ("EXIT", "RET") and each.always:
-        return
-    if each.target is None or not each.always:
-        yield index + 1
-    if each.target is not None and index < each.target <= last:
-        yield each.target

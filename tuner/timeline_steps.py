@@ -11,16 +11,25 @@ and of the CUDA C++ Programming Guide. Other latencies are guesses near those: o
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tuner.arch import GPU
+from tuner.arch import GPU, MMA_FLOPS, PARTITIONS
 from tuner.sass import PACKED, Instruction
+from tuner.sass_fields import (
+    NEVER,
+    access_bits,
+    bits,
+    copies_left,
+    ends_group,
+    groups_left,
+    guard,
+    hgmma_columns,
+    hmma_shape,
+    matrices,
+    waits_for_groups,
+)
 
 QUEUE = 5  # accesses that a scheduler takes before one of them is on its way (table 1)
 BARRIER = 20.0
 _COUNTERS = 6
-_NEVER = 15  # a guard that never holds
-_NO_GROUP = 7  # of HGMMA's field for the barrier that the last one of a group names
-_SCHEDULERS = 4
-_MMA_FLOPS = 16 * 8 * 16 * 2
 _REQUEST = 2  # clocks of an SM for any access (table 1)
 _LINE = 128  # bytes a clock of its shared memory, and of L1
 _LOAD = 250.0
@@ -28,10 +37,10 @@ _CONVERSION = 18.0
 _LANES = 24.0
 _WGMMA = 32.0
 _SHARED = {32: 24.0, 64: 24.0, 128: 26.0}  # by bits a thread
-_MATRICES = (23.0, 25.0, 29.0)  # by their logarithm
+_MATRICES = {1: 23.0, 2: 25.0, 4: 29.0}
+_SHARE = {"1688": 0.5, "16816": 1.0, "1684": 0.25, "16832": 2.0}  # of an m16n8k16 in 16-bit types
 _OTHERS = {"LDC": 29.0, "LDCU": 29.0, "ULDC": 29.0, "S2R": 25.0, "S2UR": 25.0, "R2UR": 12.0, "REDUX": 25.0}
 _UNKNOWN = 20.0
-_WIDTHS = (8, 8, 16, 16, 32, 64, 128, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +69,15 @@ def step_of(each: Instruction, gpu: GPU) -> Step:
     """What `each` asks of a scheduler of `gpu`. Accesses are without bank conflicts, in whole lines, and hit L2."""
     word, name = each.word, each.mnemonic
     waits = tuple(index for index in range(_COUNTERS) if word >> 116 + index & 1)
-    step = Step(max(1, _bits(word, 105, 4)), waits, _counter(word, 110), _counter(word, 113), name)
-    if _bits(word, 12, 4) == _NEVER:
+    step = Step(max(1, bits(word, 105, 4)), waits, _counter(word, 110), _counter(word, 113), name)
+    if guard(word) == NEVER:
         return step
     if name == "HMMA":
         return replace(step, cause="products", pipe="tensor", interval=_mma_clocks(word, gpu))
     if name in ("HGMMA", "WARPGROUP"):
         return _wgmma(step, word, gpu) if name == "HGMMA" else _warpgroup(step, word)
     if name in ("LDGDEPBAR", "DEPBAR"):
-        waited = (_bits(word, 44, 3), _bits(word, 38, 6)) if name == "DEPBAR" else None
+        waited = (bits(word, 44, 3), copies_left(word)) if name == "DEPBAR" else None
         return replace(step, cause="copies", commits=name == "LDGDEPBAR", at_most=waited, latency=0.0)
     if name == "BAR":
         return replace(step, cause="barriers", barrier=True)
@@ -107,38 +116,37 @@ _ACCESSES: Mapping[str, str] = {  # what a wait for them is called
 
 def _interval(pipe: str, gpu: GPU) -> float:
     """Clocks that a pipe takes for the 32 lanes of a warp."""
-    lanes = {"fp32": gpu.arch.fp32_lanes // _SCHEDULERS, "exp": 4, "double": 8, "": 32}
+    lanes = {"fp32": gpu.arch.fp32_lanes // PARTITIONS, "exp": 4, "double": 8, "": 32}
     return 32 / lanes.get(pipe, 16)
 
 
 def _mma_clocks(word: int, gpu: GPU) -> float:
     """Of an m16n8k16 in 16-bit types, or its share; a k8 in tf32 takes as long as a k16."""
-    shape, tf32 = _bits(word, 75, 1) + 2 * _bits(word, 78, 1), _bits(word, 83, 1)
-    share = 1.0 if tf32 else {0: 0.5, 1: 1.0, 2: 0.25}.get(shape, 2.0)
-    return share * _MMA_FLOPS * _SCHEDULERS / gpu.device.mma_flops
+    share = 1.0 if bits(word, 83, 1) else _SHARE[hmma_shape(word)]
+    return share * MMA_FLOPS * PARTITIONS / gpu.device.mma_flops
 
 
 def _wgmma(step: Step, word: int, gpu: GPU) -> Step:
     """The scheduler's warp takes 16 of the 64 rows; 8 columns and 16 or 32 bytes of k are the unit."""
-    flops = 8 * (_bits(word, 53, 5) + 1) * 16 * _SCHEDULERS * 16 * 2
+    flops = hgmma_columns(word) * 16 * PARTITIONS * 16 * 2
     clocks = flops / (gpu.device.wgmma_flops or gpu.device.mma_flops)
-    last = _bits(word, 84, 3) != _NO_GROUP
+    last = ends_group(word)
     return replace(step, cause="wgmma", pipe="wgmma", interval=clocks, latency=_WGMMA, queued=True, ends_group=last)
 
 
 def _warpgroup(step: Step, word: int) -> Step:
-    return replace(step, cause="wgmma", groups=_bits(word, 72, 6)) if _bits(word, 47, 1) else step
+    return replace(step, cause="wgmma", groups=groups_left(word)) if waits_for_groups(word) else step
 
 
 def _access(step: Step, word: int, name: str) -> Step:
     """The schedulers take turns at the SM's shared memory and L1, so that one has every fourth clock of them."""
-    width, matrices = _WIDTHS[_bits(word, 73, 3)], _bits(word, 72, 2)
-    size = {"LDSM": _LINE << matrices, "LDGSTS": 4 * _LINE, "SHFL": _LINE, "MOVM": _LINE}.get(name, 4 * width)
+    width = access_bits(word)
+    size = {"LDSM": _LINE * matrices(word), "LDGSTS": 4 * _LINE, "SHFL": _LINE, "MOVM": _LINE}.get(name, 4 * width)
     latency, read = _LANES, 9.0
     if name in ("LDS", "LDL"):
         latency = _SHARED[max(width, 32)]
     elif name == "LDSM":
-        latency = _MATRICES[min(matrices, 2)]
+        latency = _MATRICES[matrices(word)]
     elif name in ("LDG", "ATOMG", "LD", "ATOM", "LDGSTS"):
         latency, read = _LOAD, 13.0 if name == "LDGSTS" else 11.0
     elif _ACCESSES[name] == "stores":
@@ -147,7 +155,7 @@ def _access(step: Step, word: int, name: str) -> Step:
         step,
         cause=_ACCESSES[name],
         pipe="memory",
-        interval=float(_SCHEDULERS * max(_REQUEST, size // _LINE)),
+        interval=float(PARTITIONS * max(_REQUEST, size // _LINE)),
         latency=latency,
         read_latency=read,
         queued=True,
@@ -156,9 +164,5 @@ def _access(step: Step, word: int, name: str) -> Step:
 
 
 def _counter(word: int, at: int) -> int | None:
-    value = _bits(word, at, 3)
+    value = bits(word, at, 3)
     return value if value < _COUNTERS else None
-
-
-def _bits(word: int, low: int, count: int) -> int:
-    return word >> low & (1 << count) - 1

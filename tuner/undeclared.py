@@ -8,15 +8,15 @@ are passed once.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
+from tuner.arch import MMA_FLOPS
 from tuner.cubin import Cubin
-from tuner.operator import Argument, Launch, Operator, Plan, Work
-from tuner.sass import Instruction, decode, mix_of, work_mix
-from tuner.timeline_paths import Path, paths, successors
+from tuner.operator import Launch, Operator, Plan, Work
+from tuner.sass import Instruction, decode, mix_of, successors, work_mix
+from tuner.sass_fields import copies_left
+from tuner.timeline_paths import Path, paths
 
-_MMA_FLOPS = 16 * 8 * 16 * 2  # one m16n8k16
 _FMA_FLOPS = 64  # of a warp
 _LANES = 32
 _WAVEFRONT = 128  # bytes that an SM's memory takes or gives in a clock
@@ -61,7 +61,7 @@ def _counted(launch: Launch, least: Work, left: float, cubin: Cubin) -> Work:
     multiplies = any(each.sum("mma") for each in (*once, *loops))
     return replace(
         least,
-        mma=least.fma * _FMA_FLOPS / _MMA_FLOPS if multiplies else 0.0,
+        mma=least.fma * _FMA_FLOPS / MMA_FLOPS if multiplies else 0.0,
         fma=total(lambda each: each.sum("fma")),
         paired=total(lambda each: each.sum("paired")),
         mufu=total(lambda each: each.sum("mufu")),
@@ -79,7 +79,7 @@ def _is_detour(back: Path, code: Sequence[Instruction]) -> bool:
     reached = {0}
     for index in range(end):
         if index in reached and index != start:
-            reached.update(successors(code, index, end))
+            reached.update(successors(code, index))
     return start > 0 and end in reached
 
 
@@ -88,7 +88,7 @@ def _pass(code: Sequence[Instruction], arch: str) -> _Pass:
     accesses = [(name.partition(".")[0], _LANES * _bits(name) / 8, count) for name, count in counts.items()]
     loaded, stored = (sum(size * n for name, size, n in accesses if name in kind) for kind in (_LOADS, _STORES))
     wavefronts = sum(max(1.0, size / _WAVEFRONT) * n for name, size, n in accesses if name in _LOADS | _STORES)
-    ahead = [each.word >> 38 & 0x3F for each in code if each.mnemonic == "DEPBAR" and "LDGDEPBAR" in counts]
+    ahead = [copies_left(each.word) for each in code if each.mnemonic == "DEPBAR" and "LDGDEPBAR" in counts]
     return _Pass(work_mix(counts), loaded, stored, wavefronts, 2 + max(ahead) if ahead else 1)
 
 
@@ -101,7 +101,7 @@ def _bits(name: str) -> int:
 def _passes(loops: Sequence[_Pass], least: Work, left: float, warps: int) -> float:
     flops = least.fma * _FMA_FLOPS
     anchors = (
-        (flops / _MMA_FLOPS, sum(each.sum("mma") for each in loops)),
+        (flops / MMA_FLOPS, sum(each.sum("mma") for each in loops)),
         (left, sum(each.stored for each in loops)),
         (flops / _FMA_FLOPS, sum(each.sum("fma") for each in loops)),
         (least.dram_bytes, sum(each.loaded for each in loops)),
@@ -111,12 +111,8 @@ def _passes(loops: Sequence[_Pass], least: Work, left: float, warps: int) -> flo
 
 def _left(operator: Operator[Any], problem: Any, plan: Plan) -> Iterator[float]:
     """Bytes that each launch leaves: results that it takes, and workspaces that no launch before it took."""
-    results = {each.name: _nbytes(each, problem) for each in operator.written}
+    results = {each.name: each.nbytes(problem) for each in operator.written}
     spaces = {each.name: each.nbytes for each in plan.workspaces}
     for launch in plan.launches:
         taken = (*results, *spaces) if launch.arguments is None else launch.arguments
         yield float(sum(results.get(name, 0) + spaces.pop(name, 0) for name in taken))
-
-
-def _nbytes(argument: Argument, problem: Any) -> int:
-    return argument.dtype_of(problem).itemsize * prod(argument.shape(problem))

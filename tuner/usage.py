@@ -3,12 +3,11 @@
 import re
 from dataclasses import dataclass
 
-from tuner.arch import Arch
+from tuner.arch import PARTITIONS, Arch
 from tuner.operator import Launch
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_SM_PARTITIONS = 4  # each owns a quarter of the registers, and a warp lives in one of them
 _SMEM_UNIT = 128  # bytes; shared memory is given to CTAs in multiples of this
 
 
@@ -95,7 +94,7 @@ def _by_smem(smem_bytes: int, arch: Arch) -> int:
 
 def _by_registers(usage: Usage, threads: int, arch: Arch) -> int:
     per_warp = _round_up(max(usage.registers, 1) * 32, arch.register_unit)
-    warps = arch.registers_per_sm // _SM_PARTITIONS // per_warp * _SM_PARTITIONS
+    warps = arch.registers_per_sm // PARTITIONS // per_warp * PARTITIONS
     return warps // _warps(threads)
 
 

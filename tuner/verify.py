@@ -1,6 +1,6 @@
 """Is an output right? Errors against a float64 reference, judged by how much rounding alone would cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,12 @@ class Expected:
         The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never
         passes, and infinities must be where the reference has them.
         """
-        return tuple(
-            compare(name, outputs[name], self.exact[name], self.rounded[name], self.tolerances[name])
-            for name in self.exact
-            if np.size(self.exact[name]) or np.size(outputs[name])
-        )
+        filled = (name for name in self.exact if np.size(self.exact[name]) or np.size(outputs[name]))
+        return tuple(self.error(name, outputs[name]) for name in filled)
+
+    def error(self, name: str, output: Array) -> OutputError:
+        """That of one output."""
+        return compare(name, output, self.exact[name], self.rounded[name], self.tolerances[name])
 
 
 def expect(operator: Operator[Any], problem: Any, arrays: Arrays) -> Expected:
@@ -46,6 +47,12 @@ def errors(
 ) -> tuple[OutputError, ...]:
     """One error an argument that `operator` writes, computed on the inputs in `arrays`; see `Expected.errors`."""
     return expect(operator, problem, arrays).errors(outputs)
+
+
+def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
+    """Put into `worst` what is worse for its output."""
+    for error in errors:
+        worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
 
 
 def trespass(

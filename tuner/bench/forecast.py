@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from tuner import operators, peers
-from tuner.arch import GPU
+from tuner.arch import GPU, MMA_FLOPS
 from tuner.bench.comparison import spelled
 from tuner.bench.contender import context
 from tuner.choice import choose
@@ -13,8 +13,6 @@ from tuner.operator import Implementation, Operator, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Snapshot
 from tuner.result import Evidence, Fields
-
-_MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def _outlook(
     return Outlook(
         name=f"{operator.name}/{implementation.name}",
         origin=origin,
-        flops=sum(launch.products for launch in work) * _MMA_FLOPS,
+        flops=sum(launch.products for launch in work) * MMA_FLOPS,
         needed_flops=least.flops,
         nbytes=sum(launch.dram_bytes for launch in work),
         least_bytes=least.bytes,

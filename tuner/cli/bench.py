@@ -9,7 +9,7 @@ import typer
 from tuner import arch, bench, gpu
 from tuner.arch import GPU
 from tuner.bench import Comparison, Forecast
-from tuner.cli.inspect import snapshot
+from tuner.cli.chosen import snapshot
 from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table, wrapped
 from tuner.errors import MachineError
 from tuner.gpu_device import Physical

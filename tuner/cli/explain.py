@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from tuner import choice
-from tuner.cli.inspect import Chosen, choose, snapshot
+from tuner.cli.chosen import Chosen, choose, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.operator import Operator, to_fields
 from tuner.result import spelled, to_data

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch
+from tuner import arch, operators
 from tuner.choice import search_command
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import NoValidConfigError, UsageError
@@ -30,6 +30,8 @@ def export_command(
     if len(problems) != 1:
         raise UsageError(f"a T4 file is about one problem, and {len(problems)} were given")
     target = arch.gpu(gpu)
+    if implementation:
+        operators.implementation(operator.name, implementation)  # or its name is refused
     with Store.open(db) as store:
         found = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
     if not found:

@@ -1,71 +1,26 @@
 """`tuner render`, `inspect`: look at one config: its source, what it compiles to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, choice, floor
-from tuner.arch import GPU
-from tuner.cache import Cache
-from tuner.cli.options import parse_config
-from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner import floor
+from tuner.arch import MMA_FLOPS
+from tuner.cli.chosen import Chosen, choose
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.cli.predicted import predicted, print_predicted
 from tuner.cli.waits import as_json as waits_as_json
 from tuner.cli.waits import print_waiting, waiting
+from tuner.cubin import Cubin
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.evaluate import Candidate, contenders, steady_mix
+from tuner.evaluate import Candidate, steady_mix
 from tuner.floor import Standing
 from tuner.lint import lint_all
-from tuner.nvrtc import compile as compile_source
-from tuner.operator import Implementation, Operator, to_fields
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed, Lint, spelled
-from tuner.toolkit import Options
+from tuner.operator import Operator
+from tuner.result import Failed, Lint
 from tuner.usage import occupancy
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A config of one problem on one GPU, and how it came."""
-
-    operator: Operator[Any]
-    problem: Any
-    gpu: GPU
-    implementation: Implementation[Any, Any]
-    config: Any
-    why: str
-
-
-def choose(
-    operator: Operator[Any],
-    problems: Sequence[Any],
-    gpu: str,
-    implementation: str | None,
-    settings: list[str] | None,
-    db: str | None,
-) -> Chosen:
-    """The config that a command is about: what the dispatcher would serve, with `settings` over it."""
-    if len(problems) != 1:
-        raise UsageError(f"this command looks at one problem, and {len(problems)} were given")
-    (problem,), target = problems, arch.gpu(gpu)
-    served = choice.choose(operator, problem, [target], snapshot(db))
-    if implementation not in (None, served.implementation.name):
-        (wanted,) = contenders(operator, problem, target, implementation)
-        chosen = Chosen(operator, problem, target, wanted, wanted.default(problem, target.arch), "its default config")
-    else:
-        chosen = Chosen(operator, problem, target, served.implementation, served.config, served.why)
-    if settings:
-        config = parse_config(chosen.implementation.config, chosen.config, settings)
-        return replace(chosen, config=config, why="given by hand")
-    return chosen
-
-
-def snapshot(db: str | None) -> Snapshot:
-    """The records of one database, or of every place where the dispatcher looks."""
-    return Snapshot.load([db] if db else None)
 
 
 def render_command(
@@ -82,13 +37,12 @@ def render_command(
 ) -> None:
     """Print the CUDA source of a config."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    refuse(chosen)
+    chosen.refuse()
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
-    side: Literal["cuda", "host"] = "cuda" if target == "cuda" else "host"
-    source = render(operator, chosen.implementation, chosen.problem, chosen.config, side)
+    source = chosen.source("cuda" if target == "cuda" else "host")
     if as_json:
-        emit_json({**about(chosen), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
+        emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
         return
     for name, text in source.headers if headers else ():
         typer.echo(f"// ---- {name}\n{text}")
@@ -110,33 +64,28 @@ def inspect_command(
 ) -> None:
     """Compile a config and print what it uses."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    refuse(chosen)
-    source = render(operator, chosen.implementation, chosen.problem, chosen.config)
-    cubin = compile_source(source, Options(arch=chosen.gpu.arch.name), Cache.of("cubin"))
+    chosen.refuse()
+    cubin = chosen.compiled()
     if isinstance(cubin, Failed):
         typer.echo(cubin.log, err=True)
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
-    plan = chosen.implementation.plan(chosen.problem, chosen.config)
-    rows = []
-    for launch in plan.launches:
-        usage = cubin.entries[launch.entry]
-        fit = occupancy(usage, launch, chosen.gpu.arch)
-        rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
-    mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in plan.launches}
-    found = lint_all(cubin)
-    candidate = Candidate(chosen.implementation, chosen.config)
-    costs = predicted(cubin, operator, candidate, chosen.problem, chosen.gpu)
-    replayed = waiting(cubin, plan.launches, chosen.gpu) if waits else ()
+    launches = chosen.plan().launches
+    mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
+    found, work = lint_all(cubin), _declared(chosen)
+    costs = predicted(cubin, operator, Candidate(chosen.implementation, chosen.config), chosen.problem, chosen.gpu)
+    replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
+        least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
         told = {"waits": waits_as_json(replayed)} if waits else {}
-        emit_json({**about(chosen), "kernels": rows, **compiled, **_declared(chosen), **ranked, **told})
+        emit_json({**chosen.about(), "kernels": _used(chosen, cubin), **compiled, **least, **ranked, **told})
         return
-    describe(chosen)
-    _print_kernels(f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}", rows)
+    chosen.describe()
+    title = f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
+    _print_kernels(title, _used(chosen, cubin))
     _print_mixes(mixes)
-    _print_work(floor.standings(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu), chosen)
+    _print_work(work, chosen)
     print_predicted(costs)
     if waits:
         print_waiting(replayed)
@@ -147,11 +96,20 @@ def inspect_command(
         typer.echo(cubin.disassemble(entry))
 
 
-def _declared(chosen: Chosen) -> dict[str, Any]:
-    """What each launch declares to do, then all together, and the floor."""
+def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
+    """Each launch, what its kernel uses, and how many of its blocks fit an SM."""
+    rows = []
+    for launch in chosen.plan().launches:
+        usage = cubin.entries[launch.entry]
+        fit = occupancy(usage, launch, chosen.gpu.arch)
+        rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
+    return rows
+
+
+def _declared(chosen: Chosen) -> tuple[Standing, ...]:
+    """What each launch declares to do, then all together."""
     launches = floor.standings(chosen.operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
-    work = [asdict(each) for each in (*launches, floor.together(launches))]
-    return {"work": work, "floor": asdict(chosen.operator.cost(chosen.problem))}
+    return (*launches, floor.together(launches))
 
 
 def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -190,17 +148,16 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     )
 
 
-def _print_work(launches: Sequence[Standing], chosen: Chosen) -> None:
+def _print_work(work: Sequence[Standing], chosen: Chosen) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     if not chosen.implementation.declared:
         typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction counts machine code instead")
         return
     least = chosen.operator.cost(chosen.problem)
     names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
-    whole = (floor.together(launches),) if len(launches) > 1 else ()
     table(
         f"declared work a {least.item}; least: {least.bytes / least.items:.6g} bytes, "
-        f"{least.flops / floor.MMA_FLOPS / least.items:.4g} mma",
+        f"{least.flops / MMA_FLOPS / least.items:.4g} mma",
         names,
         [
             (
@@ -213,7 +170,7 @@ def _print_work(launches: Sequence[Standing], chosen: Chosen) -> None:
                 f"{each.steps:g} steps",
                 f"{each.step_mma:g} mma, {each.step_other:g} others" if each.step_mma + each.step_other else "",
             )
-            for each in (*launches, *whole)
+            for each in (work if len(work) > 2 else work[:1])  # of a single launch, all together is the same
         ],
         right=names[1:7],
     )
@@ -229,27 +186,3 @@ def _print_lint(found: Lint) -> None:
 
 def _rounded(mix: Mapping[str, float]) -> dict[str, float]:
     return {name: round(count, 2) for name, count in mix.items()}
-
-
-def refuse(chosen: Chosen) -> None:
-    """Raises UsageError where the config is not one of its space."""
-    space = chosen.implementation.space(chosen.problem, chosen.gpu.arch)
-    if reasons := space.refusals(chosen.config):
-        raise UsageError(f"{chosen.implementation.name} refuses this config: {'; '.join(reasons)} ({chosen.why})")
-
-
-def about(chosen: Chosen) -> dict[str, Any]:
-    """What was chosen, as JSON has it."""
-    return {
-        "operator": chosen.operator.name,
-        "implementation": chosen.implementation.name,
-        "problem": to_fields(chosen.problem),
-        "gpu": chosen.gpu.name,
-        "config": to_fields(chosen.config),
-        "why": chosen.why,
-    }
-
-
-def describe(chosen: Chosen) -> None:
-    """Say what was chosen."""
-    say(f"{chosen.implementation.name} {spelled(to_fields(chosen.config))} ({chosen.why})")

@@ -14,7 +14,8 @@ from tuner.result import scalar
 
 
 def list_operators(
-    operator: Annotated[str | None, typer.Argument(help="all about this one")] = None, as_json: JsonOption = False
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="all about this one")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the operators and their implementations, or describe one operator."""
     if as_json:

@@ -15,7 +15,7 @@ from tuner.result import Evidence, Identity, TuningRecord, spelled, to_data
 
 
 def show(
-    operator: Annotated[str | None, typer.Argument(help="only this operator's records")] = None,
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="only this operator's records")] = None,
     gpu: Annotated[str | None, typer.Option(help="only records of this GPU")] = None,
     db: DbOption = None,
     as_json: JsonOption = False,

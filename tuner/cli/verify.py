@@ -6,18 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import check, nvrtc
-from tuner.cache import Cache
+from tuner import check
 from tuner.check_ptx import check_ptx
-from tuner.cli.inspect import Chosen, about, choose, describe, refuse
+from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate import resources_of
 from tuner.operator import Operator, to_fields
 from tuner.promises import broken
-from tuner.render import render
 from tuner.result import Failed, Verdict
-from tuner.toolkit import Options
 
 
 def verify_command(
@@ -37,7 +34,7 @@ def verify_command(
 ) -> None:
     """Run a config on the emulator over the operator's edge cases, judge it against float64, compile it for the GPU."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    refuse(chosen)
+    chosen.refuse()
     modes = check.PLAIN + (check.CHECKED if checked else ())
     data = to_fields(chosen.problem), to_fields(chosen.config)
     job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
@@ -51,9 +48,9 @@ def verify_command(
     wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
     if as_json:
         second = {"ptx": asdict(verdicts[-1])} if ptx else {}
-        emit_json({**about(chosen), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
+        emit_json({**chosen.about(), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
     else:
-        describe(chosen)
+        chosen.describe()
         for each in verdicts:
             _print_verdict(each)
         for promise in promises:
@@ -65,16 +62,14 @@ def verify_command(
 
 def _not_launched(chosen: Chosen) -> tuple[str, ...]:
     """Why a GPU would not run the config, as the compiler tells; nothing where there is no compiler."""
-    source = render(chosen.operator, chosen.implementation, chosen.problem, chosen.config)
     try:
-        cubin = nvrtc.compile(source, Options(arch=chosen.gpu.arch.name), Cache.of("cubin"))
+        cubin = chosen.compiled()
     except MachineError as error:
         say(f"not compiled for {chosen.gpu.arch.name}: {error}")
         return ()
     if isinstance(cubin, Failed):
         return (f"it does not compile for {chosen.gpu.arch.name}: {cubin.reason}",)
-    plan = chosen.implementation.plan(chosen.problem, chosen.config)
-    found = resources_of(cubin, plan, chosen.gpu)
+    found = resources_of(cubin, chosen.plan(), chosen.gpu)
     return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
 
 

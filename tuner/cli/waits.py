@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tuner.arch import GPU
+from tuner.arch import GPU, PARTITIONS
 from tuner.cli.output import table
 from tuner.cubin import Cubin
 from tuner.operator import Launch
+from tuner.sass_fields import BYTES
 from tuner.timeline import Timeline, timelines
 from tuner.usage import occupancy
 
-_BYTES = 16  # an instruction
-_SCHEDULERS = 4
 _SHOWN = 4  # causes, and places
 _LISTED = 20  # places in JSON
 
@@ -37,7 +36,7 @@ def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
     fits = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
     x, y, z = launch.grid
     blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
-    warps = -(-blocks * launch.threads // 32 // _SCHEDULERS)  # of the scheduler with the most
+    warps = -(-blocks * launch.threads // 32 // PARTITIONS)  # of the scheduler with the most
     return Waiting(launch.entry, warps, timelines(cubin.code(launch.entry), gpu, warps, min(blocks, warps)))
 
 
@@ -56,7 +55,7 @@ def print_waiting(found: Sequence[Waiting]) -> None:
 def _row(path: Timeline, warps: int) -> tuple[str, ...]:
     pipe, clocks = next(iter(path.pipes.items()))
     causes = (f"{cause} {clocks:.0f}" for cause, clocks in path.causes.items())
-    places = (f"{wait.at * _BYTES:#x}: {wait.cause} {wait.clocks:.0f}" for wait in path.waits)
+    places = (f"{wait.at * BYTES:#x}: {wait.cause} {wait.clocks:.0f}" for wait in path.waits)
     together = f"{path.together:.0f} ({warps})" if path.path.repeats else ""
     return (
         _span(path),
@@ -70,7 +69,7 @@ def _row(path: Timeline, warps: int) -> tuple[str, ...]:
 
 
 def _span(path: Timeline) -> str:
-    first, last = (path.path.indices[at] * _BYTES for at in (0, -1))
+    first, last = (path.path.indices[at] * BYTES for at in (0, -1))
     return f"loop {first:#x} to {last:#x}" if path.path.repeats else "once through"
 
 
@@ -87,7 +86,7 @@ def as_json(found: Sequence[Waiting]) -> list[dict[str, Any]]:
             "warps": each.warps,
             "causes": path.causes,
             "waits": [
-                {"at": wait.at * _BYTES, "cause": wait.cause, "clocks": wait.clocks} for wait in path.waits[:_LISTED]
+                {"at": wait.at * BYTES, "cause": wait.cause, "clocks": wait.clocks} for wait in path.waits[:_LISTED]
             ],
         }
         for each in found

@@ -134,7 +134,7 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
     name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
     if not name or kind == "f16":
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
     at, count = addresses(wave, instruction.address(first), space), len(instruction.words(-1))
     vectors = [instruction.words(i) for i in range(first + 1, len(instruction.operands))]
@@ -170,7 +170,7 @@ def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
 def _map_rank(wave: Wave, instruction: Instruction, _: int) -> Step:
     """mapa: the same shared address in the block of a rank of the cluster."""
     if not instruction.has("shared::cluster"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "u32")
     address, rank = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2))
 

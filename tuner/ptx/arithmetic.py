@@ -38,7 +38,7 @@ def known(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
     """Raises UnsupportedError for another qualifier that would change what is computed: a rounding, `.sat`, `.cc`."""
     relu = {"relu"} if instruction.type == "s32" else set()
     if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu - {*qualifiers}:
-        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
+        raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
 
 
 def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
@@ -196,7 +196,7 @@ def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
     known(instruction)
     function, ftz = _PAIRED.get(instruction.opcode[0]), instruction.has("ftz")
     if function is None:
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "b64")
     sources = [wave.registers.read(word, "b64") for word in map(instruction.word, range(1, len(instruction.operands)))]
 

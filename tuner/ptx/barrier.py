@@ -17,8 +17,7 @@ _NAMES = 16  # barriers of a block
 
 def _arrivals(wave: Wave) -> Array:
     """[blocks · 16]: threads that have arrived at each barrier, whole warps at a time."""
-    found: Array = wave.extra.setdefault("barriers", np.zeros(wave.blocks * _NAMES, np.int64))
-    return found
+    return np.zeros(wave.blocks * _NAMES, np.int64)
 
 
 def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
@@ -29,7 +28,7 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
     if opcode[1] == "cluster":
         return _cluster_barrier(wave, instruction, at)
     if len(opcode) != 2 or opcode[1] not in ("sync", "arrive"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     waits, registers = opcode[1] == "sync", wave.registers
     number = np.broadcast_to(registers.read(instruction.word(0), "u32"), wave.lanes)
     everybody = len(instruction.operands) == 1
@@ -43,20 +42,12 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
             return lanes
         keys = wave.block_of * _NAMES + number
         _check(number[lanes], needed[lanes])
-        arrivals = _arrivals(wave)
+        arrivals = wave.part(_arrivals)
         arrivals += WARP * np.bincount(keys[lanes & (np.arange(wave.lanes) % WARP == 0)], minlength=len(arrivals))
         if waits:
             wave.key[lanes] = keys[lanes]
             wave.park(lanes, at + 1, BARRIER)
-        complete = lanes & (arrivals[keys] >= needed)
-        if not complete.any():
-            return np.zeros(wave.lanes, bool) if waits else lanes
-        done = np.zeros(len(arrivals), bool)
-        done[keys[complete]] = True
-        arrivals[done] = 0
-        waiting = wave.state == BARRIER
-        free = waiting & done[np.where(waiting, wave.key, 0)]
-        wave.release(free)
+        free = _complete(wave, keys[lanes & (arrivals[keys] >= needed)])
         if not waits:
             return lanes
         if np.array_equal(free, wave.running(mask)):
@@ -65,6 +56,19 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
         return np.zeros(wave.lanes, bool)
 
     return arrived
+
+
+def _complete(wave: Wave, keys: Array) -> Array:
+    """End a phase of these barriers, and say which lanes that lets go."""
+    arrivals = wave.part(_arrivals)
+    done = np.zeros(len(arrivals), bool)
+    done[keys] = True
+    arrivals[done] = 0
+    waiting = wave.state == BARRIER
+    free: Array = waiting & done[np.where(waiting, wave.key, 0)]
+    if len(keys):
+        wave.release(free)
+    return free
 
 
 def _check(number: Array, needed: Array) -> None:
@@ -79,7 +83,7 @@ def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
     arrives = instruction.has("arrive")
 
     def arrived(mask: Mask) -> Mask:
-        state = cluster_state(wave)
+        state = wave.part(ClusterState)
         lanes = wave.running(mask)
         if (state.arrived & lanes).any():
             raise FaultError("barrier.cluster.arrive twice without a wait")
@@ -88,7 +92,7 @@ def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
         return None
 
     def waited(mask: Mask) -> Mask:
-        state = cluster_state(wave)
+        state = wave.part(ClusterState)
         lanes = wave.running(mask)
         if (~state.arrived & ~state.passed & lanes).any():
             raise FaultError("barrier.cluster.wait without an arrive")
@@ -119,18 +123,11 @@ class ClusterState:
         self._wave.release((self._wave.state == CLUSTER) & all_there)
 
 
-def cluster_state(wave: Wave) -> ClusterState:
-    if "cluster" not in wave.extra:
-        wave.extra["cluster"] = ClusterState(wave)
-    found: ClusterState = wave.extra["cluster"]
-    return found
-
-
 def _leave(wave: Wave, _: Instruction, __: int) -> Step:
     def left(mask: Mask) -> Mask:
         wave.state[wave.index(mask)] = LEFT
-        if "cluster" in wave.extra:
-            cluster_state(wave).complete()
+        if ClusterState in wave.parts:
+            wave.part(ClusterState).complete()
         tmem.leave(wave)
         wave.release(wave.state == MEETS)  # what meets may have waited for those that left
         return np.zeros(wave.lanes, bool)

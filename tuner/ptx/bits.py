@@ -88,7 +88,7 @@ def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
     """setp: a comparison, and maybe a predicate that it is combined with; `p|q` also takes the complement."""
     kind, registers = instruction.type, wave.registers
     if strange := set(instruction.opcode[2:-1]) - {"ftz", *_COMBINED}:
-        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
+        raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
     compare = relation(instruction.opcode[1], kind.startswith("f"))
     names = instruction.word(0).split("|")
     targets = [registers.array(name) for name in names]
@@ -257,7 +257,7 @@ def _permute(a: Array, b: Array, selector: Array) -> Array:
 
 def _prmt(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.type != "b32" or len(instruction.opcode) != 2:
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     return elementwise(_permute, 3)(wave, instruction, at)
 
 

@@ -9,7 +9,7 @@ from tuner.ptx.access import addresses
 from tuner.ptx.bulk_group import Store, take
 from tuner.ptx.bulk_target import fences, kind_of, of_lane, targets_of
 from tuner.ptx.machine import Step
-from tuner.ptx.mbarrier import barriers
+from tuner.ptx.mbarrier import Barriers
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, UnsupportedError
@@ -31,7 +31,7 @@ def decode_reduce(wave: Wave, instruction: Instruction, _: int) -> Step:
     if instruction.has("tensor"):
         return bulk_tensor.decode(wave, instruction)
     if not instruction.has("add") or instruction.type != "f32" or kind_of(instruction) != "store":
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     return _plain_store(wave, instruction, wave.registers.read(instruction.word(2), "u32"))
 
 
@@ -45,7 +45,7 @@ def _plain(wave: Wave, instruction: Instruction) -> Step:
     targets = targets_of(wave, instruction, 3)
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             nbytes = of_lane(size, lane)
             start = _span(wave, source(np.array([lane])), nbytes, False)
             for place, barrier in targets.of(lane, nbytes):
@@ -66,7 +66,7 @@ def _load(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Call
     def land() -> None:
         wave.shared.data[place : place + nbytes] = wave.memory.data[start : start + nbytes]
         fences(wave).landed(place, nbytes)
-        barriers(wave).complete(barrier, nbytes)
+        wave.part(Barriers).complete(barrier, nbytes)
 
     return land
 
@@ -76,7 +76,7 @@ def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
     store = _sum if instruction.has("reduce") else _store
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             one, nbytes = np.array([lane]), of_lane(size, lane)
             start = _span(wave, to(one), nbytes, True)
             place = int(wave.shared.locate(source(one), one, 16)[0])
@@ -110,7 +110,7 @@ def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
     source, targets = addresses(wave, instruction.address(1), "shared"), targets_of(wave, instruction, 3)
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             one, nbytes = np.array([lane]), of_lane(size, lane)
             start = _own_span(wave, source(one), one, nbytes)
             for place, barrier in targets.of(lane, nbytes):
@@ -134,6 +134,6 @@ def _carried(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> C
         fences(wave).check(np.arange(start, start + nbytes, 16))
         wave.shared.data[place : place + nbytes] = wave.shared.data[start : start + nbytes]
         fences(wave).landed(place, nbytes)
-        barriers(wave).complete(barrier, nbytes)
+        wave.part(Barriers).complete(barrier, nbytes)
 
     return land

@@ -1,9 +1,8 @@
 """Groups of the copy engine's stores: what a thread has issued, committed and waits for."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from tuner.ptx.machine import Step
 from tuner.ptx.parse import Instruction
@@ -46,9 +45,9 @@ class Groups:
                 store.reads()
 
 
-def _groups(wave: Wave, lane: int) -> Groups:
-    found: dict[int, Groups] = wave.extra.setdefault("bulk", {})
-    return found.setdefault(lane, Groups())
+def _groups(_: Wave) -> defaultdict[int, Groups]:
+    """By the number of a lane."""
+    return defaultdict(Groups)
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
@@ -57,12 +56,12 @@ def decode(wave: Wave, instruction: Instruction) -> Step:
         return _each(wave, _commit)
     newest, reads = int(instruction.word(0), 0), instruction.has("read")
     wait = Groups.wait_read if reads else Groups.wait
-    return _each(wave, lambda wave, lane: wait(_groups(wave, lane), newest))
+    return _each(wave, lambda wave, lane: wait(wave.part(_groups)[lane], newest))
 
 
 def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
     def acted(mask: Mask) -> None:
-        for lane in np.arange(wave.lanes)[wave.index(mask)]:
+        for lane in wave.numbers(mask):
             act(wave, int(lane))
 
     return acted
@@ -70,7 +69,7 @@ def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
 
 def leave(wave: Wave) -> None:
     """All lanes have left: what was only known to be read arrives."""
-    for groups in wave.extra.pop("bulk", {}).values():
+    for groups in wave.part(_groups).values():
         for store in (each for group in groups.committed for each in group if each.data is not None):
             store.lands()
 
@@ -80,10 +79,10 @@ def take(wave: Wave, lane: int, store: Store) -> None:
     if wave.order == "first":
         store.lands()
     else:
-        _groups(wave, lane).open.append(store)
+        wave.part(_groups)[lane].open.append(store)
 
 
 def _commit(wave: Wave, lane: int) -> None:
-    groups = _groups(wave, lane)
+    groups = wave.part(_groups)[lane]
     groups.committed.append(groups.open)
     groups.open = []

@@ -1,6 +1,6 @@
 """Where a copy of the copy engine goes, and which barrier counts its bytes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,7 +36,7 @@ def kind_of(instruction: Instruction) -> Kind:
         return "between"
     if (to, source) == ("global", "shared::cta") and instruction.has("bulk_group"):
         return "store"
-    raise UnsupportedError(".".join(instruction.opcode))
+    raise UnsupportedError(instruction.name)
 
 
 def targets_of(wave: Wave, instruction: Instruction, barrier: int) -> "Targets":
@@ -59,20 +59,15 @@ class Targets:
     barrier: Callable[[object], Array]
     blocks: Array | None
 
-    def of(self, lane: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    def of(self, lane: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """(offset of the place, offset of the barrier) in shared memory."""
         shared, lanes = self.wave.shared, np.array([lane])
-        place, barrier = self.place(lanes), self.barrier(lanes)
-        ends = place + np.uint32(nbytes - 1)
-        if (place & 15).any():
+        address = self.place(lanes)
+        if (address & 15).any():
             raise FaultError("a bulk copy to a shared address that is no multiple of 16")
-        ranks = [0] if self.blocks is None else self._ranks(of_lane(self.blocks, lane))
-        for rank in ranks:
-            moved = np.uint32(rank << 24)
-            shared.locate(ends | moved, lanes, 1)
-            yield int(shared.locate(place | moved, lanes, 1)[0]), int(shared.locate(barrier | moved, lanes, 8)[0])
-
-    def _ranks(self, bits: int) -> list[int]:
-        if bits >> self.wave.cluster:
-            raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self.wave.cluster}")
-        return [rank + 1 for rank in range(self.wave.cluster) if bits >> rank & 1]
+        shared.locate(address + np.uint32(nbytes - 1), lanes, 1)
+        place, barrier = int(shared.locate(address, lanes, 1)[0]), int(shared.locate(self.barrier(lanes), lanes, 8)[0])
+        if self.blocks is None:
+            return ((place, barrier),)
+        bits = of_lane(self.blocks, lane)
+        return tuple(zip(shared.in_blocks(place, bits), shared.in_blocks(barrier, bits), strict=True))

@@ -8,7 +8,7 @@ from tuner.ptx.access import addresses
 from tuner.ptx.bulk_group import Store, take
 from tuner.ptx.bulk_target import fences, kind_of, of_lane, targets_of
 from tuner.ptx.machine import Step
-from tuner.ptx.mbarrier import barriers
+from tuner.ptx.mbarrier import Barriers
 from tuner.ptx.parse import Instruction
 from tuner.ptx.tensor import Box, box_of
 from tuner.ptx.tensormap import mapped
@@ -24,7 +24,7 @@ def decode(wave: Wave, instruction: Instruction) -> Step:
     kind = kind_of(instruction)
     known = kind != "between" and (instruction.has("add") or not instruction.has("reduce"))
     if not known or any(each.startswith(("im2col", "tile::")) for each in instruction.opcode):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     loads = kind == "load"
     tensor = instruction.address(1 if loads else 0)
     dims = instruction.opcode[instruction.opcode.index("tensor") + 1]
@@ -44,7 +44,7 @@ def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]
     targets = targets_of(wave, instruction, 2)
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             copied = box(lane)
             for place, barrier in targets.of(lane, copied.nbytes):
                 wave.land(_box_load(wave, copied, place, barrier))
@@ -56,7 +56,7 @@ def _box_load(wave: Wave, box: Box, place: int, barrier: int) -> Callable[[], No
     def land() -> None:
         box.load(wave.memory, wave.shared, place)
         fences(wave).landed(place, box.nbytes)
-        barriers(wave).complete(barrier, box.nbytes)
+        wave.part(Barriers).complete(barrier, box.nbytes)
 
     return land
 
@@ -65,7 +65,7 @@ def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box
     source, adds = addresses(wave, instruction.address(1), "shared"), instruction.has("add")
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             copied, one = box(lane), np.array([lane])
             wave.shared.locate(source(one) + np.uint32(copied.nbytes - 1), one, 1)
             place = int(wave.shared.locate(source(one), one, 1)[0])

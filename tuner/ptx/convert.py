@@ -69,7 +69,7 @@ def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
     if to in ("bf16x2", "f16x2"):
         return _packed(wave, instruction, to.removesuffix("x2"))
     if strange := set(instruction.opcode[1:-2]) - {"rn", "rna", "rz", "rm", "rp", "ftz", "sat", *_TO_INTEGRAL}:
-        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
+        raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
     convert = _converter(to, source, instruction.opcode)
     target = wave.registers.write(instruction.word(0), {"bf16": "u16", "f16": "u16", "tf32": "u32"}.get(to, to))
     value = wave.registers.read(instruction.word(1), "u16" if source == "bf16" else source)
@@ -84,7 +84,7 @@ def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
 def _packed(wave: Wave, instruction: Instruction, half: str) -> Step:
     """Two floats to two halves of a register: the first one to the upper half."""
     if instruction.opcode[1] != "rn" or instruction.type != "f32" or len(instruction.opcode) != 4:
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "b32")
     upper, lower = (wave.registers.read(instruction.word(i), "f32") for i in (1, 2))
     narrow = _NARROW[half]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.ptx.access import addresses
 from tuner.ptx.machine import Step
-from tuner.ptx.mbarrier import barriers, located
+from tuner.ptx.mbarrier import Barriers, located
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, UnsupportedError
@@ -68,13 +68,6 @@ class Copies:
             self._wave.unfenced.wrote(copy.target, copy.lanes)
 
 
-def copies(wave: Wave) -> Copies:
-    if "cp.async" not in wave.extra:
-        wave.extra["cp.async"] = Copies(wave)
-    found: Copies = wave.extra["cp.async"]
-    return found
-
-
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     """cp.async.{ca,cg}, commit_group, wait_group, wait_all and mbarrier.arrive."""
     kind = instruction.opcode[2]
@@ -88,16 +81,16 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         def waited(mask: Mask) -> None:
             if kind == "wait_all":
                 _commit(wave, mask)
-            copies(wave).wait(mask, newest)
+            wave.part(Copies).wait(mask, newest)
 
         return waited
     if kind not in ("ca", "cg"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     return _copy(wave, instruction, at)
 
 
 def _commit(wave: Wave, mask: Mask) -> None:
-    copies(wave).committed[wave.index(mask)] += 1
+    wave.part(Copies).committed[wave.index(mask)] += 1
 
 
 def _arrive(wave: Wave, instruction: Instruction) -> Step:
@@ -107,16 +100,16 @@ def _arrive(wave: Wave, instruction: Instruction) -> Step:
     def issued(mask: Mask) -> None:
         _, offsets = locate(mask)
         for offset in offsets if counted else ():
-            barriers(wave).at(int(offset)).pending += 1
-        wave.land(partial(_arrived, wave, wave.running(mask).copy(), offsets, copies(wave).issued))
+            wave.part(Barriers).at(int(offset)).pending += 1
+        wave.land(partial(_arrived, wave, wave.running(mask).copy(), offsets, wave.part(Copies).issued))
 
     return issued
 
 
 def _arrived(wave: Wave, lanes: Array, offsets: Array, number: int) -> None:
-    copies(wave).land_before(lanes, number)
+    wave.part(Copies).land_before(lanes, number)
     for offset in offsets:
-        barriers(wave).arrive(int(offset))
+        wave.part(Barriers).arrive(int(offset))
 
 
 def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
@@ -131,11 +124,11 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
     filled = np.broadcast_to(wave.registers.read(given, "u32"), wave.lanes)
 
     def issued(mask: Mask) -> None:
-        lanes, sizes = np.arange(wave.lanes)[wave.index(mask)], filled[wave.index(mask)].astype(np.int64)
+        lanes, sizes = wave.numbers(mask), filled[wave.index(mask)].astype(np.int64)
         if (sizes > nbytes).any():
             raise FaultError(f"cp.async of {nbytes} bytes fills {int(sizes.max())}")
         to = wave.shared.locate(target(lanes), lanes, nbytes)
-        start, state = _sources(wave, source(lanes), sizes, nbytes), copies(wave)
+        start, state = _sources(wave, source(lanes), sizes, nbytes), wave.part(Copies)
         copy = Copy(lanes, state.committed[lanes], start, to, sizes, nbytes, state.issued)
         state.issued += 1
         if wave.order == "first":

@@ -56,5 +56,5 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name in halves.KNOWN and instruction.type in halves.TYPES:
         return halves.decode(wave, instruction, at)
     if name not in _KNOWN:
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     return _KNOWN[name](wave, instruction, at)

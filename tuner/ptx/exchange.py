@@ -1,7 +1,6 @@
 """What the lanes of a warp do together: shuffles, votes, reductions, and waiting for each other."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -93,21 +92,20 @@ _REDUCED: Mapping[str, np.ufunc] = {
 
 
 def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
-    kind, name = instruction.type, instruction.opcode[2]
-    if name not in (("min", "max") if kind == "f32" else _REDUCED):
-        raise UnsupportedError(".".join(instruction.opcode))
-    if kind == "f32":
-        return _reduce_floats(wave, instruction, at)
-    function = _REDUCED[name]
+    """redux.sync. Of floats, or of their sizes, the result is NaN where all are, and with `.NaN` where one is."""
+    kind, name, prevails = instruction.type, instruction.opcode[2], instruction.has("NaN")
+    known = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in _REDUCED
+    if not known:
+        raise UnsupportedError(instruction.name)
+    function, begin = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (_REDUCED[name], _neutral(name, kind))
     target = wave.registers.write(instruction.word(0), kind)
     value = np.broadcast_to(wave.registers.read(instruction.word(1), kind), wave.lanes)
-    neutral = _neutral(name, kind)
-    members = _members(wave, instruction.word(2))
+    members, sizes = _members(wave, instruction.word(2)), instruction.has("abs")
 
     def reduced(mask: Mask) -> None:
         taking = (members[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
-        warps = np.repeat(value.reshape(-1, WARP), WARP, axis=0)
-        assign(target, function.reduce(warps, axis=1, where=taking, initial=neutral, dtype=DTYPES[kind]), mask)
+        warps = np.repeat((np.abs(value) if sizes else value).reshape(-1, WARP), WARP, axis=0)
+        assign(target, function.reduce(warps, axis=1, where=taking, initial=begin, dtype=DTYPES[kind]), mask)
 
     return together(wave, at, WARP, reduced, members)
 
@@ -121,26 +119,11 @@ _REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[np.ufunc, float]] = {
 }
 
 
-def _reduce_floats(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """redux.sync of floats, or of their sizes: NaN where all are, and with `.NaN` where one is."""
-    function, begin = _REDUCED_FLOATS[instruction.opcode[2], instruction.has("NaN")]
-    target = wave.registers.write(instruction.word(0), "f32")
-    value = np.broadcast_to(wave.registers.read(instruction.word(1), "f32"), wave.lanes)
-    members, sizes = _members(wave, instruction.word(2)), instruction.has("abs")
-
-    def reduced(mask: Mask) -> None:
-        taking = (members[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
-        warps = np.repeat((np.abs(value) if sizes else value).reshape(-1, WARP), WARP, axis=0)
-        assign(target, function.reduce(warps, axis=1, where=taking, initial=np.float32(begin)), mask)
-
-    return together(wave, at, WARP, reduced, members)
-
-
-def _neutral(name: str, kind: str) -> Any:
+def _neutral(name: str, kind: str) -> int:
     """What a reduction begins with."""
     limits = np.iinfo(DTYPES[kind])
     ones = -1 if limits.min else limits.max
-    return DTYPES[kind].type({"min": limits.max, "max": limits.min, "and": ones}.get(name, 0))
+    return {"min": limits.max, "max": limits.min, "and": ones}.get(name, 0)
 
 
 def _active(wave: Wave, instruction: Instruction, _: int) -> Step:

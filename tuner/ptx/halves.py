@@ -34,7 +34,7 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     if name == "setp":
         return _compare(wave, instruction)
     if strange := set(instruction.opcode[1:-1]) - {"rn", "approx", "NaN", "relu"}:
-        raise UnsupportedError(f"{'.'.join(instruction.opcode)} ({', '.join(strange)})")
+        raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
     function = _FUNCTIONS[name]
     if instruction.has("NaN"):
         function = np.minimum if name == "min" else np.maximum
@@ -65,7 +65,7 @@ def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
 def _compare(wave: Wave, instruction: Instruction) -> Step:
     """setp of one comparison; of packed halves `p|q` takes both."""
     if len(instruction.opcode) != 3:
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     compare = relation(instruction.opcode[1], True)
     targets = [wave.registers.array(name) for name in instruction.word(0).split("|")]
     a, b = (_operand(wave, instruction.word(i), instruction.type) for i in (1, 2))

@@ -59,16 +59,41 @@ def launch(
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     memory.begin_launch()
-    parameters = _parameters(entry, values)
-    threads = math.prod(shape.block)
-    warpgroups = any(each.opcode[0] == "wgmma" for each in entry.code)
-    asynchronous = warpgroups or any(
-        each.opcode[0] == "tcgen05" or (each.opcode[0] == "cp" and each.has("bulk")) for each in entry.code
-    )
-    together = GROUP if warpgroups else WARP
-    lanes = -(-threads // together) * together
-    total = math.prod(shape.grid)
-    blocks = min(total, max(_LANES // lanes // shape.cluster, 1) * shape.cluster)
+    total, side = math.prod(shape.grid), _Side.of(entry, shape)
+    wave = _wave(entry, shape, side, memory, _parameters(entry, values))
+    wave.order, wave.strict = order, strict
+    with np.errstate(all="ignore"):
+        program = Program(entry, wave, decoder(entry))
+        for first in range(0, total, side.blocks):
+            _place(wave.registers.special, shape, side, first)
+            in_grid = first + wave.block_of < total
+            wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
+            program.run()
+            bulk_group.leave(wave)
+    return program.total
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What runs side by side: blocks, each of whole warps, or of whole warpgroups where these compute together."""
+
+    blocks: int
+    lanes: int  # of a block
+    threads: int  # of these lanes
+
+    @classmethod
+    def of(cls, entry: Entry, shape: Shape) -> "_Side":
+        threads, together = math.prod(shape.block), GROUP if _uses(entry, "wgmma") else WARP
+        lanes = -(-threads // together) * together
+        blocks = max(_LANES // lanes // shape.cluster, 1) * shape.cluster
+        return cls(min(math.prod(shape.grid), blocks), lanes, threads)
+
+
+def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
+    return any(each.opcode[0] == family and (not qualifier or each.has(qualifier)) for each in entry.code)
+
+
+def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: Parameters) -> Wave:
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
@@ -78,23 +103,15 @@ def launch(
             raise UnsupportedError(f"{name}, which is no parameter and no symbol of shared or local memory")
         return found
 
-    special = _special(shape, blocks, lanes)
-    registers = Registers(entry, blocks * lanes, special, symbol)
-    shared = Shared(nbytes, blocks, shape.cluster, lanes)
-    local = Shared(own_bytes, blocks * lanes if entry.local else 1, 1, 1)
-    warps = -(-threads // WARP)
+    lanes = side.blocks * side.lanes
+    registers = Registers(entry, lanes, _special(shape, side), symbol)
+    shared = Shared(nbytes, side.blocks, shape.cluster, side.lanes)
+    local = Shared(own_bytes, lanes if entry.local else 1, 1, 1)
+    asynchronous = _uses(entry, "wgmma") or _uses(entry, "tcgen05") or _uses(entry, "cp", "bulk")
     unfenced = Unfenced(len(shared.data)) if asynchronous else None
-    sides = registers, memory, shared, local, parameters
-    wave = Wave(blocks, lanes, warps, shape.cluster, *sides, order=order, strict=strict, unfenced=unfenced)
-    with np.errstate(all="ignore"):
-        program = Program(entry, wave, decoder(entry))
-        for first in range(0, total, blocks):
-            _place(special, shape, first, blocks, lanes)
-            in_grid = first + wave.block_of < total
-            wave.start(in_grid & (np.arange(wave.lanes) % lanes < threads))
-            program.run()
-            bulk_group.leave(wave)
-    return program.total
+    memories = memory, shared, local, parameters
+    warps = -(-side.threads // WARP)
+    return Wave(side.blocks, side.lanes, warps, shape.cluster, registers, *memories, unfenced=unfenced)
 
 
 def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
@@ -123,10 +140,10 @@ def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, i
     return found, end - SHARED_BASE + dynamic
 
 
-def _special(shape: Shape, blocks: int, lanes: int) -> dict[str, Array]:
+def _special(shape: Shape, side: _Side) -> dict[str, Array]:
     """Special registers of all lanes; those of the block's place are filled in for each wave."""
-    thread = np.tile(np.arange(lanes, dtype=np.uint32), blocks)
-    block, count = shape.block, blocks * lanes
+    thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
+    block, count = shape.block, len(thread)
     found = {
         "%tid.x": thread % block[0],
         "%tid.y": thread // block[0] % block[1],
@@ -150,8 +167,8 @@ def _special(shape: Shape, blocks: int, lanes: int) -> dict[str, Array]:
     return {name: each if name == "%clock64" else each.astype(np.uint32) for name, each in found.items()}
 
 
-def _place(special: Mapping[str, Array], shape: Shape, first: int, blocks: int, lanes: int) -> None:
-    number = first + np.repeat(np.arange(blocks), lanes)
+def _place(special: Mapping[str, Array], shape: Shape, side: _Side, first: int) -> None:
+    number = first + np.repeat(np.arange(side.blocks), side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x
     special["%ctaid.y"][...] = number // x % y

@@ -106,10 +106,10 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     shape, kinds = opcode[3], opcode[6:10]
     typed = len(opcode) == 10 and kinds[0] == kinds[3] and kinds[0] in _SUMS and {*kinds[1:3]} <= ELEMENTS.keys()
     if not typed or opcode[4:6] != ("row", "col") or not shape.startswith("m16n8k"):
-        raise UnsupportedError(".".join(opcode))
+        raise UnsupportedError(instruction.name)
     left, right, k = ELEMENTS[kinds[1]], ELEMENTS[kinds[2]], int(shape.rpartition("k")[2])
     if k not in (left.depth, left.depth // 2) or left.size != right.size:
-        raise UnsupportedError(".".join(opcode))
+        raise UnsupportedError(instruction.name)
     targets, sums = [wave.registers.write(each, "b32") for each in instruction.words(0)], np.dtype(_SUMS[kinds[0]])
     a, b, c = (_registers(wave, instruction.words(i)) for i in (1, 2, 3))
     a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
@@ -129,7 +129,7 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
 def _matrices(instruction: Instruction) -> int:
     found = next((each for each in instruction.opcode if each in ("x1", "x2", "x4")), "")
     if not found or "m8n8" not in instruction.opcode or instruction.type != "b16":
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     return int(found[1])
 
 
@@ -181,7 +181,7 @@ def _store_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 def _move_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.opcode[1:] != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "b32")
     source = _registers(wave, (instruction.word(1),))
 

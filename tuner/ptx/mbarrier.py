@@ -89,19 +89,12 @@ class Barriers:
             self._wave.release(waiting)
 
 
-def barriers(wave: Wave) -> Barriers:
-    if "mbarriers" not in wave.extra:
-        wave.extra["mbarriers"] = Barriers(wave)
-    found: Barriers = wave.extra["mbarriers"]
-    return found
-
-
 def located(wave: Wave, instruction: Instruction, operand: int) -> Callable[[Mask], tuple[Array, Array]]:
     """The lanes, and for each the offset of its barrier."""
     at = addresses(wave, instruction.address(operand), "shared")
 
     def locate(mask: Mask) -> tuple[Array, Array]:
-        lanes = np.arange(wave.lanes)[wave.index(mask)]
+        lanes = wave.numbers(mask)
         return lanes, wave.shared.locate(at(lanes), lanes, 8)
 
     return locate
@@ -128,7 +121,7 @@ def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int, int], o
 def _arrive(wave: Wave, instruction: Instruction) -> Step:
     """arrive, and arrive.expect_tx, which expects the bytes first; the state is the number of the phase."""
     if instruction.has("noComplete"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     locate, expects = located(wave, instruction, 1), instruction.has("expect_tx")
     value = _value(wave, instruction, 2, 1)
     state = wave.registers.write(instruction.word(0), "b64")
@@ -137,9 +130,9 @@ def _arrive(wave: Wave, instruction: Instruction) -> Step:
         lanes, offsets = locate(mask)
         if expects:
             for lane, offset in zip(lanes, offsets, strict=True):
-                barriers(wave).expect(int(offset), int(value[lane]))
+                wave.part(Barriers).expect(int(offset), int(value[lane]))
         for lane, offset in zip(lanes, offsets, strict=True):
-            state[lane] = barriers(wave).arrive(int(offset), 1 if expects else int(value[lane]))
+            state[lane] = wave.part(Barriers).arrive(int(offset), 1 if expects else int(value[lane]))
 
     return arrived
 
@@ -152,7 +145,7 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
     asked = np.broadcast_to(wave.registers.read(instruction.word(2), kind), wave.lanes)
 
     def ended(offset: int, lane: int) -> bool:
-        phase, wanted = barriers(wave).at(offset).phase, int(asked[lane])
+        phase, wanted = wave.part(Barriers).at(offset).phase, int(asked[lane])
         return phase % 2 != wanted % 2 if parity else phase != wanted
 
     def waited(mask: Mask) -> Mask:
@@ -195,7 +188,7 @@ def _store(wave: Wave, instruction: Instruction) -> Step:
 def _landing(wave: Wave, place: int, values: Array, barrier: int) -> Callable[[], None]:
     def land() -> None:
         wave.shared.data[place : place + values.nbytes] = values.view(np.uint8)
-        barriers(wave).complete(barrier, values.nbytes)
+        wave.part(Barriers).complete(barrier, values.nbytes)
 
     return land
 
@@ -206,16 +199,16 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         return _store(wave, instruction)
     name = instruction.opcode[1]
     if name == "init":
-        return _each(wave, instruction, lambda offset, n, lane: barriers(wave).make(offset, n, lane), 0)
+        return _each(wave, instruction, lambda offset, n, lane: wave.part(Barriers).make(offset, n, lane), 0)
     if name == "inval":
-        return _each(wave, instruction, lambda offset, *_: barriers(wave).drop(offset), 0)
+        return _each(wave, instruction, lambda offset, *_: wave.part(Barriers).drop(offset), 0)
     if name == "expect_tx":
-        return _each(wave, instruction, lambda offset, n, _: barriers(wave).expect(offset, n), 0)
+        return _each(wave, instruction, lambda offset, n, _: wave.part(Barriers).expect(offset, n), 0)
     if name == "arrive":
         return _arrive(wave, instruction)
     if name in ("test_wait", "try_wait"):
         return _wait(wave, instruction, at)
-    raise UnsupportedError(".".join(instruction.opcode))
+    raise UnsupportedError(instruction.name)
 
 
 def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
@@ -226,7 +219,7 @@ def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
 
     def fenced(mask: Mask) -> None:
         lanes = wave.running(mask)
-        barriers(wave).publish(lanes)
+        wave.part(Barriers).publish(lanes)
         if proxy and wave.unfenced:
             wave.unfenced.fence(lanes)
 

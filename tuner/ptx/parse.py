@@ -32,6 +32,11 @@ class Instruction:
     opcode: tuple[str, ...]
     operands: tuple[Operand, ...]
 
+    @property
+    def name(self) -> str:
+        """The opcode with its dots."""
+        return ".".join(self.opcode)
+
     def has(self, *qualifiers: str) -> bool:
         return any(each in self.opcode for each in qualifiers)
 

@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-import numpy as np
-
-from tuner.argument import Parameter, Role, span
+from tuner.argument import Located, Role, span
 from tuner.operator import Implementation, Operator, Plan, parameters, scalars
-from tuner.ptx.launch import Shape, Value, launch
+from tuner.ptx.launch import Shape, launch
 from tuner.ptx.memory import FaultError, Global
 from tuner.ptx.parse import Entry
 from tuner.ptx.values import Array
 from tuner.ptx.wave import Order
-from tuner.tensor_map import MappedTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,13 @@ def run(
     """
     plan = implementation.plan(problem, config)
     device = _Device.of(operator, problem, plan, arrays)
-    given = scalars(operator, problem, arrays)
+    given, tensors = scalars(operator, problem, arrays), device.located()
     executed, fault = 0, ""
-    for each in plan.launches:
-        values = device.values(parameters(operator, problem, plan, each), given)
-        shape = Shape(each.grid, each.threads, each.smem_bytes, each.cluster)
+    for step in plan.launches:
+        values = [each.value(tensors, given) for each in parameters(operator, problem, plan, step)]
+        shape = Shape(step.grid, step.threads, step.smem_bytes, step.cluster)
         try:
-            executed += launch(entries[each.entry], shape, device.memory, values, order=order)
+            executed += launch(entries[step.entry], shape, device.memory, values, order=order)
         except FaultError as error:
             fault = str(error)
             break
@@ -69,7 +67,7 @@ class _Device:
         free = {each.name: (each.dtype_of(problem).numpy, each.shape(problem)) for each in tensors if not each.given}
         free |= {space.name: (space.dtype.numpy, space.shape) for space in plan.workspaces}
         sizes = {name: span(array) for name, array in given.items()}
-        sizes |= {name: np.dtype(d).itemsize * int(np.prod(shape, dtype=np.int64)) for name, (d, shape) in free.items()}
+        sizes |= {name: dtype.itemsize * prod(shape) for name, (dtype, shape) in free.items()}
         writable = {each.name for each in tensors if each.written} | {space.name for space in plan.workspaces}
         memory = Global(sizes, frozenset(writable))
         views = {name: memory.view(name, dtype, shape) for name, (dtype, shape) in free.items()}
@@ -78,21 +76,10 @@ class _Device:
             views[name][...] = array
         return cls(memory, views)
 
-    def values(self, wanted: tuple[Parameter, ...], scalars: Mapping[str, float]) -> list[Value]:
-        """The arguments of one launch, in order."""
-        return [self._value(each, scalars) for each in wanted]
-
-    def _value(self, parameter: Parameter, scalars: Mapping[str, float]) -> Value:
-        name = parameter.argument
-        if parameter.pointer:
-            return self.memory.address(name)
-        if parameter.tensor_map is None and parameter.axis is None:
-            scalar: np.generic = parameter.dtype.numpy.type(scalars[name])
-            return scalar
-        array = self.views[name]
-        steps = tuple(stride // array.itemsize for stride in array.strides)
-        if parameter.axis is not None:
-            return np.int64(steps[parameter.axis])
-        assert parameter.tensor_map is not None
-        address = self.memory.address(name)
-        return MappedTensor.of(parameter.tensor_map, parameter.dtype, address, array.shape, steps)
+    def located(self) -> dict[str, Located]:
+        """Where each lies."""
+        found = {}
+        for name, array in self.views.items():
+            steps = tuple(stride // array.itemsize for stride in array.strides)
+            found[name] = Located(self.memory.address(name), array.shape, steps)
+        return found

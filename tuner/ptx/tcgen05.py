@@ -12,7 +12,7 @@ from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
-from tuner.ptx.tmem import POISON, Cells, tensor_memory
+from tuner.ptx.tmem import POISON, Cells, TensorMemory
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import WARP, Wave
 
@@ -40,7 +40,7 @@ def fragment(shape: str, registers: int) -> tuple[Array, Array]:
 
 def _warps(wave: Wave, mask: Mask) -> Array:
     """[warps, 32] lanes."""
-    found: Array = np.arange(wave.lanes)[wave.index(mask)].reshape(-1, WARP)
+    found: Array = wave.numbers(mask).reshape(-1, WARP)
     return found
 
 
@@ -57,7 +57,7 @@ def _allocate(wave: Wave, instruction: Instruction, at: int) -> Step:
     def allocated(mask: Mask) -> None:
         for warp in _warps(wave, mask):
             block = int(wave.block_of[warp[0]])
-            address = tensor_memory(wave).allocate(block, _common(count[warp], "numbers of columns"))
+            address = wave.part(TensorMemory).allocate(block, _common(count[warp], "numbers of columns"))
             memory, offsets = locate(to(warp), warp, 4, True)
             memory[4][offsets // 4] = address
 
@@ -70,7 +70,7 @@ def _give_back(wave: Wave, instruction: Instruction, at: int) -> Step:
     def given_back(mask: Mask) -> None:
         for warp in _warps(wave, mask):
             columns = _common(count[warp], "numbers of columns")
-            tensor_memory(wave).give_back(int(wave.block_of[warp[0]]), _common(address[warp], "addresses"), columns)
+            wave.part(TensorMemory).give_back(int(wave.block_of[warp[0]]), _common(address[warp], "addresses"), columns)
 
     return together(wave, at, WARP, given_back)
 
@@ -78,7 +78,7 @@ def _give_back(wave: Wave, instruction: Instruction, at: int) -> Step:
 def _relinquish(wave: Wave, at: int) -> Step:
     def relinquished(mask: Mask) -> None:
         for warp in _warps(wave, mask):
-            tensor_memory(wave).relinquish(int(wave.block_of[warp[0]]))
+            wave.part(TensorMemory).relinquish(int(wave.block_of[warp[0]]))
 
     return together(wave, at, WARP, relinquished)
 
@@ -87,7 +87,7 @@ def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -
     """The cells of one warp's registers: [32, registers] each, or [32, registers, 2] where 16 bits are packed."""
     shape, packed = instruction.opcode[4], instruction.has("pack::16b", "unpack::16b")
     if shape not in _PER_NUM or registers != _PER_NUM[shape] * int(instruction.opcode[5][1:]):
-        raise UnsupportedError(f"{'.'.join(instruction.opcode)} of {registers} registers")
+        raise UnsupportedError(f"{instruction.name} of {registers} registers")
     given = addresses(wave, instruction.address(operand), "shared")  # 32 bits too
     lane, column = fragment(shape, registers)
     if packed:
@@ -104,7 +104,7 @@ def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -
             raise FaultError(f"warp {number} of a warpgroup at lanes {first} to {last} of tensor memory, of which 32 "
                              f"from {WARP * number} on are its own")  # fmt: skip
         found = int(wave.block_of[warp[0]]), first + lane, (address & 0xFFFF) + column
-        tensor_memory(wave).check_held(found)
+        wave.part(TensorMemory).check_held(found)
         return found
 
     return cells
@@ -116,7 +116,7 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
     of_warp = _cells(wave, instruction, 1, len(targets))
 
     def loaded(mask: Mask) -> None:
-        memory = tensor_memory(wave)
+        memory = wave.part(TensorMemory)
         for warp in _warps(wave, mask):
             cells = of_warp(warp)
             memory.check_settled(cells, "tcgen05.ld", reads=True)
@@ -136,7 +136,7 @@ def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
     of_warp = _cells(wave, instruction, 0, len(sources))
 
     def stored(mask: Mask) -> None:
-        memory = tensor_memory(wave)
+        memory = wave.part(TensorMemory)
         for warp in _warps(wave, mask):
             cells, words = of_warp(warp), np.stack([each[warp] for each in sources], axis=1)
             memory.check_settled(cells, "tcgen05.st")
@@ -152,7 +152,7 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
     loads = instruction.opcode[1] == "wait::ld"
 
     def waited(mask: Mask) -> None:
-        memory = tensor_memory(wave)
+        memory = wave.part(TensorMemory)
         for warp in _warps(wave, mask):
             (memory.loads if loads else memory.stores).end(int(warp[0]) // WARP)
 
@@ -163,7 +163,7 @@ def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     """tcgen05.*: Raises UnsupportedError for what the machine does not know."""
     name: Any = instruction.opcode[1]
     if instruction.has("cta_group::2"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     if name == "alloc":
         return _allocate(wave, instruction, at)
     if name == "dealloc":

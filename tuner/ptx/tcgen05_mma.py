@@ -1,6 +1,6 @@
 """tcgen05.mma and .commit: products of single threads into tensor memory, in order, as late as barriers count them."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +12,10 @@ from tuner.ptx.descriptor import Descriptor
 from tuner.ptx.floats import f16_bits, f16_floats
 from tuner.ptx.machine import Step
 from tuner.ptx.matrix import ELEMENTS, Element
-from tuner.ptx.mbarrier import barriers, located
+from tuner.ptx.mbarrier import Barriers, located
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Address, Instruction
-from tuner.ptx.tmem import LANES, POISON, Cells, tensor_memory
+from tuner.ptx.tmem import LANES, POISON, Cells, TensorMemory
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
 
@@ -93,7 +93,7 @@ class Product:
 
     def issue(self, wave: Wave) -> None:
         """From now on D is its own. Raises FaultError for cells that it may not have."""
-        memory = tensor_memory(wave)
+        memory = wave.part(TensorMemory)
         for cells in (self.d,) if isinstance(self.a, Descriptor) else (self.d, self.a):
             memory.check_held(cells)
             memory.check_settled(cells, "a product", reads=cells is self.a)
@@ -105,7 +105,7 @@ class Product:
             product = self._a(wave) @ self._b(wave).T
         except FaultError as error:
             raise FaultError(f"{error}, in the product of line {self.line}") from error
-        memory = tensor_memory(wave)
+        memory = wave.part(TensorMemory)
         before = memory.cells[self.d]
         if self.accumulates:
             product = product + self._floats(before) * np.float32(self.scale)
@@ -116,7 +116,7 @@ class Product:
         element, sign = self.operation.a, np.float32(self.operation.signs[0])
         if isinstance(self.a, Descriptor):
             return sign * self.a.tile(wave, self.lane, self.operation.m, element, self.operation.transposed[0])
-        words = np.ascontiguousarray(tensor_memory(wave).cells[self.a])
+        words = np.ascontiguousarray(wave.part(TensorMemory).cells[self.a])
         return sign * element.floats(words.view(f"u{element.size}"))
 
     def _b(self, wave: Wave) -> Array:
@@ -150,9 +150,13 @@ class Queue:
             self.waiting.popleft()()
 
 
+def _queues(_: Wave) -> defaultdict[int, Queue]:
+    """By the number of a block."""
+    return defaultdict(Queue)
+
+
 def _queue(wave: Wave, lane: int) -> Queue:
-    found: dict[int, Queue] = wave.extra.setdefault("tcgen05", {})
-    return found.setdefault(int(wave.block_of[lane]), Queue())
+    return wave.part(_queues)[int(wave.block_of[lane])]
 
 
 @dataclass(frozen=True)
@@ -208,11 +212,11 @@ def _multiply(wave: Wave, instruction: Instruction) -> Step:
     if instruction.opcode[3] not in _TYPES or not all(
         each.startswith("collector::") for each in instruction.opcode[4:]
     ):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     operands = Operands.of(wave, instruction)
 
     def issued(mask: Mask) -> None:
-        for lane in map(int, np.arange(wave.lanes)[wave.index(mask)]):
+        for lane in map(int, wave.numbers(mask)):
             product, queue = operands.product(wave, lane, instruction.line), _queue(wave, lane)
             product.issue(wave)
             number = queue.add(partial(product.execute, wave))
@@ -225,7 +229,7 @@ def _multiply(wave: Wave, instruction: Instruction) -> Step:
 def _commit(wave: Wave, instruction: Instruction) -> Step:
     """An arrival at a barrier, or at those of several blocks of the cluster, once all products before it are done."""
     if not instruction.has("mbarrier::arrive::one"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     several = instruction.has("multicast::cluster")
     locate = located(wave, instruction, 0)
     blocks = np.broadcast_to(wave.registers.read(instruction.word(1), "u16"), wave.lanes) if several else None
@@ -243,7 +247,7 @@ def _commit(wave: Wave, instruction: Instruction) -> Step:
 
 def _arrive(wave: Wave, places: list[int]) -> None:
     for place in places:
-        barriers(wave).arrive(place)
+        wave.part(Barriers).arrive(place)
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
@@ -252,4 +256,4 @@ def decode(wave: Wave, instruction: Instruction) -> Step:
         return _multiply(wave, instruction)
     if instruction.opcode[1] == "commit":
         return _commit(wave, instruction)
-    raise UnsupportedError(".".join(instruction.opcode))
+    raise UnsupportedError(instruction.name)

@@ -65,14 +65,14 @@ def _decoded(data: bytes) -> MappedTensor:
 def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
     """One field of a map in shared memory; of those that are a value for each dim, that of the second operand."""
     if instruction.opcode[2] != "tile" or instruction.opcode[3] not in _FIELDS or not instruction.has("shared::cta"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     byte, kind, count = _FIELDS[instruction.opcode[3]]
     axis = int(instruction.word(1), 0) if count > 1 else 0
     at, first = addresses(wave, instruction.address(0), "shared"), byte + axis * np.dtype(kind).itemsize
     value = np.broadcast_to(wave.registers.read(instruction.word(-1), instruction.type), wave.lanes)
 
     def replaced(mask: Mask) -> None:
-        lanes = np.arange(wave.lanes)[wave.index(mask)]
+        lanes = wave.numbers(mask)
         bits = value[lanes].astype(kind).reshape(-1, 1).view(np.uint8)
         for place, each in zip(wave.shared.locate(at(lanes), lanes, 8) + first, bits, strict=True):
             wave.shared.data[place : place + each.size] = each
@@ -86,7 +86,7 @@ def _publish(wave: Wave, instruction: Instruction, at: int) -> Step:
     source = addresses(wave, instruction.address(1), "shared")
 
     def copied(mask: Mask) -> None:
-        for lane in np.arange(wave.lanes)[wave.index(mask)][::WARP]:
+        for lane in wave.numbers(mask)[::WARP]:
             one = np.array([lane])
             begin = int(wave.shared.locate(source(one), one, _BYTES)[0])
             target = int(wave.memory.locate(to(one), _BYTES, write=True)[0])

@@ -116,14 +116,7 @@ def _check_count(count: int) -> None:
         raise FaultError(f"{count} columns of tensor memory: 32, 64, 128, 256 or 512 are one allocation")
 
 
-def tensor_memory(wave: Wave) -> TensorMemory:
-    if "tmem" not in wave.extra:
-        wave.extra["tmem"] = TensorMemory(wave)
-    found: TensorMemory = wave.extra["tmem"]
-    return found
-
-
 def leave(wave: Wave) -> None:
     """Lanes have left."""
-    if "tmem" in wave.extra:
-        tensor_memory(wave).leave()
+    if TensorMemory in wave.parts:
+        wave.part(TensorMemory).leave()

@@ -35,7 +35,7 @@ class Registers:
     """The registers of `lanes` lanes of one entry: an array each, made when an instruction first names it."""
 
     def __init__(self, entry: Entry, lanes: int, special: Mapping[str, Array], symbol: Callable[[str], int]) -> None:
-        self.entry, self.lanes, self._special, self._symbol = entry, lanes, special, symbol
+        self.entry, self.lanes, self.special, self._symbol = entry, lanes, special, symbol
         self._arrays: dict[str, Array] = {}
 
     def array(self, name: str) -> Array:
@@ -51,8 +51,8 @@ class Registers:
     def read(self, name: str, type: str) -> Array:
         """A live view of the operand as `type`, one element a lane; of a number or symbol, one for all lanes."""
         dtype = DTYPES[type]
-        if name in self._special:
-            return _as(self._special[name], dtype)
+        if name in self.special:
+            return _as(self.special[name], dtype)
         if name.startswith("%") or self.entry.register_type(name):
             return _as(self.array(name), dtype)
         return _number(name, dtype) if _is_number(name) else np.array(self._symbol(name)).astype(dtype)

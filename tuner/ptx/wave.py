@@ -3,13 +3,15 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from tuner.ptx.memory import FaultError, Global, Parameters, Shared
 from tuner.ptx.proxy import Unfenced
 from tuner.ptx.values import Array, Mask, Registers
+
+K = TypeVar("K")
 
 # Who executes next. All warps that stand at the lowest instruction; or one warp until it waits: the first that can run,
 # and copies land at once, or the last, and the newest copy lands first. What no barrier orders comes in three orders.
@@ -45,7 +47,7 @@ class Wave:
     slept: Array = field(init=False)
     key: Array = field(init=False)  # of what a lane waits for
     late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that nobody can wait for but by a phase
-    extra: dict[str, Any] = field(default_factory=dict)  # what one family of instructions remembers, by its name
+    parts: dict[Any, Any] = field(default_factory=dict)  # see `part`
     order: Order = "together"
     strict: bool = True  # whether what the ISA asks for is asked for where others leave it out
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
@@ -68,11 +70,18 @@ class Wave:
         self.pc[...], self.slept[...], self._wakes, self.stuck = 0, False, 0, -1
         self.state[...] = np.where(present, RUNS, LEFT)
         self.late.clear()
-        self.extra.clear()
+        self.parts.clear()
         self.shared.clear()
         self.local.clear()
         if self.unfenced:
             self.unfenced.clear()
+
+    def part(self, kind: "Callable[[Wave], K]") -> K:
+        """What a family of instructions remembers: `kind(wave)`, made when it is first asked for."""
+        if kind not in self.parts:
+            self.parts[kind] = kind(self)
+        found: K = self.parts[kind]
+        return found
 
     def next(self) -> tuple[int, Mask] | None:
         """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left.
@@ -136,6 +145,11 @@ class Wave:
     def index(self, mask: Mask) -> Any:
         """Of the lanes of `mask`, for arrays of one element a lane."""
         return slice(None) if mask is None else np.flatnonzero(mask)
+
+    def numbers(self, mask: Mask) -> Array:
+        """The lanes of `mask` by their number."""
+        found: Array = np.arange(self.lanes)[self.index(mask)]
+        return found
 
     def meet(self, mask: Mask, pc: int, width: int, partners: Array | None = None) -> Array | None:
         """Of lanes at an instruction that groups of `width` execute together, those that may: None for just these.

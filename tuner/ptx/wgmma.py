@@ -1,5 +1,6 @@
 """wgmma: products of a warpgroup, whose operands are read and results written when somebody waits for them."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -78,9 +79,9 @@ class Queue:
     committed: list[list[Product]] = field(default_factory=list)
 
 
-def _queue(wave: Wave, group: int) -> Queue:
-    found: dict[int, Queue] = wave.extra.setdefault("wgmma", {})
-    return found.setdefault(group, Queue())
+def _queues(_: Wave) -> defaultdict[int, Queue]:
+    """By the number of a warpgroup."""
+    return defaultdict(Queue)
 
 
 def _groups(wave: Wave, mask: Mask) -> list[int]:
@@ -98,22 +99,21 @@ def registers_of(entry: Entry) -> frozenset[str]:
 
 def _written(wave: Wave) -> Array:
     """[warpgroups] bool: whether registers of products were written, or never fenced, since the last wgmma.fence."""
-    found: Array = wave.extra.setdefault("wgmma.written", np.ones(wave.lanes // GROUP, bool))
-    return found
+    return np.ones(wave.lanes // GROUP, bool)
 
 
 def watched(step: Step, wave: Wave) -> Step:
     """`step`, which writes a register of a product."""
 
     def run(mask: Mask) -> Mask:
-        _written(wave)[wave.running(mask).reshape(-1, GROUP).any(1)] = True
+        wave.part(_written)[wave.running(mask).reshape(-1, GROUP).any(1)] = True
         return step(mask)
 
     return run
 
 
 def _fence(wave: Wave, mask: Mask) -> None:
-    _written(wave)[_groups(wave, mask)] = False
+    wave.part(_written)[_groups(wave, mask)] = False
 
 
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
@@ -121,7 +121,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     shape, *kinds = instruction.opcode[4:]
     element = ELEMENTS.get(kinds[1]) if len(kinds) == 3 and kinds[0] == "f32" and kinds[1] == kinds[2] else None
     if element is None or not shape.endswith(f"k{element.depth}"):
-        raise UnsupportedError(".".join(instruction.opcode))
+        raise UnsupportedError(instruction.name)
     if instruction.word(4) != "1" or instruction.word(5) != "1":
         raise UnsupportedError("wgmma with a negated operand")
     registers, in_registers = wave.registers, not isinstance(instruction.operands[1], str)
@@ -138,7 +138,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     def issued(mask: Mask) -> None:
         accumulates = registers.condition(scale)
         for group in _groups(wave, mask):
-            if _written(wave)[group]:
+            if wave.part(_written)[group]:
                 raise FaultError("registers of a product were written, or never fenced, since the last wgmma.fence")
             first = GROUP * group
             lanes = slice(first, first + GROUP)
@@ -148,21 +148,21 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
             a = a_words or descriptor_of(int(a_bits[first]))
             b = descriptor_of(int(b_bits[first]))
             product = Product(lanes, a, b, transposed, bool(accumulates[first]), element, targets)
-            _queue(wave, group).open.append(product)
+            wave.part(_queues)[group].open.append(product)
 
     return together(wave, at, GROUP, issued)
 
 
 def _commit(wave: Wave, mask: Mask) -> None:
     for group in _groups(wave, mask):
-        queue = _queue(wave, group)
+        queue = wave.part(_queues)[group]
         queue.committed.append(queue.open)
         queue.open = []
 
 
 def _wait(wave: Wave, mask: Mask, newest: int) -> None:
     for group in _groups(wave, mask):
-        queue = _queue(wave, group)
+        queue = wave.part(_queues)[group]
         while len(queue.committed) > newest:
             for product in queue.committed.pop(0):
                 product.execute(wave)
@@ -180,7 +180,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name == "wait_group":
         newest = int(instruction.word(0), 0)
         return together(wave, at, GROUP, lambda mask: _wait(wave, mask, newest))
-    raise UnsupportedError(".".join(instruction.opcode))
+    raise UnsupportedError(instruction.name)
 
 
 assert SHARED_BASE % 1024 == 0, "the patterns of swizzles begin where shared memory does"
