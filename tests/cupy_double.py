@@ -38,6 +38,9 @@ class ndarray:  # noqa: N801  # CuPy's own name
     def __getitem__(self, index: Any) -> "ndarray":
         return ndarray(self.buffer, self.host[index])
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.host[index] = getattr(value, "host", value)
+
     def transpose(self, *axes: int) -> "ndarray":
         return ndarray(self.buffer, self.host.transpose(axes))
 

@@ -191,7 +191,7 @@ WRONG = {
     "three dims": ({"q": q[0]}, r"q has 3 dims \(4, 2, 16\): it takes 4, \[batch, seq_q, heads, head_dim\]"),
     "batches that differ": ({"k": q[:1]}, r"k \[batch, .*\] = \(1, 4, 2, 16\): batch is 1, but 2 in q \[batch"),
     "lengths that differ": ({"v": q[:, :3]}, r"v .*: seq_k is 3, but 4 in k "),
-    "no keys": ({"k": q[:, :0], "v": q[:, :0]}, r"k .*: seq_k must be 1 or more"),
+    "no heads": ({"k": q[:, :, :0], "v": q[:, :, :0]}, r"k .*: kv_heads must be 1 or more"),
     "float64": ({"q": q.astype(float)}, r"q is float64: it takes bf16, fp16"),
     "big-endian": ({"q": q.astype(">f2")}, r"q is >f2: it takes bf16, fp16"),
     "two dtypes": ({"v": q.astype(ml_dtypes.bfloat16)}, r"v is bf16, but q is fp16"),

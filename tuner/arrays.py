@@ -50,6 +50,9 @@ class Framework(Protocol):
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
         """A new array in C order."""
 
+    def put(self, array: Any, value: Any) -> None:
+        """Set all elements of an array to a number, or to those of another array, on the current stream."""
+
     def address(self, array: Any) -> int: ...
 
     def numpy(self, array: Any) -> Array:
@@ -78,6 +81,9 @@ class _NumPy:
 
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:  # noqa: ARG002
         return np.empty(shape, dtype.numpy)
+
+    def put(self, array: Any, value: Any) -> None:
+        array[...] = value
 
     def address(self, array: Any) -> int:
         return int(array.__array_interface__["data"][0])
@@ -109,6 +115,10 @@ class _CuPy:
         cupy = _loaded("cupy")
         with cupy.cuda.Device(place):
             return cupy.empty(shape, dtype.numpy)
+
+    def put(self, array: Any, value: Any) -> None:
+        with _loaded("cupy").cuda.Device(array.data.device_id):
+            array[...] = value
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -146,6 +156,9 @@ class _Torch:
         torch = _loaded("torch")
         device = torch.device("cpu") if place == CPU else torch.device("cuda", place)
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
+
+    def put(self, array: Any, value: Any) -> None:
+        array[...] = value
 
     def address(self, array: Any) -> int:
         return int(array.data_ptr())

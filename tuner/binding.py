@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -10,6 +10,7 @@ from tuner.arrays import ALIGNMENT, FRAMEWORKS, Facts
 from tuner.dtype import DType
 from tuner.errors import InputError, TemplateError, UsageError
 from tuner.operator import Argument, Operator, Request, Role
+from tuner.outline import Outline, outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,10 @@ class Tensor:
 class Binding:
     """What a call computes, and on what; the same for every call with equal facts."""
 
-    problem: Any
-    tensors: Mapping[str, Tensor]  # that are given, and outputs, by argument
+    problem: Any  # of an empty call: with 1 in the place of nothing
+    tensors: Mapping[str, Tensor]  # that are given, and outputs, by argument; of an empty call outputs alone
+    hollow: Mapping[str, int] = field(default_factory=dict)  # sizes that leave nothing to compute
+    held: Mapping[str, float | str] = field(default_factory=dict)  # then: what outputs with elements hold
 
 
 def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
@@ -42,7 +45,8 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     inputs = {argument.name: argument for argument in operator.arguments if argument.given}
     given = [argument for name, argument in inputs.items() if name in facts]
     views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
-    problem = _problem(operator, request, views)
+    found = _outline(operator, request, views)
+    problem = found.problem
     absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
     if disagreed := absent | (facts.keys() - inputs.keys()):
         names = ", ".join(sorted(disagreed))
@@ -50,10 +54,27 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     free = {each.name for each in operator.arguments if each.free(problem)}
     if silent := free - {name for name, value in request.scalars.items() if value is not None}:
         raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(silent))}")
-    tensors = {view.argument.name: view.tensor() for view in views}
-    for argument in operator.outputs:
-        tensors[argument.name] = _output(argument, argument.shape(problem), request.axes.get(argument.name))
-    return Binding(problem, tensors)
+    outputs = {
+        argument.name: _output(argument, found.shape(argument), request.axes.get(argument.name))
+        for argument in operator.outputs
+    }
+    if found.hollow:
+        return Binding(problem, outputs, found.hollow, dict(_held(operator, found, views)))
+    return Binding(problem, {view.argument.name: view.tensor() for view in views} | outputs)
+
+
+def _held(operator: Operator[Any], found: Outline, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
+    """What outputs hold that have elements although there is nothing to compute. Raises InputError where no operator
+    says so."""
+    for output in operator.outputs:
+        if 0 in found.shape(output):
+            continue
+        values = [value for dim, value in output.without.items() if dim in found.hollow]
+        if not values:
+            dim = next(iter(found.hollow))
+            view = next(view for view in views if dim in view.argument.dims)
+            raise InputError(f"{view}: {dim} must be {found.hollow[dim] + 1} or more")
+        yield output.name, values[0]
 
 
 class _View:
@@ -69,6 +90,9 @@ class _View:
                 f"[{self.spelled}]"
             )
         self.shape = tuple(facts.shape[axis] for axis in self.axes)
+
+    def __str__(self) -> str:
+        return f"{self.argument.name} [{self.spelled}] = {self.facts.shape}"
 
     @property
     def dtype(self) -> DType | None:
@@ -130,37 +154,31 @@ class _View:
         return tuple(strides[self.axes.index(axis)] for axis in range(len(self.axes)))
 
 
-def _problem(operator: Operator[Any], request: Request, views: list[_View]) -> Any:
+def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> Outline:
     kinds = {each.name: each for each in fields(operator.problem)}
     sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
     chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
-    inferred = {name: size for name, size in sizes.items() if name in kinds}
     try:
-        problem = operator.problem(**inferred, **dtypes, **chosen)
+        found = outline(operator, sizes, {**dtypes, **chosen})
     except InputError:
         raise
     except UsageError as error:
         raise InputError(str(error)) from error
     for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
-        if getattr(problem, name) != size:
-            raise InputError(f"{name} {size}: {operator.name} takes {getattr(problem, name)} here")
-    return problem
+        if found.size(name) != size:
+            raise InputError(f"{name} {size}: {operator.name} takes {found.size(name)} here")
+    return found
 
 
 def _sizes(views: list[_View]) -> dict[str, int]:
-    """Dim → size. Raises InputError where two arrays disagree, or one is empty."""
+    """Dim → size. Raises InputError where two arrays disagree."""
     first: dict[str, _View] = {}
     sizes: dict[str, int] = {}
     for view in views:
         for dim, size in zip(view.argument.dims, view.shape, strict=True):
-            name, other = view.argument.name, first.setdefault(dim, view)
-            if size < 1:
-                raise InputError(f"{name} [{view.spelled}] = {view.facts.shape}: {dim} must be 1 or more")
+            other = first.setdefault(dim, view)
             if sizes.setdefault(dim, size) != size:
-                raise InputError(
-                    f"{name} [{view.spelled}] = {view.facts.shape}: {dim} is {size}, but {sizes[dim]} in "
-                    f"{other.argument.name} [{other.spelled}] = {other.facts.shape}"
-                )
+                raise InputError(f"{view}: {dim} is {size}, but {sizes[dim]} in {other}")
     return sizes
 
 

@@ -63,6 +63,13 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     for dim in argument.dims:
         if dim not in readable:
             yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
+    given = [each.name for each in operator.arguments if each.given]
+    for dim, value in argument.without.items():
+        if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in given):
+            yield (
+                f"argument {argument.name} has without={{{dim!r}: {value!r}}}: only an output holds something without "
+                f"a dim, a number or what an argument holds ({', '.join(given)})"
+            )
     if isinstance(argument.dtype, str) and argument.dtype not in readable:
         yield (
             f"argument {argument.name} has the dtype of {argument.dtype!r}, which is no field of Problem "

@@ -18,10 +18,10 @@ from typing import Any
 from tuner import arch, arrays, choice, gpu, operators
 from tuner.arch import GPU
 from tuner.arrays import CPU, FRAMEWORKS, Facts, framework_of
-from tuner.binding import bind
+from tuner.binding import Binding, bind
 from tuner.choice import Choice, Explanation
 from tuner.errors import InputError, TemplateError, UsageError
-from tuner.kernels import Kernels, Run
+from tuner.kernels import Kernels, Run, idle
 from tuner.operator import Operator, Request, from_fields
 from tuner.records import Snapshot
 from tuner.untuned import Miss, Tally, Untuned, UntunedWarning
@@ -30,7 +30,7 @@ __all__ = ["Dispatcher", "Explanation", "Miss", "UntunedWarning", "explain", "mi
 
 DEVICES = ("emulator", "cuda")
 _REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
-_CALLERS = 4  # frames from `_prepare` up to the application
+_CALLERS = 5  # frames from `_prepare` up to the application
 
 
 def __getattr__(name: str) -> Any:
@@ -111,7 +111,10 @@ class Dispatcher:
         given, facts = _facts(request.arrays)
         named = dict(zip(given, facts, strict=True))
         place = _place(named, device)
-        chosen = self._choose(loaded, bind(loaded, request, named).problem, place)
+        binding = bind(loaded, request, named)
+        if binding.hollow:
+            return choice.nothing(loaded, binding.problem, binding.hollow)
+        chosen = self._choose(loaded, binding.problem, place)
         compiler = self._kernels.compiler(loaded, chosen, place)
         return choice.explain(loaded, chosen, self._gpus(place), self._snapshot, compiler)
 
@@ -141,13 +144,19 @@ class Dispatcher:
         framework = next(iter(facts.values())).framework
         with self._preparing:
             if key not in self._prepared:
-                chosen = self._choose(operator, binding.problem, place)
-                tally = None if chosen.record else self._untuned.tally(operator, chosen, _CALLERS)
-                run = self._kernels.load(operator, chosen, binding, framework, place)
                 if len(self._prepared) >= _REMEMBERED:
                     self._prepared.clear()
-                self._prepared[key] = run, tally
+                self._prepared[key] = self._loaded(operator, binding, framework, place)
             return self._prepared[key]
+
+    def _loaded(
+        self, operator: Operator[Any], binding: Binding, framework: str, place: int
+    ) -> tuple[Run, Tally | None]:
+        if binding.hollow:
+            return idle(operator, binding, framework, place), None
+        chosen = self._choose(operator, binding.problem, place)
+        tally = None if chosen.record else self._untuned.tally(operator, chosen, _CALLERS)
+        return self._kernels.load(operator, chosen, binding, framework, place), tally
 
     def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
         return choice.choose(operator, problem, self._gpus(place), self._snapshot)

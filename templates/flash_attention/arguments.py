@@ -10,6 +10,7 @@ from .problem import Problem
 
 SOFTCAP = 50.0  # that of Gemma 2; with use_softcap every call gives its own
 _BOUNDS = "where each packed sequence begins, and the last ends: ascending from 0 to"
+_KEYS = ("seq_k", "slots", "max_pages")  # their number, as one attention or another calls it
 
 ARGUMENTS = (
     Argument("q", "dtype", ("batch", "seq_q", "heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
@@ -22,6 +23,7 @@ ARGUMENTS = (
         Role.OUTPUT,
         strided=True,
         doc="rows 16-byte aligned; 0 where a query attends no key",
+        without=dict.fromkeys(_KEYS, 0.0),
     ),
     Argument(
         "lse",
@@ -29,6 +31,7 @@ ARGUMENTS = (
         ("batch", "heads", "seq_q"),
         Role.OUTPUT,
         doc="natural logarithm of the sum of exp(scale · scores); -inf where a query attends no key",
+        without=dict.fromkeys(_KEYS, float("-inf")),
     ),
     Argument(
         "softmax_scale",

@@ -1,6 +1,7 @@
 """flash_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,9 +36,12 @@ ARGUMENTS = (
     _tensor("o", _OUTPUTS, doc="what flash_attention returned"),
     Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
     Argument("dlse", DType.FP32, _LSE_GRADIENTS, strided="all", doc="gradient of lse; absent: zeros"),
-    _tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"),
-    _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
-    _tensor("dv", _VALUES, Role.OUTPUT, "gradient of v, likewise"),
+    replace(_tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"), without={"seq_k": 0.0}),
+    replace(
+        _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
+        without={"seq_q": 0.0},
+    ),
+    replace(_tensor("dv", _VALUES, Role.OUTPUT, "gradient of v, likewise"), without={"seq_q": 0.0}),
     *(argument for argument in forward.ARGUMENTS if argument.role is Role.SCALAR),
 )
 OPTIONAL = forward_arguments.OPTIONAL

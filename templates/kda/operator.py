@@ -33,7 +33,14 @@ ARGUMENTS = (
         doc="each sequence's entry of the pool, no two alike; negative: none",
     ),
     Argument("o", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
-    Argument("final_state", DType.FP32, ("final_states", *STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument(
+        "final_state",
+        DType.FP32,
+        ("final_states", *STATE),
+        Role.OUTPUT,
+        doc="empty unless asked for",
+        without={"seq_len": "initial_state"},
+    ),
     *SCALARS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("seq_len", "heads", "value_heads", "boundaries")),
 )

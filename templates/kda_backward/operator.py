@@ -30,6 +30,7 @@ from .rounding import rounded
 
 _SIZES = ("batch", "seq_len", "heads", "value_heads", "boundaries")
 _STRIDED = ("q", "k", "v", "g", "d_o", "dq", "dk", "dv", "dg")
+_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # of which a sum over them is made
 
 ARGUMENTS = (
     *TOKENS,
@@ -41,9 +42,18 @@ ARGUMENTS = (
     Argument("dv", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
     Argument("dg", "gate_dtype", GATES, Role.OUTPUT, strided=True, doc=ROWS),
     Argument("dbeta", "beta_dtype", BETAS, Role.OUTPUT, strided="all"),
-    Argument("dh0", DType.FP32, ("initial_states", *STATE), Role.OUTPUT, doc="empty without initial_state"),
-    Argument("dA_log", DType.FP32, ("gate_heads",), Role.OUTPUT, doc="empty without A_log"),
-    Argument("ddt_bias", DType.FP32, ("bias_heads", "key_dim"), Role.OUTPUT, doc="empty without dt_bias"),
+    Argument(
+        "dh0",
+        DType.FP32,
+        ("initial_states", *STATE),
+        Role.OUTPUT,
+        doc="empty without initial_state",
+        without={"seq_len": "dht"},
+    ),
+    Argument("dA_log", DType.FP32, ("gate_heads",), Role.OUTPUT, doc="empty without A_log", without=_NO_TOKENS),
+    Argument(
+        "ddt_bias", DType.FP32, ("bias_heads", "key_dim"), Role.OUTPUT, doc="empty without dt_bias", without=_NO_TOKENS
+    ),
     *SCALARS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SIZES),
 )

@@ -24,7 +24,14 @@ ARGUMENTS = (
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="s, then n; absent: zeros"),
     Argument("cu_seqlens", DType.INT32, ("boundaries",), doc="first tokens of the sequences, then T; with varlen"),
     Argument("o", "dtype", _TOKENS, Role.OUTPUT, strided=True),
-    Argument("final_state", DType.FP32, ("final_states", *_STATE), Role.OUTPUT, doc="empty unless asked for"),
+    Argument(
+        "final_state",
+        DType.FP32,
+        ("final_states", *_STATE),
+        Role.OUTPUT,
+        doc="empty unless asked for",
+        without={"seq_len": "initial_state"},
+    ),
     Argument(
         "beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda problem: problem.beta_bound, doc="β as one value"
     ),

@@ -16,6 +16,7 @@ _TOKENS = ("batch", "seq_len", "heads", "head_dim")
 _BETA = ("beta_heads", "beta_channels")
 _STATE = ("numbers", "heads", "head_dim")
 _STRIDED = ("q", "k", "v", "d_o", "dq", "dk", "dv")
+_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # of which a sum over them is made
 
 ARGUMENTS = (
     *(Argument(name, "dtype", _TOKENS, strided=True) for name in ("q", "k", "v")),
@@ -25,8 +26,15 @@ ARGUMENTS = (
     Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="s, then n; absent: zeros"),
     Argument("dht", DType.FP32, ("final_states", *_STATE), doc="gradient of the final state; absent: zeros"),
     *(Argument(name, "dtype", _TOKENS, Role.OUTPUT, strided=True) for name in ("dq", "dk", "dv")),
-    Argument("dbeta", DType.FP32, _BETA, Role.OUTPUT, doc="empty where β is one value"),
-    Argument("dh0", DType.FP32, ("initial_states", *_STATE), Role.OUTPUT, doc="empty without initial_state"),
+    Argument("dbeta", DType.FP32, _BETA, Role.OUTPUT, doc="empty where β is one value", without=_NO_TOKENS),
+    Argument(
+        "dh0",
+        DType.FP32,
+        ("initial_states", *_STATE),
+        Role.OUTPUT,
+        doc="empty without initial_state",
+        without={"seq_len": "dht"},
+    ),
     Argument("beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1.0, doc="β as one value"),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )

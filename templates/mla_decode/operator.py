@@ -36,6 +36,7 @@ ARGUMENTS = (
         Role.OUTPUT,
         strided=True,
         doc="rows 16-byte aligned; 0 where a query attends no row",
+        without=_SHARED["o"].without,
     ),
     _SHARED["lse"],
     _SHARED["softmax_scale"],

@@ -88,9 +88,10 @@ def _taken(
         parameter = names.taken.get(name)
         if parameter is None:
             continue
-        if each is None and parameters[parameter].default is Parameter.empty:
+        needed = parameters[parameter].default is Parameter.empty
+        if each is None and needed:
             yield parameter, torch.zeros(shape, dtype=dtype, device=device)
-        elif each is not None and each.numel():  # an output that was not asked for is empty
+        elif each is not None and (needed or each.numel()):  # an output that was not asked for is empty
             yield parameter, each.contiguous()  # it may be a view that repeats one element, as that of a sum is
 
 

@@ -62,7 +62,7 @@ def flash_attn_with_kvcache(
     o, lse = _attend(given, k_cache, v_cache, lengths, block_table, window or 0, scores)
     if shared:
         of_heads = (batch, k_cache.shape[2], queries, heads // k_cache.shape[2])
-        o = o.view(*of_heads, -1).transpose(1, 2).reshape(q.shape)
+        o = o.view(*of_heads, q.shape[-1]).transpose(1, 2).reshape(q.shape)
         lse = lse.view(of_heads).transpose(2, 3).reshape(batch, heads, queries)
     return (o, lse) if return_softmax_lse else o
 
@@ -108,8 +108,8 @@ def _window(window_size: tuple[int, int], causal: bool) -> int | None:
 
 def _beside_heads(q: Any, kv_heads: int) -> Any:
     """q [B, T, H, D] as one query of T · H heads, those of a KV head together: [B, 1, HK · T · H / HK, D]."""
-    batch, _, _, D = q.shape
-    return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, -1, D)
+    batch, queries, heads, D = q.shape
+    return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, queries * heads, D)
 
 
 def _room(cache: Any, block_table: Any) -> int:

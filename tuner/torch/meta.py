@@ -1,13 +1,13 @@
 """What an operator returns for tensors that have no memory: shapes and dtypes, symbolic sizes too."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
 
 from tuner.dtype import DType
-from tuner.operator import Operator, Request, from_fields
+from tuner.operator import Operator, Request
+from tuner.outline import outline
 
 
 def outputs(operator: Operator[Any]) -> Callable[..., Any]:
@@ -16,14 +16,12 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
     def fake(*args: Any, **kwargs: Any) -> Any:
         request = operator.call(*args, **kwargs)
         sizes, dtypes = _facts(operator, request)
-        known = {each.name for each in fields(operator.problem)}
-        chosen = {name: value for name, value in {**sizes, **dtypes, **request.statics}.items() if name in known}
-        problem, first = from_fields(operator.problem, chosen), next(iter(request.arrays.values()))
+        made, first = outline(operator, sizes, {**dtypes, **request.statics}), next(iter(request.arrays.values()))
         found = []
         for argument in operator.outputs:
-            shape = [sizes.get(dim, getattr(problem, dim)) for dim in argument.dims]
+            shape = [sizes[dim] if dim in sizes else made.size(dim) for dim in argument.dims]
             order = request.axes.get(argument.name, tuple(range(len(shape))))
-            dtype = getattr(torch, argument.dtype_of(problem).numpy.name)
+            dtype = getattr(torch, argument.dtype_of(made.problem).numpy.name)
             found.append(first.new_empty([shape[order.index(axis)] for axis in range(len(shape))], dtype=dtype))
         return tuple(found) if len(found) > 1 else found[0]
 
