@@ -42,7 +42,7 @@ FAIR = (0.15, 0.05, 0.025, 0.02)
 CASES = {"good": (0.05, 0.02, 0.01, 0.015), "fair": FAIR, "wrong": FAIR, "history": FAIR}
 _ALIKE = 0.8  # of the effects on another GPU
 _NOISE = 0.005
-_LISTED = 20_000  # configs of a space that is listed for its optimum; larger ones here are predicted far behind
+_LISTED = 20_000  # configs of a space that is listed for its optimum; what beats it in a larger one counts as equal
 _RIGHT = Verdict((OutputError("drawn", 0.0, 0.0, 1.0, 1.0),), (), ("drawn",))
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -221,6 +221,21 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
         found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
     assert found[0][0] == 2
     assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
+
+
+def test_while_the_default_compiles_and_is_timed_the_others_compile(machines: tuple[Compiler, Checker]) -> None:
+    compiled: list[int] = []
+
+    class Counting(Compiler):
+        def compile_many(self, jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+            asked = list(jobs)
+            compiled.append(len(asked))
+            return super().compile_many(asked)
+
+    with Worker(CALM) as worker, Counting(1) as compiler:
+        evaluator = measurer((compiler, machines[1]), worker)
+        list(evaluator.attempts([Candidate(NAIVE, config) for config in naive_configs()[:3]]))
+    assert compiled == [1, 3]  # the plain kernel, then the batch
 
 
 def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(

@@ -107,6 +107,11 @@ def test_before_anything_works_predictions_deal_the_tries_and_each_default_is_tr
     assert sum(defaults) == 2
 
 
+def test_fewer_tries_than_implementations_go_to_those_that_are_predicted_best() -> None:
+    race = Race([at_the_start(NAIVE, lambda _: 500.0), at_the_start(MMA_SYNC, lambda _: 10.0)])
+    assert dealt(race, 1) == {"mma_sync": 1}
+
+
 @pytest.mark.parametrize(("predicted", "more"), [(500.0, 0), (10.0, 8)], ids=["far behind", "alike"])
 def test_a_lane_whose_default_fails_is_tried_on_unless_it_is_predicted_far_behind(predicted: float, more: int) -> None:
     race = Race([at_the_start(NAIVE, lambda _: predicted), at_the_start(MMA_SYNC, lambda _: 10.0)])

@@ -19,6 +19,7 @@ from store_factory import attempt, read_only
 from tuner.errors import StoreError
 from tuner.store import Store
 from tuner.store.migrate import MIGRATIONS, VERSION_TABLE, newest
+from tuner.store.rows import attempt_row
 from tuner.store.schema import METADATA
 
 README = MIGRATIONS.parent / "README.md"
@@ -145,3 +146,18 @@ def test_an_older_database_that_cannot_be_written_says_so(older: Path) -> None:
         Store.open(folder / "tuner.db", migrations=steps)
     assert version(folder / "tuner.db") == newest()
     shutil.rmtree(folder)
+
+
+def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:
+    first = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("__pycache__", "v0002*"))
+    Store.open(tmp_path / "tuner.db", migrations=first).close()
+    row = {name: value for name, value in attempt_row(attempt(), None, "2026-11-21T10:00:00").items() if name != "plan"}
+    with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection:
+        places = ", ".join(f":{name}" for name in row)
+        connection.execute(f"INSERT INTO attempts ({', '.join(row)}) VALUES ({places})", row)
+        connection.commit()
+    with Store.open(tmp_path / "tuner.db") as store:
+        assert [each.attempt for each in store.attempts("scan")] == [attempt(plan="")]
+        store.append([attempt(plan="f00d")])
+        assert [each.attempt.identity.plan for each in store.attempts("scan")] == ["", "f00d"]

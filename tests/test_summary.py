@@ -10,7 +10,9 @@ from recorded import OPERATOR, PROBLEM, SM_80, Recorded
 
 from tuner import operators, tune
 from tuner.dispatcher import UntunedWarning
+from tuner.evaluate import Candidate
 from tuner.operators.kda.problem import Problem as Kda
+from tuner.result import Attempt, Resources
 from tuner.store import Store
 from tuner.summary import usage, winner_rows
 
@@ -47,3 +49,22 @@ def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path
             tune.Request(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
         )
     assert dict(winner_rows(outcome))["margin"] == "nothing else passed its checks; the default is wrong"
+
+
+class Alike(Recorded):
+    """Every config is the same machine code."""
+
+    def attempt(self, candidate: Candidate) -> Attempt:
+        return replace(super().attempt(candidate), resources=Resources(128, 0, 1024, 128, 2, "registers", "same"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "margin"),
+    [(1, "nothing else was tried"), (4, "all that works is the same machine code")],
+    ids=["alone", "alike"],
+)
+def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, margin: str) -> None:
+    asked = tune.Request(OPERATOR, PROBLEM, SM_80, budget=budget, implementation="mma_sync")
+    with Store.open(tmp_path / "tuner.db") as store:
+        outcome = tune.search(asked, store, Alike(lambda _: 1.0))
+    assert dict(winner_rows(outcome))["margin"] == f"{margin}, and it is the default"

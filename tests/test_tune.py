@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tuner.errors import TemplateError, UsageError
 from tuner.evaluate import Candidate
 from tuner.operator import canonical, from_fields, to_fields
 from tuner.render import header
-from tuner.result import Attempt, Failed, Measurement, Resources, Stage, Verdict
+from tuner.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
 from tuner.store import Store
 from tuner.tune.contest import contest
 from tuner.tune.explore import Patience
@@ -121,6 +121,36 @@ def test_attempts_of_other_code_are_not_reused(store: Store) -> None:
     changed = Recorded(version="2")
     tune.search(request(), store, changed)
     assert len(changed.tried) == 24
+
+
+class Launched(Recorded):
+    """Configs of the same text and machine code, launched as `plan` says."""
+
+    def __init__(self, plan: Callable[[Any], str], **told: Any) -> None:
+        super().__init__(**told)
+        self.plan = plan
+
+    def identity(self, candidate: Candidate) -> Identity:
+        return replace(super().identity(candidate), plan=self.plan(candidate.config))
+
+    def attempt(self, candidate: Candidate) -> Attempt:
+        found = super().attempt(candidate)
+        return replace(found, resources=Resources(128, 0, 1024, 128, 2, "registers", "one code"))
+
+
+def test_attempts_at_another_launch_are_not_reused(store: Store) -> None:
+    tune.search(request(), store, Launched(lambda _: "one block a tile"))
+    again, wider = Launched(lambda _: "one block a tile"), Launched(lambda _: "one block an SM")
+    tune.search(request(), store, again)
+    tune.search(request(), store, wider)
+    assert (len(again.tried), len(wider.tried)) == (0, 24)
+
+
+def test_one_machine_code_in_several_launches_counts_as_often(store: Store) -> None:
+    outcome = tune.search(request(), store, Launched(lambda config: str(config.BM)))
+    launched = {each.candidate.config.BM for each in outcome.tried}
+    assert len(launched) > 1
+    assert sorted(each.candidate.config.BM for each in tune.ranked(outcome.tried)) == sorted(launched)
 
 
 def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) -> None:
@@ -292,6 +322,13 @@ def test_progress_tells_of_every_attempt_and_every_check(store: Store) -> None:
     tune.search(request(), store, Recorded(), steps.append)
     assert [step.done for step in steps if step.phase in ("explore", "sweep")] == list(range(1, 25))
     assert [step.done for step in steps if step.phase == "check"] == list(range(1, tune.FINALISTS + 1))
+
+
+def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(store: Store) -> None:
+    seen: list[tune.Progress] = []
+    naive = Recorded(lambda c: float(c.threads))
+    tune.search(request(implementation="naive", budget=5000), store, naive, seen.append)
+    assert {each.total for each in seen if each.phase == "explore"} == {len(naive.tried)}
 
 
 def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> None:

@@ -66,7 +66,7 @@ def key(
 
 def _run(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any) -> Iterator[str]:
     plan = implementation.plan(problem, config)
-    yield repr((plan.launches, plan.workspaces, plan.maps))
+    yield plan.digest
     yield effective(render(operator, implementation, problem, config, "host"))
 
 

@@ -79,6 +79,7 @@ class Predictor:
             options=str(self._options),
             toolkit=str(toolkit()),
             policy=self.policy,
+            plan=candidate.implementation.plan(self._problem, candidate.config).digest,
         )
 
     def source(self, candidate: Candidate) -> Source:

@@ -89,8 +89,7 @@ class Measurer(Predictor):
         positions = list(range(len(batch)))
         if self.best_us == inf and batch:  # with a time to beat, the hopeless ones are short work
             first = min(positions, key=lambda position: self._turn(batch[position]))
-            positions.remove(first)
-            yield from self._attempts(batch, [first], started)
+            positions.insert(0, positions.pop(first))
         yield from self._attempts(batch, positions, started)
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
@@ -139,7 +138,8 @@ class Measurer(Predictor):
         self, batch: Sequence[Candidate], positions: Sequence[int], started: float
     ) -> Iterator[tuple[int, Attempt]]:
         jobs = [(self.source(batch[position]), self._options) for position in positions]
-        for i, outcome in _ahead(self._compiler.compile_many(jobs)):
+        outcomes = _ahead(self._compiler.compile_many(jobs))
+        for i, outcome in _led(outcomes) if self.best_us == inf else outcomes:
             candidate = batch[positions[i]]
             attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
             if attempt.failure is None and isinstance(outcome, Cubin):
@@ -150,8 +150,7 @@ class Measurer(Predictor):
         if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
             slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
-        plan = candidate.implementation.plan(self._problem, candidate.config)
-        twin = cubin.sass_digest, plan.launches
+        twin = cubin.sass_digest, attempt.identity.plan
         duplicate = twin in self._twins
         if not duplicate:
             task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
@@ -258,6 +257,18 @@ def _ahead(source: Iterator[T]) -> Iterator[T]:
     finally:
         enough.set()
         thread.join()
+
+
+def _led(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    """The same, but that of position 0 before all others, which compile meanwhile."""
+    early = []
+    for each in outcomes:
+        if each[0] == 0:
+            yield each
+            break
+        early.append(each)
+    yield from early
+    yield from outcomes
 
 
 @dataclass(frozen=True)

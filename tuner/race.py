@@ -186,11 +186,13 @@ def _leader(lanes: Sequence[Lane]) -> tuple[Lane, float]:
 
 
 def _dealt(lanes: Sequence[Lane], count: int) -> list[int]:
-    """How many of `count` tries each lane gets: one after the other goes where most is promised."""
+    """How many of `count` tries each lane gets: one after the other goes where most is promised; of what promises as
+    much and was tried as often, as nothing was at the start, to the better.
+    """
     leader, first = _leader(lanes)
     best, tries = [_value(lane, leader, first) for lane in lanes], [lane.told for lane in lanes]
     for _ in range(count):
-        promises = [(_promise(value, n), n) for value, n in zip(best, tries, strict=True)]
+        promises = [(_promise(value, n), n, value) for value, n in zip(best, tries, strict=True)]
         tries[promises.index(min(promises))] += 1
     return [n - lane.told for lane, n in zip(lanes, tries, strict=True)]
 

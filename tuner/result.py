@@ -171,6 +171,7 @@ class Identity:
     options: str  # compile options, spelled out
     toolkit: str  # "nvrtc 13.4"
     policy: str  # "predicted/3", or the measurement policy's name
+    plan: str = ""  # Plan.digest: another grid is another time; empty in rows and records that are older
 
 
 @dataclass(frozen=True, slots=True)

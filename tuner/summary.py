@@ -21,7 +21,7 @@ from tuner.render import render
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.notation import counted
 from tuner.result import Resources, Scalar, TuningRecord, spelled, to_data
-from tuner.tune import Outcome, Tried
+from tuner.tune import Outcome, Tried, ranked
 from tuner.tune.contest import passed
 
 
@@ -156,8 +156,13 @@ def _errors(record: TuningRecord) -> str:
 
 def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
     """A margin of 0 is a tie, or there is nothing to compare with."""
-    alone = len(passed(outcome.tried)) < 2
-    return f"{record.margin:.1%} to the runner-up" if record.margin or not alone else "nothing else passed its checks"
+    if record.margin or len(passed(outcome.tried)) > 1:
+        return f"{record.margin:.1%} to the runner-up"
+    if len(outcome.tried) == 1:
+        return "nothing else was tried"
+    works = [each for each in outcome.tried if each.attempt.value is not None and not each.wrong]
+    alike = len(works) > 1 and len(ranked(works)) == 1
+    return "all that works is the same machine code" if alike else "nothing else passed its checks"
 
 
 def _to_default(outcome: Outcome) -> str:

@@ -98,7 +98,7 @@ def machine_code(entry: Entry) -> object:
     resources = entry.attempt.resources
     if resources is None or not resources.sass_digest:
         return key_of(entry.attempt)
-    return resources.sass_digest, resources.threads, resources.smem_bytes
+    return resources.sass_digest, entry.attempt.identity.plan
 
 
 def predicted_ranks(attempts: Iterable[Attempt]) -> dict[Key, int]:

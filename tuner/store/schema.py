@@ -8,7 +8,7 @@ METADATA = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     }
 )
-IDENTITY = ("operator", "implementation", "problem", "gpu", "source", "options", "toolkit", "policy")
+IDENTITY = ("operator", "implementation", "problem", "gpu", "source", "options", "toolkit", "policy", "plan")
 
 
 def _required(*names: str) -> list[Column[str]]:
@@ -34,9 +34,10 @@ ATTEMPTS = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("study", Integer, ForeignKey("studies.id")),
-    *_required("created", *IDENTITY, "config"),
+    *_required("created", *IDENTITY[:-1], "config"),
     *_optional("failure", "resources", "prediction", "measurement"),
     Column("seconds", Float, nullable=False),
+    Column("plan", Text, nullable=False, server_default=""),  # empty in rows from before it was known
 )
 Index(None, *(ATTEMPTS.c[name] for name in ("operator", "problem", "gpu", "implementation", "policy")))
 

@@ -51,7 +51,7 @@ def explore(run: Run, limit: int) -> Stop:
         if not batch:
             return Stop(f"every config of {_spaces(run)} was tried", final=True)
         before = run.best_value
-        run.try_all(batch, "explore", run.request.tries)
+        run.try_all(batch, "explore", run.most)
         patience = patience.after(run.race.expected_improvement(), gained(before, run.best_value))
         run.race.judge()
 

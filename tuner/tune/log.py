@@ -153,5 +153,5 @@ def ranked(tried: Sequence[Tried]) -> list[Tried]:
     for each in sorted(tried, key=lambda each: (not (each.verdict and each.verdict.ok), each.differs)):
         used = each.attempt.resources
         if each.attempt.value is not None and used is not None and not each.wrong:
-            twins.setdefault((used.sass_digest, used.threads, used.smem_bytes), each)
+            twins.setdefault((used.sass_digest, each.attempt.identity.plan), each)
     return sorted(twins.values(), key=lambda each: order(each.attempt, each.attempt.value or 0.0))

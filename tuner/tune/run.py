@@ -43,6 +43,11 @@ class Run:
         return max(0, self.request.tries - len(self.log.tried))
 
     @property
+    def most(self) -> int:
+        """Tries that the search may make: its budget, or all configs there are."""
+        return min(self.request.tries, sum(len(lane.space) for lane in self.race.lanes.values()))
+
+    @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
 

@@ -109,5 +109,5 @@ def _try_new(run: Run, limit: int, wanted: Iterable[Candidate]) -> bool:
     for each in wanted:
         if len(batch) < min(BATCH, room) and not run.race.told(each):
             batch.setdefault((each.implementation.name, each.config), each)
-    run.try_all(list(batch.values()), "sweep", run.request.tries)
+    run.try_all(list(batch.values()), "sweep", run.most)
     return bool(batch)
