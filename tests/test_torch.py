@@ -177,3 +177,32 @@ def test_autocast_leaves_tensors_of_one_dtype_alone() -> None:
     given = [each.float() for each in qkv()]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.ops.tuner.flash_attention(*given)[0].dtype == torch.float32
+
+
+def test_what_torch_cannot_differentiate_is_refused_instead_of_wrong() -> None:
+    given = qkv()
+
+    def loss(q: Any) -> Any:
+        return torch.ops.tuner.flash_attention(q, *given[1:], layout="bhtd")[0].float().sum()
+
+    with pytest.raises(InputError, match=r"flash_attention has no derivative in forward mode: call it outside"):
+        torch.func.jvp(loss, given[:1], given[:1])
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(InputError, match="no derivative in forward mode"):
+        loss(torch.autograd.forward_ad.make_dual(given[0], given[0]))
+    q = given[0].clone().requires_grad_()
+    with pytest.raises(InputError, match="its gradient has none of its own: leave out create_graph=True"):
+        torch.autograd.grad(loss(q), q, create_graph=True)
+    assert torch.autograd.grad(loss(q), q)[0].shape == q.shape
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpoints_give_the_same_gradients(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def block(q: Any, k: Any, v: Any) -> Any:
+        return torch.ops.tuner.flash_attention(q, k, v, causal=True, layout="bhtd")[0]
+
+    given = [each.requires_grad_() for each in qkv()]
+    checkpoint(block, *given, use_reentrant=reentrant).float().square().sum().backward()
+    kept = torch.autograd.grad(block(*given).float().square().sum(), given)
+    assert all(torch.equal(each.grad, slope) for each, slope in zip(given, kept, strict=True))

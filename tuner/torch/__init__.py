@@ -5,7 +5,8 @@
 
 Plain eager code needs no more than `tuner.dispatcher`. flash_attention and streaming_attention have gradients, through
 o and lse, and so have kda and linear_attention, through o and the final state; tensors that require grad are refused by
-the others. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take,
+the others. Gradients are of the first order and in reverse mode: torch.func's transforms do not take them, and forward
+mode is refused. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take,
 `flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what flash-attn's take, and
 `flash_mla_with_kvcache` what FlashMLA's takes.
 """

@@ -67,6 +67,8 @@ def gradient(operator: Operator[Any]) -> Callable[..., Any]:
     def computes(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
         tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
         taken = dict(_taken(names, backward, ctx.outputs, upstream))
+        if torch.is_grad_enabled() and any(each.requires_grad for each in (*tensors.values(), *taken.values())):
+            raise InputError(f"{operator.name}: its gradient has none of its own: leave out create_graph=True")
         found = getattr(torch.ops.tuner, backward.name)(**tensors, **taken, **ctx.options)
         given = dict(zip((each.name for each in backward.outputs), found, strict=True))
         return tuple(

@@ -6,6 +6,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tuner import dispatcher, operators
 from tuner.errors import InputError, TunerError, UsageError
@@ -57,13 +58,24 @@ def _name(schema: str) -> str:
 def _kernel(operator: Operator[Any]) -> Callable[..., Any]:
     """The dispatcher's call. It refuses tensors that require grad; where torch keeps track of that, it gets others."""
     call: Callable[..., Any] = getattr(dispatcher, operator.name)
-    if operator.name not in DIFFERENTIABLE:
-        return call
-    return lambda *args, **kwargs: call(*map(_detach, args), **{name: _detach(arg) for name, arg in kwargs.items()})
+    own = _detach if operator.name in DIFFERENTIABLE else _same
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:  # torch would take the tangent of what it does not know for 0
+            raise InputError(
+                f"{operator.name} has no derivative in forward mode: call it outside of torch.func.jvp and dual levels"
+            )
+        return call(*map(own, args), **{name: own(arg) for name, arg in kwargs.items()})
+
+    return kernel
 
 
 def _detach(arg: Any) -> Any:
     return arg.detach() if isinstance(arg, torch.Tensor) else arg
+
+
+def _same(arg: Any) -> Any:
+    return arg
 
 
 def _differentiate(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
