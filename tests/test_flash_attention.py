@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import assert_no_spills, compiled
+from small_tiles import SMALL_TILES
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -26,19 +27,7 @@ NAIVE = operators.implementation("flash_attention", "naive")
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
 HEAD_DIMS = (40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 
-BASE = Config(
-    BM=64,
-    BN=32,
-    warps=4,
-    d_warps=1,
-    stages=2,
-    smem_budget=ARCHES["sm_90a"].smem_per_block,
-    min_ctas=1,
-    q_in_registers=False,
-    swizzle=True,
-    lazy_rescale=False,
-    heavy_first=False,
-)
+BASE = Config(**SMALL_TILES, heavy_first=False)
 # Every tunable away from BASE at least once, on head_dims with and without a tail of 8 and with every swizzle.
 CASES = {
     "d8_padded_three_stages": (8, replace(BASE, swizzle=False, stages=3)),

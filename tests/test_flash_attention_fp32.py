@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import assert_no_spills
+from small_tiles import SMALL_TILES
 
 from tuner import dispatcher, emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -26,20 +27,7 @@ FP32 = Problem(head_dim=72, dtype=DType.FP32, batch=1, heads=2, kv_heads=1, seq_
 TF32 = replace(FP32, precision=Precision.TF32)
 PRECISIONS = pytest.mark.parametrize("problem", [TF32, FP32], ids=["tf32", "fp32"])
 
-BASE = Config(
-    BM=64,
-    BN=32,
-    warps=4,
-    d_warps=1,
-    stages=2,
-    smem_budget=ARCHES["sm_90a"].smem_per_block,
-    min_ctas=1,
-    q_in_registers=False,
-    swizzle=True,
-    lazy_rescale=False,
-    heavy_first=False,
-    round_on_arrival=False,
-)
+BASE = Config(**SMALL_TILES, heavy_first=False, round_on_arrival=False)
 # Every tunable away from BASE at least once, in every swizzle and with every group of columns of O.
 CASES = {
     "d24_query_in_registers": (TF32, 24, replace(BASE, q_in_registers=True, BN=48)),

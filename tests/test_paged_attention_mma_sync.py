@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from claims import DISTINCT_ARCHES, assert_no_spills
 from counted import counted, declared
+from small_tiles import SMALL_TILES
 from test_paged_attention import BASE, NAIVE, OPERATOR, SPLIT_KEYS, of_lengths, packed, run
 
 from tuner import operators
-from tuner.arch import ARCHES, gpu
+from tuner.arch import gpu
 from tuner.check import CHECKED, Job, check
 from tuner.choice import choose
 from tuner.dtype import DType
@@ -26,20 +27,7 @@ from tuner.verify import errors
 MMA_SYNC = operators.implementation("paged_attention", "mma_sync")
 H200 = gpu("H200")
 
-TILE = Config(
-    BM=64,
-    BN=32,
-    warps=4,
-    d_warps=1,
-    stages=2,
-    smem_budget=ARCHES["sm_90a"].smem_per_block,
-    min_ctas=1,
-    q_in_registers=False,
-    swizzle=True,
-    lazy_rescale=False,
-    narrow=16,
-    splits=1,
-)
+TILE = Config(**SMALL_TILES, narrow=16, splits=1)
 # A pass of the block's copies takes rows of one to eight keys of a warp; tiles wider than pages and narrower.
 CASES = {
     "d8_three_stages": (8, replace(TILE, BN=64, narrow=32, stages=3)),

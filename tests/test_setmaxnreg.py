@@ -1,6 +1,7 @@
 """setmaxnreg waits until registers are free: warps that ask for more than their block was launched with wait for ever,
 and neither the emulator nor ptxas says so."""
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from itertools import product
@@ -9,19 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import example, first_arch
+from claims import compiled, example, first_arch
 
-from tuner import emulator, operators, ptx
-from tuner.arch import Arch
-from tuner.cache import Cache
+from tuner import emulator, operators
+from tuner.arch import ARCHES, Arch
+from tuner.assets import TEMPLATES
 from tuner.cubin import Cubin
 from tuner.edges import served
-from tuner.nvrtc import compile as compile_source
-from tuner.nvrtc import ptx as ptx_of
 from tuner.operator import Implementation, Operator
-from tuner.render import render
-from tuner.sass import holds
-from tuner.toolkit import Options
+from tuner.render import headers, render
+from tuner.sass import decode, holds
+from tuner.source import Source
 
 SHAPES = ("warpgroups", "row_tiles", "producers", "cluster")  # fields by which threads, and their roles, differ
 
@@ -53,55 +52,64 @@ def threads(implementation: Implementation[Any, Any], problem: Any, config: Any)
     return tuple(launch.threads for launch in implementation.plan(problem, config).launches)
 
 
-def registers(operator: Operator[Any], implementation: Any, problem: Any, config: Any, arch: Arch) -> int:
-    """That blocks of kernels which move some are launched with."""
-    cubin = compile_source(render(operator, implementation, problem, config), Options(arch.name), Cache.of("cubin"))
-    assert isinstance(cubin, Cubin), cubin
-    launches = [
-        each for each in implementation.plan(problem, config).launches if holds(cubin.code(each.entry), "USETMAXREG")
-    ]
-    return sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in launches)
+def shapes(pair: tuple[str, str], *, packed: bool) -> Iterator[tuple[Any, Any, Arch, Cubin]]:
+    """Case, config, arch and cubin of each shape of a kernel that may move registers, packed sequences or not."""
+    operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
+    problem = example(operator, implementation)
+    names = {each.name for each in fields(problem)}
+    if not moves(operator, implementation) or (packed and "use_cu_seqlens" not in names):
+        return
+    arch = first_arch(implementation, problem)
+    if packed:
+        dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
+        problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
+    case = served(operator, implementation, problem)[0]
+    for config in configs(implementation, case.problem, arch):
+        cubin = compiled(render(operator, implementation, case.problem, config), arch.name)
+        yield case, config, arch, cubin
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str], packed: bool) -> None:
     operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
-    if not moves(operator, implementation):
-        return
-    problem = example(operator, implementation)
-    arch = first_arch(implementation, problem)
-    names = {each.name for each in fields(problem)}
-    if packed:
-        if "use_cu_seqlens" not in names:
-            return
-        dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
-        problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
-    case = served(operator, implementation, problem)[0]
-    arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
-    for config in configs(implementation, case.problem, arch):
-        launched = registers(operator, implementation, case.problem, config, arch)
+    for case, config, _, cubin in shapes(pair, packed=packed):
+        launches = implementation.plan(case.problem, config).launches
+        moving = [each for each in launches if holds(cubin.code(each.entry), "USETMAXREG")]
+        launched = sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in moving)
+        arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
         happened = emulator.run(operator, implementation, case.problem, config, arrays, emulator.Mode())[1]
         assert happened.counters.claimed_registers <= launched, config
 
 
+def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
+    """What each setmaxnreg of a kernel does, dec or inc, and how many registers a thread then has."""
+    words = [each.word for each in decode(cubin.code(entry), arch.name) if each.mnemonic == "USETMAXREG"]
+    return [({5: "dec", 6: "inc"}[word >> 72 & 0xFF], word >> 32 & 0xFFFF_FFFF) for word in words]
+
+
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str]) -> None:
+def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str], packed: bool) -> None:
     """Anything else the ISA leaves undefined."""
-    operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
-    if not moves(operator, implementation):
-        return
-    problem = example(operator, implementation)
-    arch, found = first_arch(implementation, problem), 0
-    for config in configs(implementation, problem, arch):
-        source, options = render(operator, implementation, problem, config), Options(arch.name)
-        cubin = compile_source(source, options, Cache.of("cubin"))
-        assert isinstance(cubin, Cubin), cubin
-        for name, entry in ptx.parse(ptx_of(source, options, Cache.of("ptx"))).items():
-            launched = cubin.entries[name].registers
-            for each in entry.code:
-                if each.opcode[0] == "setmaxnreg":
-                    found += 1
-                    asked = int(each.operands[0])
-                    assert asked <= launched if each.has("dec") else asked >= launched, (config, each, launched)
-    assert found
+    compiled_shapes = list(shapes(pair, packed=packed))
+    found = [
+        (config, cubin.entries[name].registers, *each)
+        for _, config, arch, cubin in compiled_shapes
+        for name in cubin.entries
+        for each in moved(cubin, name, arch)
+    ]
+    assert bool(found) == bool(compiled_shapes)
+    for config, launched, how, asked in found:
+        assert asked <= launched if how == "dec" else asked >= launched, (config, how, asked, launched)
+
+
+def test_what_moves_is_read_from_machine_code_as_the_text_says_it() -> None:
+    text = (
+        '#include "register.cuh"\nextern "C" __global__ __launch_bounds__(384, 1) void root(int n) {\n'
+        "  if (threadIdx.x < 128) setmaxnreg_dec<24>();\n  else setmaxnreg_inc<240>();\n}\n"
+    )
+    source = Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda")
+    for name in ("sm_90a", "sm_100a", "sm_120a"):
+        found = moved(compiled(source, name), "root", ARCHES[name])
+        assert sorted(found) == [("dec", 24), ("inc", 240)], name

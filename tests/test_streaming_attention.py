@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from claims import DISTINCT_ARCHES, assert_no_spills
 from counted import counted, declared
+from small_tiles import SMALL_TILES
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
@@ -35,20 +36,7 @@ HEAD_DIMS = (8, 40, 64, 104, 128, 256)
 H200 = gpu("H200")
 REVERSE = Mode(True, "reverse", "early")
 
-BASE = mma_sync_config.Config(
-    BM=64,
-    BN=32,
-    warps=4,
-    d_warps=1,
-    stages=2,
-    smem_budget=ARCHES["sm_90a"].smem_per_block,
-    min_ctas=1,
-    q_in_registers=False,
-    swizzle=True,
-    lazy_rescale=False,
-    narrow=16,
-    packed_heads=1,
-)
+BASE = mma_sync_config.Config(**SMALL_TILES, narrow=16, packed_heads=1)
 SPLIT = split_keys.Config(BM=16, BN=16, warps=2, stages=2, splits=1, q_in_registers=False)
 # Tiles wider and narrower than windows, with and without narrow spans, warps that share rows, Q in all its places.
 CASES: dict[str, tuple[int, Any, Any]] = {

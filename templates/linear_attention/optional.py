@@ -5,27 +5,24 @@ from collections.abc import Mapping
 from .problem import Problem
 
 
-def _absent(problem: Problem) -> frozenset[str]:
-    there = {
+def _there(problem: Problem) -> Mapping[str, bool]:
+    return {
         "beta": problem.decay != "scalar",
         "initial_state": problem.use_initial_state,
         "final_state": problem.output_final_state,
         "cu_seqlens": problem.varlen,
     }
-    return frozenset(name for name, found in there.items() if not found)
 
 
 def taken(problem: Problem, *names: str) -> tuple[str, ...]:
     """`names` less the absent ones: what a launch takes."""
-    absent = _absent(problem)
-    return tuple(name for name in names if name not in absent)
+    there = _there(problem)
+    return tuple(name for name in names if there.get(name, True))
 
 
 def pointers(problem: Problem) -> Mapping[str, str]:
     """How templates spell them."""
-    absent = _absent(problem)
-    names = ("beta", "initial_state", "final_state", "cu_seqlens")
-    return {f"{name}_pointer": "nullptr" if name in absent else name for name in names}
+    return {f"{name}_pointer": name if found else "nullptr" for name, found in _there(problem).items()}
 
 
 SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")

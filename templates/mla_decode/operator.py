@@ -1,6 +1,5 @@
 """mla_decode: a sequence's last queries attend latent rows in pages, each a key and, in its first part, a value."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 
 from tuner.dtype import DType
 from tuner.errors import InputError
-from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+from tuner.operator import Argument, Cost, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
-from ..streaming_attention import operator as streaming
+from ..streaming_attention.operator import tolerance
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem, attended_rows
 
@@ -29,24 +28,11 @@ ARGUMENTS = (
         doc="pages of each sequence, in the order of its positions; read as far as it has positions",
     ),
     Argument("cache_seqlens", DType.INT32, ("batch",), strided="all", doc="positions so far of each sequence"),
-    Argument(
-        "o",
-        "dtype",
-        ("batch", "seq_q", "heads", "head_dim_v"),
-        Role.OUTPUT,
-        strided=True,
-        doc="rows 16-byte aligned; 0 where a query attends no row",
-        without=_SHARED["o"].without,
-    ),
+    _SHARED["o"],
     _SHARED["lse"],
     _SHARED["softmax_scale"],
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
 )
-
-
-def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """o to the rounding of its dtype; lse to that of fp32 sums and of the ex2 and lg2 units."""
-    return streaming.tolerance(problem)
 
 
 def cost(problem: Problem) -> Cost:

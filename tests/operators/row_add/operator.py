@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tuner.dtype import DType
-from tuner.operator import Argument, Arrays, Cost, Operator, Request, Role, Tolerance, Updated, extent, static
+from tuner.operator import Argument, Arrays, Operator, Request, Role, Tolerance, Updated, extent, static
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,8 @@ OPERATOR = Operator(
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,
-    input_kinds=("normal",),
     reference=reference,
-    rounded=reference,
     tolerance=tolerance,
-    cost=lambda problem: Cost(2.0 * problem.rows * problem.width, 12.0 * problem.rows * problem.width),
     tails=lambda problem: (problem,),
     call=row_add,
     folder=Path(__file__).parent,

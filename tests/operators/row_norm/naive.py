@@ -1,5 +1,5 @@
 """row_norm with one thread a row."""
-# ruff: noqa: ARG001, ARG005  (what an Implementation is called with)
+# ruff: noqa: ARG001  (what an Implementation is called with)
 
 from dataclasses import dataclass
 
@@ -46,9 +46,7 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread a row",
     config=Config,
-    refusal=lambda problem, arch: None,
     space=space,
     plan=plan,
-    default=lambda problem, arch: Config(32),
     work=work,
 )

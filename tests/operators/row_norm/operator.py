@@ -1,5 +1,5 @@
 """row_norm, an operator for tests: y = weight · x / rms(x) for each row, and the rms, with and without either."""
-# ruff: noqa: ARG001, ARG005  (what an Operator is called with)
+# ruff: noqa: ARG005  (what an Operator is called with)
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Arrays, Cost, Operator, Request, Role, Tolerance, extent, static
+from tuner.operator import Argument, Arrays, Operator, Request, Role, Tolerance, extent, static
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,6 @@ ARGUMENTS = (
 )
 
 
-def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    x = rng.standard_normal((problem.rows, problem.width)).astype(problem.dtype.numpy)
-    return {"x": x} | ({} if problem.unit else {"weight": rng.standard_normal(problem.width, np.float32)})
-
-
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
     x = arrays["x"].astype(np.float64)
     rms = np.sqrt(np.mean(x * x, axis=1) + arrays.get("epsilon", 1e-6))
@@ -72,12 +67,8 @@ OPERATOR = Operator(
     summary="rows divided by their root mean square",
     problem=Problem,
     arguments=ARGUMENTS,
-    inputs=inputs,
-    input_kinds=("normal",),
     reference=reference,
-    rounded=reference,
     tolerance=tolerance,
-    cost=lambda problem: Cost(4.0 * problem.rows * problem.width, 2.0 * problem.rows * problem.width),
     tails=lambda problem: (problem,),
     call=row_norm,
     folder=Path(__file__).parent,

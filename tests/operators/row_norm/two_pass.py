@@ -54,6 +54,5 @@ IMPLEMENTATION = Implementation(
     refusal=lambda problem, arch: "rows of 8 have one pass" if problem.width == 8 else None,
     space=space,
     plan=plan,
-    default=lambda problem, arch: Config(32),
     work=work,
 )
