@@ -223,19 +223,26 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
     assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
 
 
-def test_while_the_default_compiles_and_is_timed_the_others_compile(machines: tuple[Compiler, Checker]) -> None:
-    compiled: list[int] = []
+def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batch_compiles(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    done: list[str] = []
 
-    class Counting(Compiler):
+    class Compiling(Compiler):
         def compile_many(self, jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
             asked = list(jobs)
-            compiled.append(len(asked))
+            done.append(f"compile {len(asked)}")
             return super().compile_many(asked)
 
-    with Worker(CALM) as worker, Counting(1) as compiler:
+    class Running(Worker):
+        def time(self, task: Task) -> Timed:
+            done.append("time" if task.timed else "run")
+            return super().time(task)
+
+    with Running(CALM) as worker, Compiling(1) as compiler:
         evaluator = measurer((compiler, machines[1]), worker)
         list(evaluator.attempts([Candidate(NAIVE, config) for config in naive_configs()[:3]]))
-    assert compiled == [1, 3]  # the plain kernel, then the batch
+    assert done == ["compile 1", "compile 3", "run", "time", "time", "time"]
 
 
 def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
@@ -81,16 +82,18 @@ class Measurer(Predictor):
         self._earlier = best
 
     def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
-        self._run_plain()
-        started = time.perf_counter()
-        if self.best_us == inf and batch and self._earlier:
-            for _ in self._attempts([self._earlier], [0], started):
-                pass  # its row is from then; what it takes now is in `best_us`
-        positions = list(range(len(batch)))
-        if self.best_us == inf and batch:  # with a time to beat, the hopeless ones are short work
-            first = min(positions, key=lambda position: self._turn(batch[position]))
-            positions.insert(0, positions.pop(first))
-        yield from self._attempts(batch, positions, started)
+        started, line = time.perf_counter(), self._line(batch)
+        self._prepare_plain()  # which needs the compilers, as the batch does from here on
+        jobs = [(self.source(candidate), self._options) for _, candidate in line]
+        with _ahead(self._compiler.compile_many(jobs)) as outcomes:
+            self._run_plain()
+            for i, outcome in _led(outcomes) if self.best_us == inf else outcomes:
+                position, candidate = line[i]
+                attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
+                if attempt.failure is None and isinstance(outcome, Cubin):
+                    attempt = self._timed(candidate, attempt, outcome)
+                if position is not None:
+                    yield position, replace(attempt, seconds=time.perf_counter() - started)
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
@@ -121,11 +124,15 @@ class Measurer(Predictor):
         if self._started == self.bench.worker.restarts:
             return
         self._started = self.bench.worker.restarts
-        if self._plain is None:  # kept, for later the compilers are busy with a batch
-            self._plain = dict(self._plain_tasks())
-        for key, task in self._plain.items():
+        for key, task in self._prepare_plain().items():
             if not self.bench.ledger.banned(key):
                 self._once(key, task)
+
+    def _prepare_plain(self) -> dict[str, Task]:
+        """Kept, for while a batch is under way the compilers are busy with it."""
+        if self._plain is None:
+            self._plain = dict(self._plain_tasks())
+        return self._plain
 
     def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
         for each in operators.implementations(self._operator.name):
@@ -134,17 +141,16 @@ class Measurer(Predictor):
                 (code,) = self._codes([candidate])
                 yield _key(self.identity(candidate)), Task(code, self.bench.policy, timed=False)
 
-    def _attempts(
-        self, batch: Sequence[Candidate], positions: Sequence[int], started: float
-    ) -> Iterator[tuple[int, Attempt]]:
-        jobs = [(self.source(batch[position]), self._options) for position in positions]
-        outcomes = _ahead(self._compiler.compile_many(jobs))
-        for i, outcome in _led(outcomes) if self.best_us == inf else outcomes:
-            candidate = batch[positions[i]]
-            attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
-            if attempt.failure is None and isinstance(outcome, Cubin):
-                attempt = self._timed(candidate, attempt, outcome)
-            yield positions[i], replace(attempt, seconds=time.perf_counter() - started)
+    def _line(self, batch: Sequence[Candidate]) -> list[tuple[int | None, Candidate]]:
+        """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
+        ones are short work. The best of earlier sessions has no position: its row is from then.
+        """
+        line: list[tuple[int | None, Candidate]] = list(enumerate(batch))
+        if self.best_us == inf and batch:
+            line.sort(key=lambda each: self._turn(each[1]))
+            if self._earlier:
+                line.insert(0, (None, self._earlier))
+        return line
 
     def _timed(self, candidate: Candidate, attempt: Attempt, cubin: Cubin) -> Attempt:
         if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
@@ -243,20 +249,25 @@ T = TypeVar("T")
 _END = object()
 
 
-def _ahead(source: Iterator[T]) -> Iterator[T]:
-    """The items of `source`, drawn by a thread of its own so that it goes on while the caller is busy."""
+@contextmanager
+def _ahead(source: Iterator[T]) -> Iterator[Iterator[T]]:
+    """The items of `source`, drawn by a thread of its own: it begins at once, and goes on while the caller is busy."""
     queue: Queue[Any] = Queue()
     enough = Event()
     thread = Thread(target=_draw, args=(source, queue, enough), daemon=True)
     thread.start()
     try:
-        while (item := queue.get()) is not _END:
-            if isinstance(item, _Raised):
-                raise item.error
-            yield item
+        yield _drawn(queue)
     finally:
         enough.set()
         thread.join()
+
+
+def _drawn(queue: "Queue[Any]") -> Iterator[Any]:
+    while (item := queue.get()) is not _END:
+        if isinstance(item, _Raised):
+            raise item.error
+        yield item
 
 
 def _led(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
