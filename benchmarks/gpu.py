@@ -28,6 +28,7 @@ from tuner.errors import TunerError
 from tuner.operator import to_fields
 
 _PROVED = 0.2  # of the time, by whose end the tests of the emulator's conformance are waited for no longer
+_PATIENCE_S = 60.0  # for peers, at least: torch compiles for each shape, and to be cut short costs all of it twice
 
 
 def everything(run: Run, only: Sequence[str]) -> None:
@@ -83,7 +84,8 @@ def search(run: Run, each: Planned, seconds: float) -> None:
 
 
 def compare(run: Run, each: Planned, seconds: float) -> None:
-    if run.step(each.name, lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, seconds)):
+    patience_s = max(seconds, _PATIENCE_S)
+    if run.step(each.name, lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, patience_s)):
         group = f"{each.group or each.kind} {each.operator.name}"
         run.show("page", lambda: steps.page(run, group))
 

@@ -84,12 +84,26 @@ def ship(found: Sequence[TuningRecord], folder: Path) -> str:
         if path.exists():
             store.import_jsonl(path)
         before = len(store.history())
+        slower = [each for each in found if _is_behind(each, store)]
         for each in found:
-            store.promote(each)
+            if each not in slower:
+                store.promote(each)
         new, total = len(store.history()) - before, store.export_jsonl(path, gpu=gpu)
-    stale = [each for each in found if not fresh(each)]
-    told = f"{path}: {counted(total, 'record', 'records')}, {new} new"
-    return told + (f"; {len(stale)} of the run not served: the source has changed since" if stale else "")
+    told = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
+    if slower:
+        told.append(f"{len(slower)} of the run slower than what ships, which stays")
+    if stale := [each for each in found if not fresh(each)]:
+        told.append(f"{len(stale)} of the run not served: the source has changed since")
+    return "; ".join(told)
+
+
+def _is_behind(record: TuningRecord, store: Store) -> bool:
+    """Whether what ships for its problem is served today, and was measured faster: a short search found less."""
+    known = store.record(record.identity.operator, record.identity.problem, record.identity.gpu)
+    if known is None or known.measurement is None or record.measurement is None or not fresh(known):
+        return False
+    same = known.identity.policy == record.identity.policy
+    return same and known.measurement.high_us < record.measurement.low_us
 
 
 def main() -> int:

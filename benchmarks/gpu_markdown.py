@@ -81,14 +81,21 @@ def markdown(table: Table) -> str:
 
 
 def verified(steps: Steps, operator: str) -> str:
-    """A row an implementation, a column a step: the problem that was searched, then other dtypes."""
+    """A row an implementation, a column a step: the problem that was searched, then other dtypes.
+
+    What is right there and `unproven` need not be so any longer.
+    """
     prefix = f"verification {operator}"
     known = {name: step.get("found", {}) for name, step in steps.items() if f"{name} ".startswith(f"{prefix} ")}
     if not known:
         return ""
-    names = dict.fromkeys(name for found in known.values() for name in found)
+    unproven = {each.name for each in operators.implementations(operator) if each.unproven}
     head = ["verified", *(name.removeprefix(prefix).strip() or _default_dtype(operator) for name in known)]
-    return markdown([head, *([name, *(found.get(name, "") for found in known.values())] for name in names)])
+    rows = []
+    for name in dict.fromkeys(name for found in known.values() for name in found):
+        told = f"{name}, unproven" if name.partition(" ")[0] in unproven else name
+        rows.append([told, *(found.get(name, "") for found in known.values())])
+    return markdown([head, *rows])
 
 
 def _default_dtype(operator: str) -> str:

@@ -50,7 +50,7 @@ SMALL: dict[str, Fields] = {
     "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
     "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
 }
-# Seconds, where a peer is compiled anew for every shape: one that is cut short costs the comparison twice.
+# Seconds, where a peer is compiled anew for every shape.
 _COMPARING = dict.fromkeys(("paged_attention", "streaming_attention", "streaming_attention_backward"), 45)
 _SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, against dense attention
 

@@ -167,6 +167,6 @@ def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path
     assert not any("all.tar.gz" in name for name in names)
     collect = [sys.executable, str(ROOT / "benchmarks" / "gpu_collect.py"), str(archive), "--records"]
     brought = subprocess.run([*collect, str(tmp_path / "db")], capture_output=True, text=True, check=False)
-    assert brought.stdout.startswith("SIMULATED") and "| wgmma | right |" in brought.stdout
+    assert brought.stdout.startswith("SIMULATED") and "| wgmma, unproven | right |" in brought.stdout
     assert brought.returncode != 0 and "was simulated" in brought.stderr
     assert not (tmp_path / "db").exists()

@@ -13,9 +13,11 @@ import pytest
 from store_factory import WRONG, record
 
 from tuner import operators, tuned
+from tuner.arch import ARCHES
 from tuner.bench import Comparison, Row
 from tuner.canonical import encode
 from tuner.operator import canonical, to_fields
+from tuner.render import render
 from tuner.result import Evidence, Measurement, TuningRecord, to_data
 from tuner.samples import Estimate
 
@@ -96,7 +98,7 @@ def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path
     said = collect(run_folder(tmp_path / "out", []))
     assert said.exit_code == 0, said.err
     assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in said.out
-    assert "| verified | bf16 | fp16 |" in said.out and "| wgmma | right | o: wrong |" in said.out
+    assert "| verified | bf16 | fp16 |" in said.out and "| wgmma, unproven | right | o: wrong |" in said.out
     row = next(line for line in said.out.splitlines() if line.startswith("| head_dim=72 |"))
     assert f"wgmma {2 * REACHED_US:.4g} | mma_sync {REACHED_US:.4g} (" in row
     assert "| 450 |" in row and "50%" in row and "450 TFLOP/s: 100%" in row
@@ -117,6 +119,21 @@ def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: P
         assert said.exit_code == 0, said.err
         assert list(tuned.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
     assert "2 records, 0 new; 1 of the run not served: the source has changed since" in said.err
+
+
+def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, collect: Collect) -> None:
+    naive = operators.implementation(OPERATOR.name, "naive")
+    config = naive.default(PROBLEM, ARCHES["sm_90a"])
+    found = ours(measured())
+    source = render(OPERATOR, naive, PROBLEM, config).digest
+    served = replace(found.identity, implementation="naive", source=source)
+    fast = replace(found, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
+    for low_us, stays in ((92.0, fast), (91.0, None)):
+        slow = replace(found, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
+        tuned.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
+        said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
+        assert list(tuned.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
+        assert ("slower than what ships" in said.err) == bool(stays)
 
 
 @pytest.mark.parametrize(

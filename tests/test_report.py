@@ -241,6 +241,14 @@ def test_several_problems_are_named_by_the_fields_in_which_they_differ() -> None
     assert "flash_attention on sm_90a: 2 problems" in text
 
 
+def test_problems_of_several_operators_are_named_by_what_differs_within_one() -> None:
+    data = report_data(8)
+    wider = replace(data, problem=data.problem | {"head_dim": 80})
+    text = report.render([data, wider, replace(data, operator="scan", problem={"rows": 4, "columns": 64})])
+    assert "flash_attention on sm_90a: head_dim=80" in text
+    assert '<h2 id="p3-title">scan on sm_90a <' in text
+
+
 def test_predicted_and_measured_problems_never_share_a_table() -> None:
     text = page("mixed").text
     assert "Problems, measured" in text

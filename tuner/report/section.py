@@ -148,26 +148,27 @@ class Section:
 
 
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
-    """One section a problem; a title names the fields in which the problems differ."""
+    """One section a problem; a title names the fields in which the problems of its operator differ."""
     common = shared_fields([_identity(each) for each in data])
-    return tuple(
-        _section(each, f"p{number}", _title(each, common), _label(each, common)) for number, each in enumerate(data, 1)
-    )
+    found = []
+    for number, each in enumerate(data, 1):
+        alike = shared_fields([other.problem for other in data if other.operator == each.operator])
+        own = spelled({name: value for name, value in each.problem.items() if name not in alike})
+        found.append(_section(each, f"p{number}", _title(each, own), _label(each, common, own)))
+    return tuple(found)
 
 
 def _identity(data: ReportData) -> Fields:
-    return {"operator": data.operator, "gpu": data.gpu, **data.problem}
+    return {"operator": data.operator, "gpu": data.gpu}
 
 
-def _title(data: ReportData, common: Fields) -> str:
-    own = {name: value for name, value in data.problem.items() if name not in common}
-    return f"{data.operator} on {data.gpu}" + (f": {spelled(own)}" if own else "")
+def _title(data: ReportData, own: str) -> str:
+    return f"{data.operator} on {data.gpu}" + (f": {own}" if own else "")
 
 
-def _label(data: ReportData, common: Fields) -> str:
-    own = {name: value for name, value in data.problem.items() if name not in common}
-    names = [value for name, value in (("operator", data.operator), ("gpu", data.gpu)) if name not in common]
-    return " ".join(filter(None, (*names, spelled(own)))) or f"{data.operator} on {data.gpu}"
+def _label(data: ReportData, common: Fields, own: str) -> str:
+    names = [value for name, value in _identity(data).items() if name not in common]
+    return " ".join(filter(None, (*map(str, names), own))) or f"{data.operator} on {data.gpu}"
 
 
 def _section(data: ReportData, id: str, title: str, label: str) -> Section:

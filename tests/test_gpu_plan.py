@@ -1,0 +1,81 @@
+"""What `gpu.py` does in which call, by the steps that it plans; nothing is run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+Programs = Callable[[str], Any]
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module
+
+
+@dataclass
+class Clock:
+    """As much of a run as the order of its steps depends on."""
+
+    left_s: float
+    known: set[str] = field(default_factory=set)
+
+    def done(self, name: str) -> bool:
+        return name in self.known
+
+
+def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: Programs) -> None:
+    first, later = programs("gpu_plan").plan([], small=False)
+    met = {
+        (each.problem.head_dim, each.problem.seq_q, each.problem.causal)
+        for each in (*first, *later)
+        if each.kind == "peers" and each.operator.name == "flash_attention" and each.problem.seq_q > 1
+    }
+    assert set(product((40, 64, 72, 80, 96, 128, 160, 192), (2048, 8192, 16384), (False, True))) <= met
+
+
+def test_a_later_call_gives_each_step_its_time_and_leaves_the_rest_to_another(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, (_, later) = programs("gpu"), programs("gpu_plan").plan([], small=False)
+    given: list[tuple[str, float]] = []
+
+    def spend(run: Clock, each: Any, seconds: float) -> None:
+        given.append((each.name, seconds))
+        run.left_s -= seconds
+        run.known.add(each.name)
+
+    for kind in gpu.STEPS:
+        monkeypatch.setitem(gpu.STEPS, kind, spend)
+    planned, known, calls = {each.name: each.seconds for each in later}, set[str](), 0
+    while len(known) < len(planned):
+        clock = Clock(480.0, known)
+        gpu.carry_out(clock, later, whole=True)
+        calls += 1
+        assert clock.left_s > -1e-6
+    assert sorted(name for name, _ in given) == sorted(planned)
+    assert all(seconds >= planned[name] for name, seconds in given)
+    assert calls <= sum(planned.values()) / 480 + 2
+
+
+def test_the_first_list_shares_out_what_time_there_is(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, (first, _) = programs("gpu"), programs("gpu_plan").plan([], small=False)
+    given: dict[str, float] = {}
+
+    def spend(run: Clock, each: Any, seconds: float) -> None:
+        given[each.name] = seconds
+        run.left_s -= seconds / 2  # one that is quicker leaves its rest to the next
+        run.known.add(each.name)
+
+    for kind in gpu.STEPS:
+        monkeypatch.setitem(gpu.STEPS, kind, spend)
+    gpu.carry_out(Clock(384.0), first)
+    assert given.keys() == {each.name for each in first}
+    names = [each.name for each in first if each.kind == "defaults"]
+    assert given[names[-1]] > given[names[0]]
