@@ -49,7 +49,7 @@ def test_kda_stays_near_the_floor_without_a_workspace_and_below_two_and_a_half_w
     problem = KDA.problem(key_dim=dim, value_dim=dim)
     implementation = operators.implementation("kda", name)
     config = implementation.default(problem, H200.arch)
-    whole = floor.together(floor.standings(KDA, implementation, problem, config, H200))
+    whole = floor.together(floor.declared(KDA, implementation, problem, config, H200))
     assert 1 <= whole.bytes_ratio <= most
     assert whole.bytes_ratio == whole.dram_bytes / KDA.cost(problem).bytes
 
@@ -87,6 +87,6 @@ def test_an_operator_that_needs_no_products_has_a_floor_of_bytes_alone() -> None
     problem = KDA.problem(key_dim=32, value_dim=32, seq_len=45, heads=1)
     implementation, bytes_only = operators.implementation("kda", "naive"), replace(KDA, cost=lambda _: Cost(0, 100))
     config = implementation.default(problem, H200.arch)
-    (whole,) = floor.standings(bytes_only, implementation, problem, config, H200)
+    (whole,) = floor.declared(bytes_only, implementation, problem, config, H200)
     assert whole.mma_ratio == 0
     assert whole.bytes_ratio == whole.dram_bytes / 100

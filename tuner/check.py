@@ -1,6 +1,5 @@
 """Run one config on the emulator over its operator's edge cases, and judge it against float64."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tuner import check_known, emulator, operators
+from tuner.canonical import decode
 from tuner.check_known import Known
 from tuner.edges import Edge, served
 from tuner.emulator import Mode
@@ -145,7 +145,7 @@ def _rounds(
 def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     """Inputs and what is expected of them: once a process, for all modes of all configs."""
     described = operators.load(operator)
-    value = from_fields(described.problem, json.loads(problem))
+    value = from_fields(described.problem, decode(problem))
     inputs = described.inputs(value, np.random.default_rng(0), kind)
     arrays = {**inputs, **scalars(described, value, inputs)}
     return arrays, expect(described, value, arrays)

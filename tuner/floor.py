@@ -9,7 +9,7 @@ from tuner.operator import Cost, Implementation, Operator, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Declared:
     """One launch, or all of a plan together. Ratios are over the operator's Cost."""
 
     kernel: str
@@ -23,25 +23,25 @@ class Standing:
     step_other: float = 0.0
 
 
-def standings(
+def declared(
     operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU
-) -> tuple[Standing, ...]:
+) -> tuple[Declared, ...]:
     """Each launch of a config, in order."""
     least = operator.cost(problem)
     launches = implementation.plan(problem, config).launches
     each = zip(launches, implementation.work(problem, config, gpu), strict=True)
-    return tuple(_standing(launch.entry, work, least) for launch, work in each)
+    return tuple(_declared(launch.entry, work, least) for launch, work in each)
 
 
-def together(launches: Sequence[Standing]) -> Standing:
+def together(launches: Sequence[Declared]) -> Declared:
     """The whole plan: the sums."""
     names = ("dram_bytes", "bytes_ratio", "l2_bytes", "mma", "mma_ratio", "steps")
-    return Standing("together", **{name: sum(getattr(each, name) for each in launches) for name in names})
+    return Declared("together", **{name: sum(getattr(each, name) for each in launches) for name in names})
 
 
-def _standing(kernel: str, work: Work, least: Cost) -> Standing:
+def _declared(kernel: str, work: Work, least: Cost) -> Declared:
     mma = work.products
-    return Standing(
+    return Declared(
         kernel=kernel,
         dram_bytes=work.dram_bytes,
         bytes_ratio=work.dram_bytes / least.bytes,

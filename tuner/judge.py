@@ -1,6 +1,5 @@
 """Is a config right on the device? Every edge case, poisoned outputs, guard zones, and the same bits twice."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +10,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.arena import Arena
-from tuner.canonical import encode
+from tuner.canonical import decode, encode
 from tuner.device import Code, Device, Fault
 from tuner.edges import Edge, edges
 from tuner.operator import Array, Operator, Tolerance, canonical, from_fields, scalars
@@ -107,7 +106,7 @@ def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Cas
 @lru_cache(maxsize=4)
 def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
     operator = operators.load(name)
-    found = edges(operator, from_fields(operator.problem, json.loads(problem)), every=every)
+    found = edges(operator, from_fields(operator.problem, decode(problem)), every=every)
     return tuple(_case(operator, edge) for edge in found)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.constraint import Array, Columns, Constraint, Value, holds
 from tuner.errors import TemplateError, UsageError
-from tuner.space_stages import Found, Stages
+from tuner.space_stages import Found, Stages, known
 
 __all__ = ["MAX_CONFIGS", "Array", "Columns", "Constraint", "Space", "Value"]
 
@@ -126,14 +126,9 @@ class Space(Generic[C]):
             if getattr(config, name) not in values
         ]
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
-        columns = Columns(lambda name: np.array([getattr(config, self._known(name))]))
+        columns = Columns(lambda name: np.array([getattr(config, known(name, self.names))]))
         kept = (_kept(each, columns, strange=bool(strangers)) for each in self.constraints)
         return (*strangers, *(c.reason for c, ok in zip(self.constraints, kept, strict=True) if not ok))
-
-    def _known(self, name: str) -> str:
-        if name not in self.names:
-            raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(self.names)})")
-        return name
 
     def neighbours(self, index: int) -> Array:
         """Indices of the valid configs that differ from config `index` in exactly one parameter, ascending."""
@@ -153,8 +148,8 @@ class Space(Generic[C]):
             valid: Array = places[~np.logical_or.reduce([np.zeros(places.shape, bool), *refused])]
             return valid
         found: Array = np.minimum(np.searchsorted(self._places, places), len(self) - 1)
-        known: Array = found[self._places[found] == places]
-        return known
+        indices: Array = found[self._places[found] == places]
+        return indices
 
     def _columns(self, codes: Array) -> Columns:
         """The values of some configs [n, parameters], one attribute [n] a parameter."""

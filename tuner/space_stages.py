@@ -59,9 +59,7 @@ class Stages:
 
     def values(self, name: str) -> Array:
         """The choices of a parameter; raises TemplateError when there is no such parameter."""
-        if name not in self.choices:
-            raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(self._names)})")
-        return np.array(self.choices[name])
+        return np.array(self.choices[known(name, self._names)])
 
     def _run(self, width: int, rng: np.random.Generator | None) -> Found | None:
         widest = max((len(values) for values in self.choices.values()), default=0)
@@ -133,3 +131,10 @@ class Stages:
 
         holds(constraint, Columns(column), (2,))
         return max(read)
+
+
+def known(name: str, names: tuple[str, ...]) -> str:
+    """The name of a parameter. Raises TemplateError when there is no such one."""
+    if name not in names:
+        raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(names)})")
+    return name

@@ -1,6 +1,5 @@
 """What a search found, as people and programs read it: report data, a winner's rows, JSON."""
 
-import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from tuner.race import Lane
 from tuner.render import render
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.notation import counted
-from tuner.result import Resources, Scalar, TuningRecord, spelled, to_data
+from tuner.result import Resources, TuningRecord, spelled, to_data
 from tuner.tune import Outcome, Tried, ranked
 from tuner.tune.contest import passed
 
@@ -184,7 +183,7 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     if not implementation.declared:
         return (UNDECLARED,)
     config = from_fields(implementation.config, record.config)
-    whole = floor.together(floor.standings(operator, implementation, problem, config, gpu))
+    whole = floor.together(floor.declared(operator, implementation, problem, config, gpu))
     facts = []
     if whole.mma:
         facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
@@ -250,12 +249,6 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
     absent = parameter.default is None and not option  # 0 of a size that need not be given
     passed = not absent and option != parameter.default and isinstance(option, bool | int | float | str)
     return f"{name}={option!r}" if passed else ""
-
-
-def parse(problem: str) -> dict[str, Scalar]:
-    """The fields of a Problem stored as canonical JSON."""
-    found: dict[str, Scalar] = json.loads(problem)
-    return found
 
 
 def _search_facts(outcome: Outcome) -> SearchFacts:

@@ -16,7 +16,7 @@ from tuner.cli.waits import print_waiting, waiting
 from tuner.cubin import Cubin
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Candidate, steady_mix
-from tuner.floor import Standing
+from tuner.floor import Declared
 from tuner.lint import lint_all
 from tuner.operator import Operator
 from tuner.result import Failed, Lint
@@ -71,7 +71,7 @@ def inspect_command(
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
     launches = chosen.plan().launches
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
-    found, work = lint_all(cubin), _declared(chosen)
+    found, work = lint_all(cubin), _work(chosen)
     costs = predicted(cubin, operator, Candidate(chosen.implementation, chosen.config), chosen.problem, chosen.gpu)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
@@ -106,9 +106,9 @@ def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
     return rows
 
 
-def _declared(chosen: Chosen) -> tuple[Standing, ...]:
+def _work(chosen: Chosen) -> tuple[Declared, ...]:
     """What each launch declares to do, then all together."""
-    launches = floor.standings(chosen.operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    launches = floor.declared(chosen.operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
     return (*launches, floor.together(launches))
 
 
@@ -148,7 +148,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     )
 
 
-def _print_work(work: Sequence[Standing], chosen: Chosen) -> None:
+def _print_work(work: Sequence[Declared], chosen: Chosen) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     if not chosen.implementation.declared:
         typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction counts machine code instead")

@@ -5,6 +5,7 @@ from typing import Any
 
 from tuner.peers.base import AbsentError, Run, Scalars, Tensors, module
 
+_LARGEST_MASK = 1 << 32  # pairs of a query and a key, a byte each; SDPA makes a second mask of q's dtype of it
 Visible = Callable[[Any, Any], Any]  # whether a query may see a key, by their indices
 
 
@@ -69,6 +70,12 @@ def without_lse(problem: Any) -> None:
     """Raises AbsentError for a problem with a gradient of lse, which torch's attention does not return."""
     if problem.use_lse_gradient:
         raise AbsentError("it returns no lse, and so takes no gradient of it")
+
+
+def dense_mask(pairs: int) -> None:
+    """Raises AbsentError where a mask of so many pairs of a query and a key is too large."""
+    if pairs > _LARGEST_MASK:
+        raise AbsentError(f"a dense mask of {pairs / 2**30:.0f} Gi pairs takes too much memory")
 
 
 def scale_of(scalars: Scalars) -> float:

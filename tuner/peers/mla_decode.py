@@ -3,10 +3,8 @@
 from typing import Any
 
 from tuner.dtype import DType
-from tuner.peers.attention import scale_of
+from tuner.peers.attention import dense_mask, scale_of
 from tuner.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
-
-_LARGEST_MASK = 1 << 32  # pairs of a query and a position, a byte each
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
@@ -32,8 +30,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 def _seen(problem: Any, tensors: Tensors) -> Any:
     """Whether each query of each head attends each position: bool [B, T · H, S]."""
     torch = module("torch")
-    if problem.batch * problem.heads * problem.seq_q * problem.seq_k > _LARGEST_MASK:
-        raise AbsentError("its mask of every query and position takes too much memory")
+    dense_mask(problem.batch * problem.heads * problem.seq_q * problem.seq_k)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k).long()
     place = torch.arange(problem.seq_q, device=lengths.device).repeat_interleave(problem.heads)
     query = (lengths[:, None] - problem.seq_q + place)[:, :, None]

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from tuner.peers.attention import grouped, scale_of
+from tuner.peers.attention import dense_mask, grouped, scale_of
 from tuner.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
-
-_LARGEST_MASK = 1 << 32  # pairs of a query and a position, a byte each
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
@@ -58,8 +56,7 @@ def _refuse(problem: Any) -> None:
 def _seen(problem: Any, tensors: Tensors) -> Any:
     """Whether each query attends each position: bool [B, T, S]."""
     torch = module("torch")
-    if problem.batch * problem.seq_q * problem.seq_k > _LARGEST_MASK:
-        raise AbsentError("its mask of every query and position takes too much memory")
+    dense_mask(problem.batch * problem.seq_q * problem.seq_k)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k).long()
     place = torch.arange(problem.seq_q, device=lengths.device)
     query = (lengths[:, None] - problem.seq_q + place)[:, :, None]

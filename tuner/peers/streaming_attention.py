@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from tuner.peers.attention import Visible, flex, scale_of, sdpa
+from tuner.peers.attention import Visible, dense_mask, flex, scale_of, sdpa
 from tuner.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
-
-_LARGEST_MASK = 1 << 32  # pairs of a query and a key, a byte each; SDPA makes a second mask of q's dtype of it
 
 
 def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
@@ -14,9 +12,8 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 def _masked(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     """On the backend that takes any mask and never holds all scores."""
-    visible, pairs = _visible(problem), problem.seq_q * problem.seq_k
-    if pairs > _LARGEST_MASK:
-        raise AbsentError(f"a dense mask of {pairs / 2**30:.0f} Gi pairs takes too much memory")
+    visible = _visible(problem)
+    dense_mask(problem.seq_q * problem.seq_k)
     torch, device = module("torch"), tensors["q"].device
     query = torch.arange(problem.seq_q, device=device)[:, None]
     key = torch.arange(problem.seq_k, device=device)[None, :]

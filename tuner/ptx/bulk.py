@@ -1,6 +1,7 @@
 """cp.async.bulk: copies of the copy engine, plain or between blocks, as late as somebody waits."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -48,27 +49,35 @@ def _plain(wave: Wave, instruction: Instruction) -> Step:
         for lane in map(int, wave.numbers(mask)):
             nbytes = of_lane(size, lane)
             start = _span(wave, source(np.array([lane])), nbytes, False)
+            data = partial(_loaded, wave, start, nbytes)
             for place, barrier in targets.of(lane, nbytes):
-                wave.land(_load(wave, start, place, nbytes, barrier))
+                wave.land(partial(_land, wave, data, place, barrier))
 
     return issued
 
 
 def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
     """The offset of a span of global memory, of which both ends lie in one buffer."""
-    if nbytes % 16 or int(address[0]) % 16:
-        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+    _check(address, nbytes)
     wave.memory.locate(address + np.uint64(max(nbytes - 1, 0)), 1, write)
     return int(wave.memory.locate(address, 1, write)[0])
 
 
-def _load(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Callable[[], None]:
-    def land() -> None:
-        wave.shared.data[place : place + nbytes] = wave.memory.data[start : start + nbytes]
-        fences(wave).landed(place, nbytes)
-        wave.part(Barriers).complete(barrier, nbytes)
+def _check(address: Array, nbytes: int) -> None:
+    if nbytes % 16 or int(address[0]) % 16:
+        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
 
-    return land
+
+def _loaded(wave: Wave, start: int, nbytes: int) -> Array:
+    return wave.memory.data[start : start + nbytes]
+
+
+def _land(wave: Wave, data: Callable[[], Array], place: int, barrier: int) -> None:
+    """What is there by now goes to shared memory, and a barrier counts its bytes."""
+    found = data()
+    wave.shared.data[place : place + len(found)] = found
+    fences(wave).landed(place, len(found))
+    wave.part(Barriers).complete(barrier, len(found))
 
 
 def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
@@ -89,7 +98,7 @@ def _store(wave: Wave, start: int, place: int, nbytes: int) -> Store:
     def write(data: Array) -> None:
         wave.memory.data[start : start + nbytes] = data
 
-    return Store(lambda: _read(wave, place, nbytes), write)
+    return Store(partial(_read, wave, place, nbytes), write)
 
 
 def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Store:
@@ -97,10 +106,11 @@ def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Store:
         sums = wave.memory.data[start : start + nbytes].view(np.float32)
         sums += data.view(np.float32)
 
-    return Store(lambda: _read(wave, place, nbytes), write)
+    return Store(partial(_read, wave, place, nbytes), write)
 
 
 def _read(wave: Wave, place: int, nbytes: int) -> Array:
+    """What lies in shared memory, of which threads' stores are to be fenced."""
     fences(wave).check(np.arange(place, place + nbytes, 16))
     return wave.shared.data[place : place + nbytes].copy()
 
@@ -112,28 +122,17 @@ def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
     def issued(mask: Mask) -> None:
         for lane in map(int, wave.numbers(mask)):
             one, nbytes = np.array([lane]), of_lane(size, lane)
-            start = _own_span(wave, source(one), one, nbytes)
+            data = partial(_read, wave, _own_span(wave, source(one), one, nbytes), nbytes)
             for place, barrier in targets.of(lane, nbytes):
                 if wave.shared.block(place) != wave.shared.block(barrier):
                     raise FaultError("a bulk copy to one block, and its barrier in another")
-                wave.land(_carried(wave, start, place, nbytes, barrier))
+                wave.land(partial(_land, wave, data, place, barrier))
 
     return issued
 
 
 def _own_span(wave: Wave, address: Array, lane: Array, nbytes: int) -> int:
     """The offset of a span of shared memory, of which both ends are to lie there."""
-    if nbytes % 16 or int(address[0]) % 16:
-        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+    _check(address, nbytes)
     wave.shared.locate(address + np.uint32(max(nbytes - 1, 0)), lane, 1)
     return int(wave.shared.locate(address, lane, 1)[0])
-
-
-def _carried(wave: Wave, start: int, place: int, nbytes: int, barrier: int) -> Callable[[], None]:
-    def land() -> None:
-        fences(wave).check(np.arange(start, start + nbytes, 16))
-        wave.shared.data[place : place + nbytes] = wave.shared.data[start : start + nbytes]
-        fences(wave).landed(place, nbytes)
-        wave.part(Barriers).complete(barrier, nbytes)
-
-    return land
