@@ -67,6 +67,7 @@ def document(steps: Steps, only: Sequence[str] = ()) -> str:
         if any(found):
             parts += [f"## {name}", *filter(None, found)]
     wrong = [f"- {name}: {step['error']}" for name, step in steps.items() if "error" in step]
+    wrong += [f"- {name}: {test}" for name in _TESTS for test in steps.get(name, {}).get("failed", ())]
     unfinished = [f"- {name}: not finished" for name, step in steps.items() if not step.get("finished", True)]
     if wrong or unfinished:
         parts += ["## Not right, or not finished", "\n".join([*wrong, *unfinished])]

@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 _CONFORMANCE = "conformance.txt"
 # As -vv tells it: beside the progress, before the test's name or behind it.
 _OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FAILED|ERROR|SKIPPED)(?= +\[)")
+_FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ERROR)\b")
 _MEASURING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
 _PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 6
@@ -93,12 +94,18 @@ def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) ->
 def _unfinished(log: Path) -> dict[str, Any]:
     told = Counter(_OUTCOME.findall(log.read_text()))
     counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in told.items())
-    return {"finished": False, "summary": f"not through in its time, {counted or 'none ended'} so far, see {log.name}"}
+    summary = f"not through in its time, {counted or 'none ended'} so far, see {log.name}"
+    return {"finished": False, "failed": _failed(log), "summary": summary}
 
 
 def _ended(log: Path, code: int) -> dict[str, Any]:
     last = log.read_text().strip().rpartition("\n")[2]
-    return {"exit": code, "summary": last} | ({"error": last} if code else {})
+    return {"exit": code, "failed": _failed(log), "summary": last} | ({"error": last} if code else {})
+
+
+def _failed(log: Path) -> list[str]:
+    """The tests that failed so far, by name."""
+    return sorted({before or after for before, after in _FAILED.findall(log.read_text())})
 
 
 def measuring(run: Run) -> dict[str, Any]:

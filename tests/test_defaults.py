@@ -89,7 +89,8 @@ IMPLEMENTATION: Implementation[Any, Any] = completed_implementation(
 
 
 def test_inputs_are_normal_numbers_of_the_dtype_and_shape_of_each_tensor_that_is_given() -> None:
-    drawn = OPERATOR.inputs(Problem(rows=500), np.random.default_rng(0), "normal")
+    operator = completed(replace(OPERATOR, arguments=OPERATOR.arguments[:2], inputs=left_out))
+    drawn = operator.inputs(Problem(rows=500), np.random.default_rng(0), "normal")
     assert list(drawn) == ["x"]
     assert (drawn["x"].dtype, drawn["x"].shape) == (np.float16, (2, 500, 8))
     assert abs(float(drawn["x"].astype(float).std()) - 1) < 0.05
@@ -97,9 +98,14 @@ def test_inputs_are_normal_numbers_of_the_dtype_and_shape_of_each_tensor_that_is
 
 def test_inputs_of_integers_are_not_made_up() -> None:
     index = Argument("index", DType.INT32, ("rows",))
-    operator = completed(replace(OPERATOR, arguments=(index, *OPERATOR.arguments), inputs=left_out))
+    operator = completed(replace(OPERATOR, arguments=(index, *OPERATOR.arguments[:2]), inputs=left_out))
     with pytest.raises(TemplateError, match="no inputs are made up for index, int32: write inputs"):
         operator.inputs(Problem(), np.random.default_rng(0), "normal")
+
+
+def test_a_scalar_that_only_a_call_can_say_is_not_made_up() -> None:
+    with pytest.raises(TemplateError, match="no inputs are made up for scale, a free scalar: write inputs, or give"):
+        OPERATOR.inputs(Problem(), np.random.default_rng(0), "normal")
 
 
 def test_rounded_is_the_reference_rounded_once() -> None:

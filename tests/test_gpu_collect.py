@@ -53,6 +53,7 @@ def steps(**device: Any) -> dict[str, Any]:
     absent = Row("torch flex_attention", "absent", "no Triton")
     return {
         "device": DEVICE | device,
+        "conformance": {"summary": "1 failed, 9 passed", "failed": ["tests/gpu/test_wgmma_gpu.py::test_one[a]"]},
         "matmul": {"tflop_s": 900.0},
         "verification flash_attention": {"found": {"wgmma": "right"}},
         "verification flash_attention fp16": {"found": {"wgmma": "o: wrong"}, "error": "wgmma: o: wrong"},
@@ -79,13 +80,19 @@ class Said:
 
 
 Collect = Callable[..., Said]
+Programs = Callable[[str], Any]
 
 
 @pytest.fixture
-def collect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Collect:
-    """The program, in this process: it starts in a second, and is asked often."""
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """In this process: they start in a second, and are asked often."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    program = import_module("gpu_collect")
+    return import_module
+
+
+@pytest.fixture
+def collect(programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Collect:
+    program = programs("gpu_collect")
 
     def run(*arguments: Path | str) -> Said:
         monkeypatch.setattr(sys, "argv", ["gpu_collect.py", *map(str, arguments)])
@@ -98,6 +105,8 @@ def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path
     said = collect(run_folder(tmp_path / "out", []))
     assert said.exit_code == 0, said.err
     assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in said.out
+    assert "Tests of conformance: 1 failed, 9 passed." in said.out
+    assert "- conformance: tests/gpu/test_wgmma_gpu.py::test_one[a]" in said.out
     assert "| verified | bf16 | fp16 |" in said.out and "| wgmma, unproven | right | o: wrong |" in said.out
     row = next(line for line in said.out.splitlines() if line.startswith("| head_dim=72 |"))
     assert f"wgmma {2 * REACHED_US:.4g} | mma_sync {REACHED_US:.4g} (" in row
@@ -170,3 +179,14 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, con
     said = collect(tmp_path)
     assert (said.exit_code, said.out) == (2, "")
     assert said.err.startswith("error: ")
+
+
+def test_what_failed_is_read_from_what_pytest_says_as_it_goes_and_ends(programs: Programs, tmp_path: Path) -> None:
+    log = tmp_path / "conformance.txt"
+    log.write_text(
+        "[gw0] [ 83%] FAILED tests/gpu/test_a.py::test_one[x] \n[gw1] [ 84%] PASSED tests/gpu/test_a.py::test_two \n"
+        "tests/gpu/test_b.py::test_three FAILED [ 90%]\nFAILED tests/gpu/test_a.py::test_one[x] - assert 0\n"
+    )
+    found = programs("gpu_steps")._unfinished(log)
+    assert found["failed"] == ["tests/gpu/test_a.py::test_one[x]", "tests/gpu/test_b.py::test_three"]
+    assert "2 failed, 1 passed so far" in found["summary"]

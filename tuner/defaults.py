@@ -65,6 +65,10 @@ def _missing(value: Any, made: Functions) -> dict[str, Any]:
 
 def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> Arrays:
     """Standard normal numbers for every tensor that is given."""
+    for each in operator.arguments:
+        if each.free(problem):
+            wanted = "write inputs, or give the Argument a default"
+            raise TemplateError(f"{operator.name}: no inputs are made up for {each.name}, a free scalar: {wanted}")
     return {each.name: _normal(operator, each, problem, rng) for each in operator.arguments if each.given}
 
 

@@ -114,7 +114,9 @@ def search(
     show(found, page, as_json=as_json)
     if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
-        raise NoValidConfigError(f"no config passed its checks{which}; the report says where each failed: {page}")
+        tried = any(outcome.tried for outcome in failed)
+        what, told = ("passed its checks", "where each failed") if tried else ("was tried", "why")
+        raise NoValidConfigError(f"no config {what}{which}; the report says {told}: {page}")
 
 
 def _warn_of_promises(request: tune.Request, racing: Sequence[Implementation[Any, Any]]) -> None:
