@@ -22,7 +22,8 @@ from tuner.render import headers, render
 from tuner.sass import decode, holds
 from tuner.source import Source
 
-SHAPES = ("warpgroups", "row_tiles", "producers", "cluster")  # fields by which threads, and their roles, differ
+# Fields by which threads, and their roles, differ.
+SHAPES = ("warpgroups", "row_tiles", "columns", "producers", "cluster")
 
 
 @cache
@@ -40,12 +41,17 @@ PAIRS = [(name, each.name) for name in operators.names() for each in operators.i
 
 
 def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:
-    """The default, and of those that differ from it in fields of the shape the first with so many threads."""
+    """The default, and of those that differ from it in fields of the shape one with so many threads and columns."""
     default, space = implementation.default(problem, arch), implementation.space(problem, arch)
     named = {name: space.choices[name] for name in SHAPES if name in space.choices}
     others = (replace(default, **dict(zip(named, values, strict=True))) for values in product(*named.values()))
-    found = {threads(implementation, problem, each): each for each in others if space.refusal(each) is None}
-    return tuple({**found, threads(implementation, problem, default): default}.values())
+    fitting = [each for each in others if space.refusal(each) is None]
+    return tuple({roles(implementation, problem, each): each for each in (*fitting, default)}.values())
+
+
+def roles(implementation: Implementation[Any, Any], problem: Any, config: Any) -> tuple[Any, ...]:
+    """Columns of the state belong to warps that carry them: of as many threads, fewer then prepare."""
+    return *threads(implementation, problem, config), getattr(config, "columns", None)
 
 
 def threads(implementation: Implementation[Any, Any], problem: Any, config: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tuner.arch import Arch
+from tuner.arch import Arch, gpu
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
@@ -65,13 +65,13 @@ def plan(problem: Problem, config: Config) -> Plan:
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
 _WIDEST_FP32 = 160  # channels: beside its operands, a warp's state of 192 spills in each config
 _THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
-BLOCKS = 128  # as many as a large device has SMs
+SHORT = (16, 32, 64)  # keys of which one warp prepares a chunk with eight tokens a thread or fewer
 LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Half of a wide state a block, or less where a large device has an SM for each. Six groups of one warp, or four,
-    where registers and shared memory hold them."""
+    """Columns of a block by the SMs of a large device, and as many groups of producers as registers and shared memory
+    hold: of one warp, where these have the registers."""
     found = _fitting(problem, arch)
     if found is None:
         raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
@@ -82,19 +82,20 @@ def _fitting(problem: Problem, arch: Arch) -> Config | None:
     if problem.operands == "fp32" and problem.key_dim > _WIDEST_FP32:
         return None
     found = space(problem, arch)
-    for config in _candidates(problem):
+    for config in _candidates(problem, arch):
         most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else _THREADS[problem.operands]
         if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
             return config
     return None
 
 
-def _candidates(problem: Problem) -> Iterator[Config]:
-    for BV in widths(problem):
+def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
+    for BV in widths(problem, arch):
         if warps_prepare_chunks(problem):
-            yield Config(16, BV, rows_of(BV), 6, 1, 1, 6)
+            few = (4,) if BV > 16 else ()
+            yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *few))
         for groups, stages, producers in producing(problem):
-            yield Config(16, BV, 16, stages, 1, groups, producers)
+            yield Config(16, BV, 32 if BV == 128 else 16, stages, 1, groups, producers)
 
 
 def warps_prepare_chunks(problem: Problem) -> bool:
@@ -106,21 +107,34 @@ def warps_prepare_chunks(problem: Problem) -> bool:
 
 def rows_of(BV: int) -> int:
     """Columns a warp beside such producers: few warps have many registers, and wide ones read images half as often."""
-    return 32 if BV == 64 else 16
+    return 32 if BV % 32 == 0 else 16
 
 
-def widths(problem: Problem) -> Iterator[int]:
-    heads = problem.sequences * problem.value_heads
+def widths(problem: Problem, arch: Arch) -> Iterator[int]:
+    """Columns of a block, the best first: 64, or fewer where a large device has an SM for each block. Where it has not
+    even for blocks of 64, each chunk is prepared for as many as registers hold."""
+    heads, sms = problem.sequences * problem.value_heads, gpu(arch.name).device.sm_count
     if problem.mean_len >= LONG:
-        yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= BLOCKS)
+        yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= sms)
+    if heads * problem.value_dim > 64 * sms and _warps_carry_128(problem, arch):
+        yield 128
     yield from (64, 48, 32, 16)
+
+
+def _warps_carry_128(problem: Problem, arch: Arch) -> bool:
+    """Whether there are registers for it: groups of one warp leave room. Long keys spill 8 bytes on sm_100a beside
+    lengths and a bounded gate with dt_bias."""
+    if problem.key_dim in SHORT:
+        return problem.operands == "bf16"
+    full = problem.use_qk_l2norm_in_kernel and problem.use_lower_bound and problem.use_dt_bias
+    return warps_prepare_chunks(problem) and not (full and arch.compute_capability == 100)
 
 
 def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """prep_groups, stages and producers. Groups of one warp need two barriers each and no third, so that there may be
     more. Eight tokens a thread take fewer instructions than four."""
     if problem.operands == "bf16":
-        if problem.key_dim in (16, 32, 64):
+        if problem.key_dim in SHORT:
             yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))
         yield 2, 4, 4
     yield from ((groups, *turns) for groups in (4, 8, 2, 16) for turns in ((4, 2), (2, 2), (2, 1)))

@@ -84,7 +84,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
     K, found = problem.key_dim, space(problem, arch)
-    for BV, (groups, stages, producers) in product(widths(problem), _producing(problem)):
+    for BV, (groups, stages, producers) in product(widths(problem, arch), _producing(problem)):
         config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
         if thread_registers(threads(K, config), arch) >= _registers(config) and found.refusal(config) is None:
             return config
@@ -97,9 +97,11 @@ def _registers(config: Config) -> int:
 
 
 def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes."""
-    groups_of = (*((1,) if warps_prepare_chunks(problem) else ()), 2, 4, 8, 16)
-    yield from ((groups, *turns) for turns in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)) for groups in groups_of)
+    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes, and the
+    longer: single warps take turns with several."""
+    for stages, producers in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)):
+        alone = (1,) if producers > 2 and warps_prepare_chunks(problem) else ()
+        yield from ((groups, stages, producers) for groups in (*alone, 2, 4, 8, 16))
 
 
 IMPLEMENTATION = Implementation(

@@ -1,6 +1,6 @@
-"""fused on wgmma (sm_90a): a warpgroup carries 64 columns of a state, and reads what warps prepare once for all."""
+"""fused on wgmma (sm_90a): warpgroups carry 64 columns of a state each, and read what warps prepare once for all."""
 
-from tuner.arch import Arch
+from tuner.arch import Arch, gpu
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
@@ -9,19 +9,24 @@ from .fused_wgmma_config import (
     CARRIER_REGISTERS,
     COLUMNS,
     FEW,
-    PRODUCER_REGISTERS,
+    MOST,
     Config,
     ahead,
+    crowded,
+    few,
+    producer_registers,
     smem_bytes,
     threads,
 )
 from .fused_wgmma_work import work
 from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
+from .prep_scan_config import WARP
 from .problem import Problem
 
 ENTRY = "kda_fused_wgmma"
 KEY_DIMS = (64, 128)  # a warp prepares a chunk, and wgmma reads panels of 64 channels
+WIDTHS = (64, 128)  # columns of a block: of one warpgroup, or two
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -39,22 +44,22 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    crowded = problem.use_qk_l2norm_in_kernel and problem.key_dim == KEY_DIMS[-1]
     return Space(
         Config,
-        choices={"cluster": (1, 2), "stages": (4, 8, 12), "producers": (4, 8)},
+        choices={"columns": WIDTHS, "cluster": (1, 2), "stages": (4, 8, 12), "producers": (4, 8)},
         constraints=(
             Constraint(
                 "clusters share the columns of the state evenly",
-                lambda c: problem.value_dim % (COLUMNS * c.cluster) == 0,
+                lambda c: problem.value_dim % (c.columns * c.cluster) == 0,
             ),
             Constraint(
                 "a stage is always filled by the same producer of the same block",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
             ),
+            Constraint("more warps have too few registers each", lambda c: threads(c) <= WARP * MOST),
             Constraint(
-                "more producers have no registers for the lengths of long rows",
-                lambda c: (c.producers <= FEW) | (not crowded),
+                "beside more warps producers have no registers for the lengths of long rows",
+                lambda c: few(c) | (not crowded(problem)),
             ),
             Constraint(
                 "the stages and the producers fit the shared memory",
@@ -66,24 +71,33 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem, config))
-    grid = (problem.value_dim // COLUMNS, problem.value_heads, problem.sequences)
+    grid = (problem.value_dim // config.columns, problem.value_heads, problem.sequences)
     arguments = taken(problem, *TENSORS, *SCALARS)
     launch = Launch(ENTRY, grid, int(threads(config)), smem, arguments, config.cluster)
-    registers = {"carrier_registers": CARRIER_REGISTERS, "producer_registers": PRODUCER_REGISTERS}
-    return Plan((launch,), {"smem_bytes": smem, "ahead": ahead(config), **registers, **pointers(problem)})
+    registers = {
+        "moved": not few(config),
+        "carrier_registers": CARRIER_REGISTERS,
+        "producer_registers": producer_registers(config),
+    }
+    ring = {"smem_bytes": smem, "ahead": ahead(problem, config)}
+    return Plan((launch,), {**ring, **registers, **pointers(problem)})
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Few producers, who have registers for every option. Pairs where a head has such."""
-    config = Config(cluster=2 if problem.value_dim % (2 * COLUMNS) == 0 else 1, stages=8, producers=FEW)
-    if reason := space(problem, arch).refusal(config):
-        raise TemplateError(reason)
+    """Few producers. Blocks of one warpgroup, where every thread has registers for every option, or of two where those
+    would be more than a large device has SMs: each prepares chunks for all its columns. Pairs where a head has such."""
+    found, heads = space(problem, arch), problem.sequences * problem.value_heads
+    many = heads * problem.value_dim > COLUMNS * gpu(arch.name).device.sm_count
+    candidates = [Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if many else 1] for cluster in (2, 1)]
+    config = next((each for each in candidates if found.refusal(each) is None), None)
+    if config is None:
+        raise TemplateError(f"{arch.name} has no room for chunks of key_dim {problem.key_dim}")
     return config
 
 
 IMPLEMENTATION = Implementation(
     name="fused_wgmma",
-    summary="fused on wgmma: a warpgroup carries 64 columns of a state, and reads each chunk once for all of them",
+    summary="fused on wgmma: warpgroups carry 64 columns of a state each, and read each chunk once for all of them",
     config=Config,
     refusal=refusal,
     space=space,

@@ -26,15 +26,14 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     mathematics needs. What goes from block to block also leaves and enters shared memory."""
     K, V, chunk = problem.key_dim, problem.value_dim, shape(problem.key_dim)
     NT, heads = -(-problem.mean_len // chunk.C), problem.sequences * problem.value_heads
-    ctas = heads * (V // COLUMNS)
-    carried = ctas * NT
-    prepared = carried // config.cluster  # once a cluster
-    copied = carried * (config.cluster - 1) // config.cluster * copied_bytes(K)
+    blocks, carried = V // config.columns, heads * V // COLUMNS * NT
+    prepared = heads * blocks // config.cluster * NT  # once a cluster
+    copied = prepared * (config.cluster - 1) * copied_bytes(K)
     prep, scan = instructions(problem, chunk)
-    row = V // COLUMNS // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
-    gate = read_gate_bytes(problem, chunk, ctas * config.producers)
+    row = blocks // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
+    gate = read_gate_bytes(problem, chunk, heads * blocks * config.producers)
     launch = Work(
-        ctas=ctas,
+        ctas=heads * blocks,
         warps=int(threads(config)) // WARP,
         mma=prepared * prep_mma(K, chunk.C) + carried * 2 * CARRIERS,  # what a chunk's tokens give to each other
         wgmma=carried * CARRIERS * 3 * K // 8,
@@ -44,7 +43,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         smem_wavefronts=prepared * prep.wavefronts + carried * _carried_wavefronts(K, chunk) + 2 * copied / 128,
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
-        barriers=ctas * (config.cluster == 1),
+        barriers=heads * blocks * (config.cluster == 1),
         longest_cta=1,
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
@@ -64,6 +63,6 @@ def _carried_wavefronts(K: int, chunk: Shape) -> float:
 
 def _prepared_in_turn(problem: Problem, chunk: Shape, config: Config) -> float:
     """What a step waits for beside its own products where producers make chunks more slowly."""
-    loaded = 0 if ahead(config) else _LOADED
+    loaded = 0 if ahead(problem, config) else _LOADED
     prepared = (prep_step(problem, chunk) + loaded) / (config.producers * config.cluster)
     return prepared - step_mma(problem.key_dim, chunk)

@@ -1,4 +1,4 @@
-// Blocks in which some warps prepare the chunks of a run and a warpgroup carries 64 columns of a state through them.
+// Blocks in which some warps prepare the chunks of a run, and warpgroups carry 64 columns of a state each through them.
 #pragma once
 #include "bulk.cuh"
 #include "cluster.cuh"
@@ -13,13 +13,13 @@
 // has the ring, and the block that prepares a chunk copies it into the same stage of the others. Each of a block's
 // kProducers warps prepares every kBlocks · kProducers-th chunk. kAhead: while it does, its next one is on its way, for
 // which only few warps have the registers; where there are more, others work while one waits.
-template <class T, int C, class Prep, class Step, int kBlocks, int kStages, int kProducers, bool kAhead>
+template <class T, int C, int kColumns, class Prep, class Step, int kBlocks, int kStages, int kProducers, bool kAhead>
 struct WgmmaRelay {
   using Chunk = typename Prep::Chunk;
   using Registers = typename Prep::Registers;
   using State = typename Step::State;
   using Image = typename Step::Image;
-  static constexpr int kCarriers = 4;  // warps
+  static constexpr int kCarriers = kColumns / 16;  // warps
   static constexpr int kCarryThreads = 32 * kCarriers;
   static constexpr int kThreads = kCarryThreads + 32 * kProducers;
   static constexpr int kValueStages = 4;  // chunks whose values a carrier has, or has on their way
@@ -31,7 +31,7 @@ struct WgmmaRelay {
   static constexpr int kBytes = kBarriers + 16 * kStages;
   static_assert(Prep::kThreads == 32, "a warp prepares a chunk");
   static_assert(kStages % (kBlocks * kProducers) == 0, "a stage is always filled by the same producer");
-  static_assert(kProducers % 4 == 0, "registers move between whole warpgroups");
+  static_assert(kColumns % 64 == 0 && kProducers % 4 == 0, "registers move between whole warpgroups");
 
   unsigned char* smem;
   int tokens;  // of the run

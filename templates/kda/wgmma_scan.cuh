@@ -13,7 +13,6 @@ struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
   using typename Base::Image, typename Base::Operand, typename Base::State, typename Base::Tokens;
   using Panels = PanelRows<K, C>;
   static_assert(C == 16, "one operand A holds what a chunk adds");
-  static constexpr int kColumns = 64;  // of a block
   using Recalled = float[2 * C / 8 * 4];  // X, then O: [values, tokens], a warp's rows
   using Channels = typename Base::A[K / 16];  // the state as operands A
   static constexpr int kAccumulators = K / 2;  // of the state
