@@ -90,3 +90,21 @@ def test_an_operator_that_needs_no_products_has_a_floor_of_bytes_alone() -> None
     (whole,) = floor.declared(bytes_only, implementation, problem, config, H200)
     assert whole.mma_ratio == 0
     assert whole.bytes_ratio == whole.dram_bytes / 100
+
+
+# Dense products of 16-bit operands with sums in fp32, and bandwidth, as NVIDIA's data sheets have them.
+SHEETS = {
+    "A100": (312e12, 2.039e12),
+    "RTX 4090": (165.2e12, 1.008e12),
+    "H200": (989e12, 4.8e12),
+    "B200": (2.25e15, 8e12),
+}
+
+
+@pytest.mark.parametrize(("name", "flops", "nbytes"), [(name, *sheet) for name, sheet in SHEETS.items()])
+def test_a_second_of_what_a_data_sheet_promises_is_the_whole_of_a_device(
+    name: str, flops: float, nbytes: float
+) -> None:
+    found = floor.rates(Cost(flops=flops, bytes=nbytes / 2), gpu(name).device, 1.0)
+    assert (found.flops, found.bytes) == (flops, nbytes / 2)
+    assert found.of_tensor_peak == pytest.approx(1, rel=0.05) and found.of_bandwidth == pytest.approx(0.5, rel=0.05)

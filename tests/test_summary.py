@@ -12,9 +12,9 @@ from tuner import operators, tune
 from tuner.dispatcher import UntunedWarning
 from tuner.evaluate import Candidate
 from tuner.operators.kda.problem import Problem as Kda
-from tuner.result import Attempt, Resources
+from tuner.result import Attempt, Measurement, Resources
 from tuner.store import Store
-from tuner.summary import usage, winner_rows
+from tuner.summary import usage, winner_rows, work_facts
 
 
 @pytest.mark.parametrize("name", operators.names())
@@ -68,3 +68,20 @@ def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, marg
     with Store.open(tmp_path / "tuner.db") as store:
         outcome = tune.search(asked, store, Alike(lambda _: 1.0))
     assert dict(winner_rows(outcome))["margin"] == f"{margin}, and it is the default"
+
+
+def test_a_time_is_told_as_rates_and_a_prediction_is_not(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuner.db") as store:
+        asked = tune.Request(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
+        record = tune.search(asked, store, Recorded(lambda _: 1.0)).record
+    assert record is not None
+    predicted = work_facts(OPERATOR, PROBLEM, SM_80, record)
+    timed = replace(record, measurement=Measurement(1000.0, 990.0, 1010.0, 40))
+    arithmetic, memory = work_facts(OPERATOR, PROBLEM, SM_80, timed)[len(predicted) :]
+    least = OPERATOR.cost(PROBLEM)
+    assert (arithmetic.label, memory.label) == ("arithmetic (measured)", "memory (measured)")
+    assert (
+        arithmetic.value == f"{least.flops * 1e3 / 1e12:.3g} TFLOP/s" and "of the 16-bit tensor peak" in arithmetic.note
+    )
+    assert memory.value == f"{least.bytes * 1e3 / 1e12:.3g} TB/s" and memory.note.endswith("of 2.04 TB/s")
+    assert not any("measured" in fact.label for fact in predicted)

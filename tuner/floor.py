@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.arch import GPU, MMA_FLOPS
+from tuner.arch import GPU, MMA_FLOPS, Device
 from tuner.operator import Cost, Implementation, Operator, Work
 
 
@@ -21,6 +21,24 @@ class Declared:
     steps: float  # dependent loop steps of the longest CTA; of launches, one after the other
     step_mma: float = 0.0  # what of a step is serial, where the implementation says
     step_other: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a time comes to: the operator's Cost a second, and as a share of what the device does at its boost clock."""
+
+    flops: float
+    of_tensor_peak: float  # with operands of 16 bits
+    bytes: float
+    of_bandwidth: float
+
+
+def rates(least: Cost, device: Device, seconds: float) -> Rates:
+    """Of a time that was measured."""
+    a_clock = max(device.mma_flops, device.wgmma_flops, device.tcgen05_flops)
+    peak = device.sm_count * device.clock_mhz * 1e6 * a_clock
+    flops, moved = least.flops / seconds, least.bytes / seconds
+    return Rates(flops, flops / peak, moved, moved / (device.dram_gb_s * 1e9))
 
 
 def declared(

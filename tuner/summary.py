@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from inspect import Parameter, signature
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
-from tuner.operator import Implementation, Operator, from_fields, to_fields
+from tuner.operator import Cost, Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
@@ -178,17 +178,28 @@ def _to_default(outcome: Outcome) -> str:
 
 
 def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
-    """What the winner does against the least that any implementation must do."""
+    """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
     implementation = operators.implementation(operator.name, record.identity.implementation)
     if not implementation.declared:
-        return (UNDECLARED,)
+        return (UNDECLARED, *_rate_facts(operator.cost(problem), gpu, record, multiplies=False))
     config = from_fields(implementation.config, record.config)
     whole = floor.together(floor.declared(operator, implementation, problem, config, gpu))
     facts = []
     if whole.mma:
         facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
     facts.append(Fact("DRAM traffic", f"{whole.bytes_ratio:.2f} ×", "the least possible, as declared"))
-    return tuple(facts)
+    return (*facts, *_rate_facts(operator.cost(problem), gpu, record, multiplies=whole.mma > 0))
+
+
+def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
+    if record.measurement is None:
+        return
+    found, device = floor.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
+    share = f", {found.of_tensor_peak:.1%} of the 16-bit tensor peak" if multiplies else ""
+    if least.flops:
+        yield Fact("arithmetic (measured)", f"{found.flops / 1e12:.3g} TFLOP/s", f"of the mathematics{share}")
+    note = f"of the least traffic, {found.of_bandwidth:.1%} of {device.dram_gb_s / 1e3:.3g} TB/s"
+    yield Fact("memory (measured)", f"{found.bytes / 1e12:.3g} TB/s", note)
 
 
 def data(outcome: Outcome) -> dict[str, Any]:
