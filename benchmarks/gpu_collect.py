@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tarfile
+import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,7 +42,7 @@ def unpacked(source: Path, stack: ExitStack) -> Path:
                 if each.isfile() and (into.name == "results.json" or into.suffix == ".jsonl"):
                     content = archive.extractfile(each)
                     into.write_bytes(content.read() if content else b"")
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # the file may be cut off anywhere
         raise UsageError(f"{source} is no folder and no archive of a run: {error}") from error
     return folder
 

@@ -181,6 +181,17 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, con
     assert said.err.startswith("error: ")
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8])
+def test_an_archive_that_is_cut_off_is_said_to_be_none(tmp_path: Path, collect: Collect, share: float) -> None:
+    packed = tmp_path / "gpu.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(run_folder(tmp_path / "out", [ours(measured())]), "out")
+    packed.write_bytes(packed.read_bytes()[: int(share * packed.stat().st_size)])
+    said = collect(packed, "--records", tmp_path / "db")
+    assert (said.exit_code, said.out) == (2, "")
+    assert not (tmp_path / "db").exists()
+
+
 def test_what_failed_is_read_from_what_pytest_says_as_it_goes_and_ends(programs: Programs, tmp_path: Path) -> None:
     log = tmp_path / "conformance.txt"
     log.write_text(
