@@ -1,6 +1,12 @@
-"""What is collected stays until the end: no search for garbage among it, at first or later."""
+"""What is collected stays until the end: no search for garbage among it, at first or later; and what several files of
+tests set up alike."""
 
 import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 gc.disable()
 
@@ -8,3 +14,26 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module")
+def own_folder() -> Iterator[None]:
+    """The operators of tests/operators are found."""
+    from tuner import operators
+
+    folder = Path(__file__).parent / "operators"
+    operators.add_folder(folder)
+    yield
+    operators.__path__.remove(str(folder))
+
+
+@pytest.fixture
+def at() -> Iterator[object]:
+    """A dispatcher without records, which does not warn of that."""
+    from tuner.dispatcher import Dispatcher
+    from tuner.records import Snapshot
+    from tuner.untuned import UntunedWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntunedWarning)
+        yield Dispatcher(Snapshot.load([]))

@@ -1,7 +1,5 @@
 """Arrays of several frameworks through the dispatcher and through what it knows of them."""
 
-import warnings
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,17 +8,9 @@ import numpy as np
 import pytest
 
 from tuner.arrays import CPU, FRAMEWORKS, foreign_place, framework_of
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError
-from tuner.records import Snapshot
-
-
-@pytest.fixture
-def at() -> Iterator[Dispatcher]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
 
 
 def qkv(dtype: Any = np.float16) -> list[np.ndarray]:

@@ -21,16 +21,10 @@ from tuner.toolkit import Options
 
 __all__ = ["driver"]  # a fixture
 
-FOLDER = Path(__file__).parent / "operators"
 WEIGHT = np.linspace(0.5, 2, 32, dtype=np.float32)
 FIELDS = {"width": 32, "rows": 5}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def row_norm() -> Iterator[None]:
-    operators.add_folder(FOLDER)
-    yield
-    operators.__path__.remove(str(FOLDER))
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture

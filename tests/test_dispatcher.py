@@ -27,14 +27,8 @@ from tuner.result import Evidence, Fields, Identity, OutputError, Resources, Tun
 from tuner.verify import errors
 
 EMPTY = Snapshot.load([])
-FOLDER = Path(__file__).parent / "operators"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def row_norm() -> Iterator[None]:
-    operators.add_folder(FOLDER)
-    yield
-    operators.__path__.remove(str(FOLDER))
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture(autouse=True)

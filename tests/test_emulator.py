@@ -1,7 +1,6 @@
 """Operators on the emulator: arguments from arrays, several launches, killable processes."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,11 @@ import pytest
 from tuner import emulator, operators
 from tuner.emulator import Finding, Mode, Pool
 from tuner.errors import InputError
-from tuner.operator import Implementation, Operator
+from tuner.operator import Implementation
 
-FOLDER = Path(__file__).parent / "operators"
 MODES = (Mode(), Mode(True, "random", "random", 1))
 
-
-@pytest.fixture(scope="module", autouse=True)
-def row_norm() -> Iterator[Operator[Any]]:
-    operators.add_folder(FOLDER)
-    yield operators.load("row_norm")
-    operators.__path__.remove(str(FOLDER))
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def run(name: str, mode: Mode, rows: int = 70, **arrays: Any) -> tuple[dict[str, Any], emulator.Run, dict[str, Any]]:

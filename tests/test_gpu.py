@@ -1,7 +1,5 @@
 """What `tuner.gpu` hands to the driver, on a machine that has none; tests/gpu runs the same calls on a device."""
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ from cupy_double import MODEL, Driver, asarray, driver, ndarray
 from tuner import arch, emulator, gpu, operators
 from tuner.arch import ARCHES
 from tuner.cli.new import write
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.dispatcher import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError
 from tuner.operator import Operator
-from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Evidence
 from tuner.session import evidence_for, why_predicted
@@ -24,22 +21,9 @@ from tuner.verify import errors
 
 __all__ = ["driver"]  # a fixture
 
-FOLDER = Path(__file__).parent / "operators"
 WEIGHT = np.linspace(0.5, 2, 32, dtype=np.float32)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def row_norm() -> Iterator[None]:
-    operators.add_folder(FOLDER)
-    yield
-    operators.__path__.remove(str(FOLDER))
-
-
-@pytest.fixture
-def at() -> Iterator[Dispatcher]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def know(driver: Driver, operator: Operator[Any], problem: Any) -> None:

@@ -1,7 +1,5 @@
 """kda with states that live in a pool, V-first states and head-first beta."""
 
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,7 @@ from claims import assert_no_spills, assert_right_at, assert_right_on_tails
 from tuner import choice, emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import InputError, UsageError
 from tuner.operators.kda.naive import Config as NaiveConfig
@@ -37,13 +35,6 @@ POOLED = {
     "v_first": ("recurrent", replace(SMALL, key_dim=64, state_v_first=True), RecurrentConfig(32, 2, 4, 4)),
     "an_entry_a_sequence": ("recurrent", replace(SMALL, use_state_indices=False), RecurrentConfig(32, 4, 8, 4)),
 }
-
-
-@pytest.fixture
-def at() -> Iterator[Dispatcher]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
 
 
 def drawn(problem: Problem) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The torch operators, where torch is installed; on the CPU they run on the emulator."""
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tuner import dispatcher  # noqa: E402
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.operators import load  # noqa: E402
 from tuner.torch import schema  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def qkv(heads: int = 2, kv_heads: int = 2) -> tuple[Any, Any, Any]:

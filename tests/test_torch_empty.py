@@ -1,7 +1,7 @@
 """Empty batches as torch tensors: eager, in gradients, compiled, and in the functions that others' code calls."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,12 +19,7 @@ from tuner.torch import (  # noqa: E402
 
 SIZES = pytest.mark.parametrize(("B", "T", "S"), [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=["batch", "queries", "keys"])
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UntunedWarning)  # nothing runs that could be tuned
-        yield
+pytestmark = pytest.mark.filterwarnings("error::tuner.untuned.UntunedWarning")  # nothing runs that could be tuned
 
 
 def half(*shape: int, grad: bool = False) -> Any:

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -16,10 +14,13 @@ torch = pytest.importorskip("torch")
 
 from fla_on_cpu import run  # noqa: E402
 
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.torch import chunk_kda, fused_recurrent_kda  # noqa: E402
 
+pytestmark = [
+    pytest.mark.timeout(660),  # FLA's kernels are interpreted, for minutes where others compute as well
+    pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning"),
+]
 SCRIPT = Path(__file__).with_name("fla_on_cpu.py")
 H, HV, K, V = 1, 2, 16, 32
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "use_gate_in_kernel": True}
@@ -78,13 +79,6 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**RAW, "inplace_final_state": True, "lower_bound": -5.0},
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
 
 
 @pytest.fixture(scope="module")

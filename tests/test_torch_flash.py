@@ -1,7 +1,5 @@
 """Attention by flash-attn's signatures, where torch is installed; on the CPU it runs on the emulator."""
 
-import warnings
-from collections.abc import Iterator
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -10,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import UsageError  # noqa: E402
 from tuner.torch import (  # noqa: E402
     flash_attn_func,
@@ -24,12 +21,7 @@ from tuner.torch.rows import addressable  # noqa: E402
 
 BOUNDS = (0, 5, 5, 12), (0, 9, 10, 20)  # of queries, of keys
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def qkv(*lead: int, queries: int = 12, keys: int = 20) -> list[Any]:

@@ -1,7 +1,5 @@
 """kda under torch's autograd, and by the signatures of flash-linear-attention."""
 
-import warnings
-from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.torch import chunk_kda, fused_recurrent_kda  # noqa: E402
 
@@ -18,12 +15,7 @@ TENSORS = ("q", "k", "v", "g", "beta", "initial_state", "A_log", "dt_bias")
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "use_gate_in_kernel": True}
 LENGTHS = (5, 0, 14)
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def drawn(dtype: Any, tokens: int = 19, sequences: int = 1) -> dict[str, Any]:

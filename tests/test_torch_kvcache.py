@@ -1,7 +1,5 @@
 """Attention over a KV cache by the signature of the flash-attn package, where torch is installed."""
 
-import warnings
-from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -9,19 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError, UsageError  # noqa: E402
 from tuner.torch import flash_attn_varlen_func, flash_attn_with_kvcache  # noqa: E402
 
 B, S, PAGE, H, HK, D = 2, 48, 16, 4, 2, 16
 LENGTHS = (48, 17)
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def drawn(queries: int) -> tuple[Any, Any, Any]:

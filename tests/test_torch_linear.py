@@ -1,7 +1,5 @@
 """linear_attention under torch's autograd."""
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,19 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tuner.torch  # noqa: E402, F401  # registers the operators
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 
 H, D = 2, 8
 LENGTHS = (5, 0, 14)
 TOKENS = ("q", "k", "v")
 BETA_SHAPES: dict[str, tuple[int, ...]] = {"head": (H,), "channel": (H, D)}
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def drawn(dtype: Any, beta_shape: tuple[int, ...] = (H,), sequences: int = 1) -> dict[str, Any]:

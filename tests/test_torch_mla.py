@@ -1,7 +1,5 @@
 """Decoding of multi-head latent attention by the signature of FlashMLA, where torch is installed."""
 
-import warnings
-from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
@@ -9,19 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.torch import flash_mla_with_kvcache  # noqa: E402
 
 B, PAGE, PAGES, H, D, DV = 2, 16, 3, 4, 64, 48
 LENGTHS = torch.tensor([48, 17], dtype=torch.int32)
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def drawn(queries: int) -> tuple[Any, Any, Any]:

@@ -1,7 +1,5 @@
 """The gradients of streaming_attention in torch, where torch is installed; on the CPU they run on the emulator."""
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tuner.torch  # noqa: E402, F401
-from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 
 SIZES = {"window": 4, "sinks": 2}
 
-
-@pytest.fixture(autouse=True)
-def _untuned() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 
 
 def qkv(dtype: Any = torch.bfloat16) -> list[Any]:

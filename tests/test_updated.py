@@ -1,8 +1,5 @@
 """Arguments that are updated in place, and those of any strides: a table of which some rows are increased."""
 
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,33 +10,22 @@ from tuner import emulator, operators
 from tuner.arena import Arena
 from tuner.check import PLAIN, Job, check
 from tuner.device import Code
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.dispatcher import Dispatcher
 from tuner.emulator import Mode
 from tuner.errors import InputError
 from tuner.judge import Judge, cases
 from tuner.operator import Operator, signature, to_fields
-from tuner.records import Snapshot
 from tuner.render import render
 from tuner.simulated import Simulation
 
 __all__ = ["driver"]  # a fixture
 
-FOLDER = Path(__file__).parent / "operators"
 SIMULATION = Simulation("sm_90a", emulated=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def row_add() -> Iterator[Operator[Any]]:
-    operators.add_folder(FOLDER)
-    yield operators.load("row_add")
-    operators.__path__.remove(str(FOLDER))
-
-
 @pytest.fixture
-def at() -> Iterator[Dispatcher]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
+def row_add(own_folder: None) -> Operator[Any]:  # noqa: ARG001
+    return operators.load("row_add")
 
 
 def inputs(operator: Operator[Any]) -> dict[str, Any]:
