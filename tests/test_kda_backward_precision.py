@@ -33,6 +33,7 @@ FP32 = Problem(
 TF32 = replace(FP32, precision=Precision.TF32)
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
 GATED = {"use_gate_in_kernel": True, "use_dt_bias": True}
+PACKED_LAYER = {**RAW, **GATED, "use_cu_seqlens": True}  # what FLA's layer asks for
 BASE = Config(
     BV=32,
     rows=16,
@@ -135,8 +136,12 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: tupl
 
 @pytest.mark.parametrize(
     ("problem", "arch"),
-    [(replace(TF32, key_dim=96, value_dim=96), "sm_120a"), (replace(FP32, key_dim=128, value_dim=128), "sm_80")],
-    ids=["tf32", "fp32"],
+    [
+        (replace(TF32, key_dim=64, value_dim=64, **PACKED_LAYER), "sm_120a"),
+        (replace(FP32, key_dim=128, value_dim=128), "sm_80"),
+        (replace(FP32, key_dim=128, value_dim=128, **PACKED_LAYER), "sm_90a"),
+    ],
+    ids=["tf32_layer", "fp32", "fp32_layer"],
 )
 def test_the_default_compiles_without_spills_where_registers_are_scarcest(problem: Problem, arch: str) -> None:
     assert_no_spills(OPERATOR, CHUNKED, problem, arch)

@@ -201,6 +201,11 @@ def test_defaults_of_128_dims_compile_for_the_oldest_or_the_newest_arch_without_
     assert_no_spills(OPERATOR, implementation, replace(problem, key_dim=128, value_dim=128), arch)
 
 
+def test_the_place_of_a_v_first_state_takes_no_registers_of_a_wide_one() -> None:
+    wide = replace(FP32, key_dim=192, value_dim=192, dtype=DType.BF16, precision=Precision.FP32)
+    assert_no_spills(OPERATOR, PREP_SCAN, replace(wide, use_initial_state=False, state_v_first=True), "sm_80")
+
+
 @CHUNKED
 def test_keys_too_wide_for_two_chunks_in_shared_memory_are_refused_with_the_bytes(implementation: Any) -> None:
     reason = implementation.refusal(replace(TF32, key_dim=256), ARCHES["sm_86"])

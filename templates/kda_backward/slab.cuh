@@ -1,5 +1,6 @@
 // Where a block of gradients finds its chunks, and a warp the one of them whose channels it takes, slab by slab.
 #pragma once
+#include "register.cuh"
 #include "sequences.cuh"
 #include "tile.cuh"
 
@@ -31,9 +32,17 @@ struct Slab {
   // Empty chunks, too, have memory.
   __device__ __forceinline__ bool has_memory() const { return first + slot < last; }
 
+  // Places of packed sequences come from memory. What follows from them in 64 bits is made again where it is needed: kept
+  // from slab to slab it takes up to 10 registers.
+  __device__ __forceinline__ int first_chunk() const { return again(first); }
+  static __device__ __forceinline__ int again(int x) {
+    forget(x);
+    return x;
+  }
+
   // The place of the span's first chunk among those of all heads, and the span's.
   __device__ __forceinline__ int64_t place(int head, int heads) const {
-    return (int64_t(blockIdx.z) * heads + head) * chunks + first;
+    return (int64_t(blockIdx.z) * heads + head) * chunks + first_chunk();
   }
   __device__ __forceinline__ int64_t span_place(int head, int heads) const {
     return (int64_t(blockIdx.z) * heads + head) * gridDim.x + blockIdx.x;
@@ -42,7 +51,7 @@ struct Slab {
   template <class T>
   __device__ __forceinline__ View<T> rows(T* tensor, int64_t batch_stride, int64_t stride, int64_t head_stride,
                                           int head, int column, int at) const {
-    return {tensor + blockIdx.z * batch_stride + (span.first + at * kChunk) * stride + head * head_stride + column,
-            stride};
+    int const token = again(int(span.first) + at * kChunk);
+    return {tensor + blockIdx.z * batch_stride + token * stride + head * head_stride + column, stride};
   }
 };
