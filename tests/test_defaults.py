@@ -166,6 +166,15 @@ def test_a_call_takes_the_tensors_by_place_and_by_name_what_they_do_not_show() -
     assert (request.arrays, request.statics, request.scalars) == ({"x": "x"}, {"causal": True}, {"scale": 2.0})
 
 
+def test_a_scalar_with_a_default_may_be_given_in_a_call() -> None:
+    epsilon = Argument("epsilon", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1e-6)
+    operator = completed(
+        replace(OPERATOR, arguments=(*OPERATOR.arguments[:2], epsilon), inputs=left_out, call=left_out)
+    )
+    assert operator.call("x").scalars == operator.call("x", epsilon=None).scalars == {}
+    assert operator.call("x", epsilon=0.5).scalars == {"epsilon": 0.5}
+
+
 def test_a_size_that_no_tensor_shows_must_be_given_in_a_call() -> None:
     shown = tuple(replace(each, dims=("rows", "columns")) for each in OPERATOR.arguments[:1])
     operator = completed(replace(OPERATOR, arguments=(*shown, *OPERATOR.arguments[1:]), call=left_out))

@@ -135,10 +135,12 @@ def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
 
 
 def call(operator: Operator[Any]) -> Callable[..., Request]:
-    """The tensors that are given, in order; then by name what they do not show: fields of the Problem, free scalars."""
+    """The tensors that are given, in order; then by name what they do not show: fields of the Problem, and scalars,
+    of which None leaves one at its default."""
     given = {each.name: each for each in operator.arguments if each.given}
     chosen = {each.name: each for each in fields(operator.problem) if each.name not in _shown(operator)}
     free = [each.name for each in operator.arguments if each.free(operator.problem)]
+    usual = [each.name for each in operator.arguments if each.role is Role.SCALAR and each.default is not None]
     parameters = [
         Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=Updated if each.written else Any)
         for each in given.values()
@@ -148,13 +150,15 @@ def call(operator: Operator[Any]) -> Callable[..., Request]:
         for each in chosen.values()
     ]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY, annotation=float) for name in free]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=float | None) for name in usual]
     shown = Signature(parameters)
 
     def request(*args: Any, **kwargs: Any) -> Request:
         bound = shown.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        return Request(*({name: values[name] for name in names} for names in (given, chosen, free)))
+        arrays, statics = ({name: values[name] for name in names} for names in (given, chosen))
+        return Request(arrays, statics, {name: values[name] for name in (*free, *usual) if values[name] is not None})
 
     request.__signature__ = shown  # type: ignore[attr-defined]  # what help() and torch read
     request.__name__, request.__doc__ = operator.name, operator.summary
