@@ -49,17 +49,14 @@ def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str
     return found
 
 
-def located(array: Array) -> Located:
-    steps = tuple(stride // array.itemsize for stride in array.strides)
-    return Located(array.__array_interface__["data"][0], array.shape, steps)
-
-
 def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mapping[str, Any], given: Any) -> None:
     plan = kernel.plan(problem, config)
     # Built as test_operators.py has it built.
     built = emulator.build(render(operator, kernel, problem, config, "host"), checked=True)
     memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces} | dict(arrays)
-    values, tensors = scalars(operator, problem, given), {name: located(array) for name, array in memory.items()}
+    values, tensors = scalars(operator, problem, given), {}
+    for name, array in memory.items():
+        tensors[name] = Located.of(array.__array_interface__["data"][0], array)
     for step in plan.launches:
         arguments = [each.value(tensors, values) for each in parameters(operator, problem, plan, step)]
         run = built.run(step, arguments, emulator.Mode())

@@ -28,6 +28,11 @@ class Located(NamedTuple):
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()  # in elements
 
+    @classmethod
+    def of(cls, address: int, array: npt.NDArray[Any]) -> "Located":
+        """An array's shape and strides, at an address."""
+        return cls(address, array.shape, tuple(stride // array.itemsize for stride in array.strides))
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:

@@ -81,7 +81,7 @@ def check(job: Job) -> Verdict:
     """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
     but for other bits in another order, whose cause a checked run may name.
     """
-    operator, implementation, problem, config = loaded(job)
+    operator, implementation, problem, config = operators.named(job)
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Edge, Arrays] = {}
@@ -113,19 +113,11 @@ def check(job: Job) -> Verdict:
 
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
-    operator, implementation, problem, config = loaded(job)
+    operator, implementation, problem, config = operators.named(job)
     rounds = list(_rounds(operator, implementation, problem, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
     spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
     return check_known.key(operator, implementation, config, problems, spelled)
-
-
-def loaded(job: Job) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
-    """Operator, implementation, Problem and Config."""
-    operator = operators.load(job.operator)
-    implementation = operators.implementation(job.operator, job.implementation)
-    problem = from_fields(operator.problem, job.problem)
-    return operator, implementation, problem, from_fields(implementation.config, job.config)
 
 
 def _rounds(

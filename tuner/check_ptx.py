@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tuner import nvrtc, ptx
+from tuner import nvrtc, operators, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import Job, drawn, loaded
+from tuner.check import Job, drawn
 from tuner.edges import Edge, served
 from tuner.operator import canonical
 from tuner.ptx import ORDERS, Entry, Order
@@ -55,7 +55,7 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     """The parsed PTX of a config's kernels, by name."""
-    text = nvrtc.ptx(render(*loaded(job)), Options(arch.name), Cache.of("ptx"))
+    text = nvrtc.ptx(render(*operators.named(job)), Options(arch.name), Cache.of("ptx"))
     return text if isinstance(text, Failed) else ptx.parse(text)
 
 
@@ -63,7 +63,7 @@ def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
-    operator, implementation, problem, _ = loaded(job)
+    operator, implementation, problem, _ = operators.named(job)
     for edge in served(operator, implementation, problem)[:most]:
         for order in orders:
             found = _executed(job, entries, edge, order)
@@ -75,7 +75,7 @@ def executed(
 
 
 def _executed(job: Job, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
-    operator, implementation, _, config = loaded(job)
+    operator, implementation, _, config = operators.named(job)
     arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
     outputs, run = ptx.run(operator, implementation, entries, edge.problem, config, arrays, order=order)
     finding = run.fault or trespass(operator, arrays, expected.exact, outputs)

@@ -51,7 +51,8 @@ def run(
     plan = implementation.plan(problem, config)
     kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked or instrumented)
     with _device(operator, problem, plan, arrays) as device:
-        given, tensors = scalars(operator, problem, arrays), {name: each.located for name, each in device.items()}
+        given = scalars(operator, problem, arrays)
+        tensors = {name: Located.of(each.buffer.address, each.array) for name, each in device.items()}
         runs: list[Run] = []
         for launch in plan.launches:
             arguments = [each.value(tensors, given) for each in parameters(operator, problem, plan, launch)]
@@ -75,11 +76,6 @@ def _sum(runs: list[Run]) -> Run:
 class _Tensor(NamedTuple):
     buffer: Buffer
     array: Array  # a view of it
-
-    @property
-    def located(self) -> Located:
-        steps = tuple(stride // self.array.itemsize for stride in self.array.strides)
-        return Located(self.buffer.address, self.array.shape, steps)
 
 
 @contextmanager

@@ -39,10 +39,7 @@ class Judge:
 
     def __init__(self, device: Device, code: Code, limit_s: float) -> None:
         self._device, self._limit_s = device, limit_s
-        self._operator = operators.load(code.operator)
-        self._implementation = operators.implementation(code.operator, code.implementation)
-        self._config = from_fields(self._implementation.config, code.config)
-        timed = from_fields(self._operator.problem, code.problem)
+        self._operator, self._implementation, timed, self._config = operators.named(code)
         self._program = device.load(code, self._implementation.plan(timed, self._config))
         self._worst: dict[str, OutputError] = {}
         self._done: list[str] = []

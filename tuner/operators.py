@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tuner.arch import ARCHES
 from tuner.assets import TEMPLATES
@@ -15,7 +15,8 @@ from tuner.contract_implementation import held_implementation
 from tuner.contract_operator import held_operator, well_formed
 from tuner.defaults import completed, completed_implementation
 from tuner.errors import TemplateError, UsageError
-from tuner.operator import Implementation, Operator
+from tuner.operator import Implementation, Operator, from_fields
+from tuner.result import Fields
 
 VARIABLE = "TUNER_OPERATORS"
 
@@ -82,6 +83,25 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     if name not in found:
         raise UsageError(f"{operator} has no implementation {name!r} (known: {', '.join(found)})")
     return found[name]
+
+
+class Named(Protocol):
+    """A config by names and data, as it travels to other processes."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def implementation(self) -> str: ...
+    @property
+    def problem(self) -> Fields: ...
+    @property
+    def config(self) -> Fields: ...
+
+
+def named(by: Named) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
+    """Its operator, implementation, Problem and Config."""
+    operator, one = load(by.operator), implementation(by.operator, by.implementation)
+    return operator, one, from_fields(operator.problem, by.problem), from_fields(one.config, by.config)
 
 
 def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:

@@ -28,7 +28,6 @@ from tuner.operator import (
     Plan,
     Role,
     canonical,
-    from_fields,
     parameters,
     scalars,
 )
@@ -131,10 +130,7 @@ class SimulatedDevice:
         return emulator.encode(tensor)
 
     def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
-        operator = operators.load(code.operator)
-        implementation = operators.implementation(code.operator, code.implementation)
-        problem = from_fields(operator.problem, code.problem)
-        config = from_fields(implementation.config, code.config)
+        operator, implementation, problem, config = operators.named(code)
         plants = frozenset(each.what for each in self._told.plants if code.config.get(each.field) == each.value)
         if Fault.REFUSED.name in plants:
             raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)

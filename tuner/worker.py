@@ -18,7 +18,7 @@ from tuner.device import Call, Code, Device, DeviceFaultError, Fault
 from tuner.errors import InputError, MachineError
 from tuner.judge import Judge, cases
 from tuner.ledger import Falls
-from tuner.operator import Array, from_fields
+from tuner.operator import Array
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
 from tuner.samples import State, disturbed, usual
@@ -199,8 +199,7 @@ class Stand:
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
-        operator = operators.load(task.code.operator)
-        implementation = operators.implementation(task.code.operator, task.code.implementation)
+        operator, implementation, _, _ = operators.named(task.code)
         for case in cases(operator, task.code.problem, every=self.device.thorough):
             if not operators.serves(implementation, case.problem):
                 continue
@@ -216,10 +215,8 @@ class Stand:
 
     def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
         """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
-        operator = operators.load(code.operator)
-        implementation = operators.implementation(code.operator, code.implementation)
-        problem = from_fields(operator.problem, code.problem)
-        plan = implementation.plan(problem, from_fields(implementation.config, code.config))
+        _, implementation, problem, config = operators.named(code)
+        plan = implementation.plan(problem, config)
         arena = self._prepared(code)
         call = arena.call(plan) if arena else Call(problem, ())
         return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
@@ -238,13 +235,11 @@ class Stand:
         if self.device.executes and key != self._timed.key:
             if self._timed.arena:
                 self._timed.arena.close()
-            operator = operators.load(code.operator)
-            problem = from_fields(operator.problem, code.problem)
+            operator, _, problem, _ = operators.named(code)
             self._timed = _Timed(key, Arena(self.device, operator, problem, self._draw(code)), {})
         return self._timed.arena
 
 
 def _drawn(code: Code) -> Mapping[str, Any]:
-    operator = operators.load(code.operator)
-    problem = from_fields(operator.problem, code.problem)
+    operator, _, problem, _ = operators.named(code)
     return operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])

@@ -17,7 +17,7 @@ from tuner.bench.page import page
 from tuner.bench.tables import tables
 from tuner.device import Code
 from tuner.errors import MachineError, UsageError
-from tuner.operator import Operator, from_fields
+from tuner.operator import Operator
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
 from tuner.worker import Place
@@ -88,9 +88,8 @@ def _met(meeting: Meeting, patience_s: float) -> Comparison:
 
 def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
     """The policy's own way to launch, and the other where a plan or a peer has several launches."""
-    implementation = operators.implementation(code.operator, code.implementation)
-    problem = from_fields(operators.load(code.operator).problem, code.problem)
-    launches = implementation.plan(problem, from_fields(implementation.config, code.config)).launches
+    _, implementation, problem, config = operators.named(code)
+    launches = implementation.plan(problem, config).launches
     if len(launches) == 1 and not any(peer.many_launches for peer in peers.of(code.operator)):
         return (policy,)
     return policy, replace(policy, launch="graph" if policy.launch == "eager" else "eager")

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from tuner import arch, emulator_build, summary, tune
+from tuner.arch import GPU
 from tuner.assets import TEMPLATES
-from tuner.campaign import campaign
+from tuner.campaign import Campaign, campaign
 from tuner.check import Checker
 from tuner.check_known import Known
 from tuner.cli.display import Display
@@ -94,11 +95,7 @@ def search(
     ]
     racing = [contenders(operator, each.problem, target, implementation) for each in requests]  # or all are refused
     _warn_of_promises(requests[0], racing[0])
-    evidence = evidence_for(target)
-    if evidence is Evidence.PREDICTED:
-        emulator_build.compiler()  # the finalists will need it: better refused now than after the search
-        if why := why_predicted(target):
-            say(f"nothing is timed for {target.name}: {why}")
+    evidence = _evidence(target)
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
     with (
@@ -112,6 +109,21 @@ def search(
         found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
         summary.write(found.outcomes, page, found.families)
     show(found, page, as_json=as_json)
+    _refuse_failed(found, page)
+
+
+def _evidence(target: GPU) -> Evidence:
+    """What the search will go by, and why nothing is timed where a GPU seems to be here. Raises MachineError."""
+    evidence = evidence_for(target)
+    if evidence is Evidence.PREDICTED:
+        emulator_build.compiler()  # the finalists will need it: better refused now than after the search
+        if why := why_predicted(target):
+            say(f"nothing is timed for {target.name}: {why}")
+    return evidence
+
+
+def _refuse_failed(found: Campaign, page: Path) -> None:
+    """Raises NoValidConfigError where a problem has no record."""
     if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
         tried = any(outcome.tried for outcome in failed)

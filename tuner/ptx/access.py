@@ -8,7 +8,7 @@ import numpy as np
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.memory import LOCAL_WINDOW, PARAMETER_WINDOW, RANK, SHARED_BASE, SHARED_WINDOW, FaultError
 from tuner.ptx.parse import BYTES, Address, Instruction
-from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.ptx.values import DTYPES, JOINED, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 
 Locate = Callable[[Array, Any, int, bool], tuple[Mapping[int, Array], Array]]  # → (memory by width, offsets)
@@ -117,12 +117,7 @@ def _store(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 _ATOMS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
+    **JOINED,
     "exch": lambda _, value: value,
     "inc": lambda old, value: old.dtype.type(0) if old >= value else old + old.dtype.type(1),
     "dec": lambda old, value: value if old == 0 or old > value else old - old.dtype.type(1),

@@ -6,7 +6,7 @@ import numpy as np
 
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
-from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.ptx.values import DTYPES, JOINED, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import WARP, Wave
 
 
@@ -81,23 +81,13 @@ def _vote(wave: Wave, instruction: Instruction, at: int) -> Step:
     return together(wave, at, WARP, voted, members)
 
 
-_REDUCED: Mapping[str, np.ufunc] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
     """redux.sync. Of floats, or of their sizes, the result is NaN where all are, and with `.NaN` where one is."""
     kind, name, prevails = instruction.type, instruction.opcode[2], instruction.has("NaN")
-    known = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in _REDUCED
+    known = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in JOINED
     if not known:
         raise UnsupportedError(instruction.name)
-    function, begin = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (_REDUCED[name], _neutral(name, kind))
+    function, begin = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (JOINED[name], _neutral(name, kind))
     target = wave.registers.write(instruction.word(0), kind)
     value = np.broadcast_to(wave.registers.read(instruction.word(1), kind), wave.lanes)
     members, sizes = _members(wave, instruction.word(2)), instruction.has("abs")

@@ -78,8 +78,4 @@ class _Device:
 
     def located(self) -> dict[str, Located]:
         """Where each lies."""
-        found = {}
-        for name, array in self.views.items():
-            steps = tuple(stride // array.itemsize for stride in array.strides)
-            found[name] = Located(self.memory.address(name), array.shape, steps)
-        return found
+        return {name: Located.of(self.memory.address(name), array) for name, array in self.views.items()}

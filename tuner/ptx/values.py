@@ -29,6 +29,14 @@ DTYPES = _Types(
     {name: np.dtype(f"{_KINDS[name[0]]}{size}") for name, size in BYTES.items() if name[1:].isdigit() and size <= 8}
 )
 DTYPES["pred"] = np.dtype(bool)
+JOINED: Mapping[str, np.ufunc] = {  # what atomics and reductions make of two integers
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 class Registers:
