@@ -94,6 +94,8 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
         if warps_prepare_chunks(problem):
             few = (4,) if BV > 16 else ()
             yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *few))
+        if _crowded(problem) and arch.compute_capability == 120:  # four groups, at 168 registers, spill 16 bytes
+            yield Config(16, BV, rows_of(BV), 3, 1, 2, 3)
         for groups, stages, producers in producing(problem):
             yield Config(16, BV, 32 if BV == 128 else 16, stages, 1, groups, producers)
 
@@ -101,8 +103,15 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
 def warps_prepare_chunks(problem: Problem) -> bool:
     """Whether one warp prepares a chunk of long keys, 16 tokens a thread: it issues three quarters of what two warps
     do, and takes half as long again. Lengths that are found in the kernel spill beside gates in fp32."""
-    crowded = problem.use_qk_l2norm_in_kernel and problem.gate_dtype is DType.FP32
-    return problem.operands == "bf16" and problem.key_dim == 128 and problem.mean_len >= LONG and not crowded
+    return _long_keys(problem) and problem.mean_len >= LONG and not _crowded(problem)
+
+
+def _long_keys(problem: Problem) -> bool:
+    return problem.operands == "bf16" and problem.key_dim == 128
+
+
+def _crowded(problem: Problem) -> bool:
+    return _long_keys(problem) and problem.use_qk_l2norm_in_kernel and problem.gate_dtype is DType.FP32
 
 
 def rows_of(BV: int) -> int:
