@@ -217,3 +217,8 @@ def test_fp32_operands_of_long_keys_are_refused_with_what_serves_them() -> None:
     long = replace(SMALL, key_dim=192, **FP32)
     assert "use prep_scan" in str(SEGMENTED.refusal(long, ARCHES["sm_90a"]))
     assert PREP_SCAN.refusal(long, ARCHES["sm_90a"]) is None
+
+
+def test_a_v_first_state_is_stored_without_spills_on_the_newest_arch() -> None:
+    problem = replace(SMALL, key_dim=128, value_dim=128, output_final_state=True, state_v_first=True)
+    assert_no_spills(OPERATOR, SEGMENTED_FUSED, problem, "sm_120a")

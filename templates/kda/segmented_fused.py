@@ -141,9 +141,15 @@ def _fitting(problem: Problem, arch: Arch) -> Config | None:
     for (BV, columns), (groups, stages, producers), map_rows in product(_widths(K, V), producing(problem), (32, 16)):
         segments = _segments(problem, max(V // BV, (V + K) // columns))
         config = Config(16, BV, 16, stages, 1, groups, producers, segments, columns, map_rows, 4)
-        if map_threads(K, config) <= _THREADS[problem.operands] and found.refusal(config) is None:
+        if map_threads(K, config) <= _threads(problem, arch) and found.refusal(config) is None:
             return config
     return None
+
+
+def _threads(problem: Problem, arch: Arch) -> int:
+    """On sm_120a ptxas spills a whole state that map stores V-first, unless a thread has 255 registers."""
+    stored = problem.output_final_state and problem.state_v_first
+    return 256 if stored and arch.name == "sm_120a" else _THREADS[problem.operands]
 
 
 def _widths(K: int, V: int) -> Iterator[tuple[int, int]]:
