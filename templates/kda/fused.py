@@ -94,7 +94,7 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
         if warps_prepare_chunks(problem):
             few = (4,) if BV > 16 else ()
             yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *few))
-        if _crowded(problem) and arch.compute_capability == 120:  # four groups, at 168 registers, spill 16 bytes
+        if _crowded(problem) and arch.compute_capability >= 100:  # four groups, at 168 registers, spill up to 16 bytes
             yield Config(16, BV, rows_of(BV), 3, 1, 2, 3)
         for groups, stages, producers in producing(problem):
             yield Config(16, BV, 32 if BV == 128 else 16, stages, 1, groups, producers)
