@@ -24,10 +24,11 @@ def own_operator(place: Path, *edits: Edit) -> Iterator[str]:
         text = (place / name / file).read_text()
         assert before in text, before
         (place / name / file).write_text(text.replace(before, after))
-    operators.__path__.append(str(place))
+    folders = operators.__path__  # a test may set others for its own time
+    folders.append(str(place))
     try:
         yield name
     finally:
-        operators.__path__.remove(str(place))
+        folders.remove(str(place))
         for module in [each for each in sys.modules if each.startswith(f"tuner.operators.{name}")]:
             del sys.modules[module]
