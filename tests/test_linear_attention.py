@@ -215,6 +215,12 @@ def test_no_bit_depends_on_the_order_in_which_tiles_come() -> None:
     assert all(np.array_equal(each, outputs[0]) for each in outputs)
 
 
+def test_the_scan_of_packed_sequences_that_leave_no_state_does_not_spill_either() -> None:
+    """Where ptxas is told no least number of blocks it aims at more of them, with registers too few."""
+    packed = replace(EVERYTHING, head_dim=64, dtype=DType.BF16, output_final_state=False)
+    assert_no_spills(OPERATOR, operators.implementation("linear_attention", "chunked"), packed, "sm_90a")
+
+
 def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
     """Behind __restrict__ a load may pass the acquire before it, and a store the release behind it."""
     plan = lookback.plan(SMALL, config := lookback.default(SMALL, HOPPER))

@@ -184,6 +184,11 @@ def test_the_default_for_every_option_at_once_never_spills() -> None:
     assert_no_spills(OPERATOR, LOOKBACK, replace(EVERYTHING, dtype=DType.FP16), "sm_80")
 
 
+def test_the_scan_of_packed_sequences_without_a_final_gradient_does_not_spill_either() -> None:
+    packed = replace(EVERYTHING, head_dim=64, dtype=DType.BF16, use_final_gradient=False)
+    assert_no_spills(OPERATOR, LOOKBACK, packed, "sm_90a")
+
+
 def test_between_the_two_passes_only_keys_and_values_are_read_again() -> None:
     problem = Problem()
     works = LOOKBACK.work(problem, LOOKBACK.default(problem, HOPPER), gpu("H200"))
