@@ -222,3 +222,8 @@ def test_fp32_operands_of_long_keys_are_refused_with_what_serves_them() -> None:
 def test_a_v_first_state_is_stored_without_spills_on_the_newest_arch() -> None:
     problem = replace(SMALL, key_dim=128, value_dim=128, output_final_state=True, state_v_first=True)
     assert_no_spills(OPERATOR, SEGMENTED_FUSED, problem, "sm_120a")
+
+
+def test_a_packed_sequence_of_wide_keys_leaves_its_state_without_spills() -> None:
+    problem = replace(SMALL, key_dim=192, value_dim=192, batch=1, use_cu_seqlens=True, output_final_state=True)
+    assert_no_spills(OPERATOR, SEGMENTED, replace(problem, use_initial_state=False), "sm_100a")
