@@ -201,9 +201,14 @@ def test_defaults_of_128_dims_compile_for_the_oldest_or_the_newest_arch_without_
     assert_no_spills(OPERATOR, implementation, replace(problem, key_dim=128, value_dim=128), arch)
 
 
-def test_the_place_of_a_v_first_state_takes_no_registers_of_a_wide_one() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"use_initial_state": False, "state_v_first": True}, {"use_initial_state": True, "output_final_state": True}],
+    ids=["left_v_first", "given_and_left"],
+)
+def test_a_state_of_fp32_operands_and_192_dims_does_not_spill(options: dict[str, Any]) -> None:
     wide = replace(FP32, key_dim=192, value_dim=192, dtype=DType.BF16, precision=Precision.FP32)
-    assert_no_spills(OPERATOR, PREP_SCAN, replace(wide, use_initial_state=False, state_v_first=True), "sm_80")
+    assert_no_spills(OPERATOR, PREP_SCAN, replace(wide, **options), "sm_80")
 
 
 @CHUNKED
