@@ -41,6 +41,15 @@ def signed(x: int) -> int:
     return x - (1 << 32) if x >> 31 else x
 
 
+def as_signed(byte: int) -> int:
+    return byte - (byte << 1 & 256)
+
+
+def low(x: int) -> int:
+    """The lower half, by its sign."""
+    return (x & 0xFFFF) - (x << 1 & 0x10000)
+
+
 def truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
@@ -83,12 +92,29 @@ INTEGERS: dict[str, Callable[[int], int]] = {
     "cvt.s64.s32 %rd4, %r2; shr.u64 %rd4, %rd4, 20; cvt.u32.u64 %r9, %rd4;": lambda x: signed(x) >> 20,
     "cvt.sat.u8.u32 %r9, %r2;": lambda x: min(x, 255),
     "mov.b64 %rd4, {%r1, %r2}; mov.b64 {%r3, %r9}, %rd4;": lambda x: x,
+    "dp4a.s32.s32 %r9, %r2, 0x01010101, -5;": lambda x: sum(as_signed(b) for b in x.to_bytes(4)) - 5,
+    "dp4a.u32.s32 %r9, %r2, 0xff000002, 3;": lambda x: 2 * (x & 255) - (x >> 24) + 3,
+    "dp2a.lo.u32.u32 %r9, %r2, 0x09080705, 1;": lambda x: 5 * (x & 0xFFFF) + 7 * (x >> 16) + 1,
+    "dp2a.hi.u32.u32 %r9, %r2, 0x09080705, 1;": lambda x: 8 * (x & 0xFFFF) + 9 * (x >> 16) + 1,
+    "sad.s32 %r9, %r2, -7, 2;": lambda x: abs(signed(x) + 7) + 2,
+    "sad.u32 %r9, %r2, 7, 2;": lambda x: abs(x - 7) + 2,
+    "mul24.lo.s32 %r9, %r2, 3;": lambda x: ((x & 0xFFFFFF) - (x << 1 & 0x1000000)) * 3,
+    "mad24.hi.u32 %r9, %r2, 0xffffff, 1;": lambda x: ((x & 0xFFFFFF) * 0xFFFFFF >> 16) + 1,
+    "add.cc.u32 %r3, %r2, %r2; addc.u32 %r9, 0, 0;": lambda x: x >> 31,
+    "sub.cc.u32 %r3, 7, %r2; subc.u32 %r9, 0, 0;": lambda x: -(x > 7),
+    "mad.lo.cc.u32 %r3, %r2, 3, -1; madc.hi.u32 %r9, %r2, 3, 0;": lambda x: 3 * x + 0xFFFFFFFF >> 32,
+    "slct.u32.s32 %r9, 7, 8, %r2;": lambda x: 8 if x >> 31 else 7,
+    "set.lt.u32.s32 %r9, %r2, 7;": lambda x: -(signed(x) < 7),
+    "fns.b32 %r9, %r2, 1, 2;": lambda x: ([i for i in range(1, 32) if x >> i & 1] + [-1, -1])[1],
+    "add.sat.s32 %r9, %r2, -9;": lambda x: max(signed(x) - 9, -(1 << 31)),
+    "max.s16x2 %r9, %r2, 0x0005fffe;": lambda x: max(signed(x) >> 16, 5) << 16 | max(low(x), -2) & 0xFFFF,
+    "add.u16x2 %r9, %r2, 0xffff0002;": lambda x: (x >> 16) - 1 << 16 | (x + 2) & 0xFFFF,
 }
 
 
 @pytest.mark.parametrize("body", INTEGERS)
 def test_an_instruction_on_integers_is_what_python_computes(body: str) -> None:
-    added = np.arange(len(WORDS)) if body.startswith("mad") else 0
+    added = np.arange(len(WORDS)) if body.startswith("mad.lo.s32") else 0
     exact = [INTEGERS[body](int(x)) & 0xFFFFFFFF for x in WORDS]
     np.testing.assert_array_equal(executed(body, WORDS), np.array(exact, np.uint32) + np.uint32(1) * added)
 
@@ -102,6 +128,13 @@ FLOATS = {
     "fma.rp.f32 %f2, 0f33000000, 0f3F800000, 0f3F800000;": 1 + 2.0**-23,
     "fma.rz.f32 %f2, 0f33000000, 0fBF800000, 0f3F800000;": 1 - 2.0**-24,
     "fma.rm.f32 %f2, 0f33000000, 0fBF800000, 0fBF800000;": -1 - 2.0**-23,
+    "add.rz.f32 %f2, 0f3F800000, 0fB3000000;": 1 - 2.0**-24,
+    "sub.rp.f32 %f2, 0f3F800000, 0fB3000000;": 1 + 2.0**-23,
+    "mul.rm.f32 %f2, 0f3F800001, 0f3F800001;": 1 + 2.0**-22,  # and 2^-46
+    "mul.rp.f32 %f2, 0f3F800001, 0f3F800001;": 1 + 2.0**-22 + 2.0**-23,
+    "add.sat.f32 %f2, 0f3F800000, 0f3F800000;": 1.0,
+    "fma.rn.sat.f32 %f2, 0fBF800000, 0f3F800000, 0f00000000;": 0.0,
+    "set.gt.f32.f32 %f2, 0f40000000, 0f3F800000;": 1.0,
     "mul.f32 %f2, 0f00800000, 0f3F000000;": 2.0**-127,
     "mul.ftz.f32 %f2, 0f00800000, 0f3F000000;": 0.0,
     "max.f32 %f2, 0f7FC00000, 0fBF800000;": -1.0,
@@ -129,6 +162,13 @@ FLOATS = {
     "mov.b16 %h1, 0x3F80; mov.b16 %h2, 0xC000; fma.rn.relu.bf16 %h3, %h1, %h2, %h1; cvt.f32.bf16 %f2, %h3;": 0.0,
     "mov.b32 %r3, 0x7FC03F80; mov.b32 %r4, 0xC000C000; max.bf16x2 %r5, %r3, %r4; and.b32 %r5, %r5, -65536; "
     "mov.b32 %f2, %r5;": -2.0,
+    # 1.0 and 0.5 of fp16: where they are above 0.5, 1.0
+    "mov.b32 %r3, 0x38003C00; set.gt.f16x2.f16x2 %r4, %r3, 0x38003800; mov.b32 {%h1, %h2}, %r4; "
+    "cvt.f32.f16 %f2, %h1;": 1.0,
+    "mov.b32 %r3, 0x38003C00; set.gt.f16x2.f16x2 %r4, %r3, 0x38003800; mov.b32 {%h1, %h2}, %r4; "
+    "cvt.f32.f16 %f2, %h2;": 0.0,
+    "ex2.approx.ftz.bf16 %h1, 0xC300; cvt.f32.bf16 %f2, %h1;": 0.0,  # 2^-128 is subnormal
+    "cvt.rn.relu.f16x2.f32 %r3, 0f40000000, 0fBF800000; mov.b32 {%h1, %h2}, %r3; cvt.f32.f16 %f2, %h1;": 0.0,
     "mov.b16 %h1, 0x3C00; mov.b16 %h2, 0x3800; setp.gt.f16 %p1, %h1, %h2; mov.f32 %f2, 0f00000000; "
     "@%p1 mov.f32 %f2, 0f40000000;": 2.0,
 }
@@ -276,6 +316,67 @@ def test_floats_of_8_bits_are_what_their_definition_says() -> None:
     assert found(e4m3_floats, 0x01, 0x08, 0x38, 0xC4, 0x7E) == [2**-9, 2**-6, 1, -3, 448]
     assert found(e5m2_floats, 0x01, 0x04, 0x3C, 0xC6, 0x7C) == [2**-16, 2**-14, 1, -6, np.inf]
     assert np.isnan(found(e4m3_floats, 0x7F, 0xFF)).all()
+
+
+BYTES = {  # 448 is the largest of e4m3; 1.0625 lies half-way between 1 and 1.125
+    "cvt.rn.satfinite.e4m3x2.f32 %h1, 0f44000000, 0f3F880000;": 0x7E38,
+    "cvt.rn.satfinite.e4m3x2.f32 %h1, 0fBF980000, 0f7FC00000;": 0xBA7F,  # -1.1875, nearer to -1.25 by ties to even
+    "cvt.rn.satfinite.e5m2x2.f32 %h1, 0f47800000, 0fC0000000;": 0x7BC0,
+    "cvt.rn.satfinite.e4m3x2.f16x2 %h1, 0x3C00C000;": 0x38C0,
+    "mov.b16 %h2, 0x38C4; cvt.rn.f16x2.e4m3x2 %r9, %h2;": 0x3C00C200,  # 1 and -3
+}
+
+
+@pytest.mark.parametrize("body", BYTES)
+def test_floats_of_8_bits_come_in_pairs(body: str) -> None:
+    found = executed(body + ("cvt.u32.u16 %r9, %h1;" if "%r9" not in body else ""), WORDS)
+    assert (found == BYTES[body]).all(), hex(found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "held", "added", "found"),
+    [
+        ("add.noftz", "f16x2", 0x3C004000, 0x3C003C00, 0x40004200),
+        ("add.noftz", "bf16x2", 0x3F804000, 0x3F803F80, 0x40004040),
+    ],
+)
+def test_an_atomic_adds_to_both_halves(name: str, kind: str, held: int, added: int, found: int) -> None:
+    body = f"""
+      setp.ne.u32 %p1, %r1, 0;
+      @%p1 bra OVER;
+      st.global.u32 [%rd2], {held};
+      mov.b32 %r4, {added};
+      atom.global.{name}.{kind} %r3, [%rd2], %r4;
+      ld.global.u32 %r9, [%rd2];
+    OVER:
+    """
+    assert executed(body, WORDS)[0] == found
+
+
+def test_lanes_find_those_that_hold_the_same() -> None:
+    x = np.array([5, 7, 5, 9] * 8, np.uint32)
+    equal = [sum(1 << j for j in range(32) if x[j] == each) for each in x]
+    np.testing.assert_array_equal(executed("match.any.sync.b32 %r9, %r2, -1;", x), np.array(equal, np.uint32))
+    body = "match.all.sync.b32 %r9|%p1, %r2, -1; @%p1 add.u32 %r9, %r9, 3;"
+    assert (executed(body, x) == 0).all()
+    assert (executed(body, np.full(32, 5, np.uint32)) == 2).all()
+
+
+def test_tensor_cores_multiply_integers_exactly() -> None:
+    """32 times -128 · 255 added to 1, or to the least integer, which `satfinite` keeps."""
+    body = """
+      mov.b32 %r3, 0x80808080;
+      mov.b32 %r4, -1;
+      mov.b32 %r5, 1;
+      mov.b32 %r6, 0x80000000;
+      mma.sync.aligned.m16n8k32.row.col{.sat}.s32.s8.u8.s32 {%r7, %r8, %r9, %r10}, {%r3, %r3, %r3, %r3}, {%r4, %r4},
+        {%r5, %r6, %r5, %r6};
+    """
+    lanes, exact = np.zeros(32, np.uint32), -32 * 128 * 255
+    assert (executed(body.replace("{.sat}", ""), lanes).view(np.int32) == exact + 1).all()
+    second = body.replace("%r8, %r9", "%r9, %r8")
+    assert (executed(second.replace("{.sat}", ""), lanes) == 0x80000000 + exact).all()
+    assert (executed(second.replace("{.sat}", ".satfinite"), lanes) == 0x80000000).all()
 
 
 def test_sums_of_tensor_cores_in_fp16_are_rounded_and_packed_by_two() -> None:
@@ -512,7 +613,7 @@ FAULTS = {
     "st.global.u32 [%rd2], %r9; ld.global.nc.u32 %r9, [%rd2];": "ld.global.nc of what the same launch writes",
     "mbarrier.arrive.shared::cta.b64 _, [smem];": "no mbarrier at offset 0",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%rd2], [smem], 16;": "unsupported: cp.reduce.async",
-    "wmma.load.a.sync.aligned.m16n16k16.row.f16 {%r3}, [%rd1], 16;": "unsupported: wmma.load",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%r3}, {%r3}, {%r3}, {%r3};": "unsupported: mma.sync",
 }
 
 
@@ -525,9 +626,10 @@ def test_what_ptx_forbids_is_named_with_its_line(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "add.sat.s32 %r9, %r2, 1;",
-        "add.rz.f32 %f1, %f2, %f3;",
-        "add.sat.f16x2 %r9, %r2, %r2;",
+        "add.sat.u32 %r9, %r2, 1;",
+        "add.rz.f64 %fd1, %fd2, %fd3;",
+        "div.rz.f32 %f1, %f2, %f3;",
+        "add.rz.f16x2 %r9, %r2, %r2;",
         "cvt.rz.bf16.f32 %h1, %f1;",
     ],
 )

@@ -2,7 +2,7 @@
 
 from tuner.ptx.launch import Shape, launch
 from tuner.ptx.memory import FaultError, Global
-from tuner.ptx.parse import Entry, parse
+from tuner.ptx.module import Entry, parse
 from tuner.ptx.run import Run, run
 from tuner.ptx.wave import ORDERS, Order
 

@@ -1,10 +1,13 @@
 """Loads, stores and atomics, by state space; addresses between them."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tuner.ptx.halves import TYPES as HALVED
+from tuner.ptx.halves import added as halves_added
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.memory import LOCAL_WINDOW, PARAMETER_WINDOW, RANK, SHARED_BASE, SHARED_WINDOW, FaultError
 from tuner.ptx.parse import BYTES, Address, Instruction
@@ -51,7 +54,13 @@ def locator(wave: Wave, space: str) -> Locate:
                 raise FaultError("unsupported: one access of a warp to memories of two kinds")
         return in_global(at, lanes, nbytes, write)
 
-    known: dict[str, Locate] = {"global": in_global, "shared": in_shared, "local": in_local, "generic": generic}
+    known: dict[str, Locate] = {
+        "global": in_global,
+        "const": in_global,
+        "shared": in_shared,
+        "local": in_local,
+        "generic": generic,
+    }
     if space not in known:
         raise UnsupportedError(f"accesses to .{space}")
     return known[space]
@@ -128,7 +137,11 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
     """atom and red: lane after lane, of a vector element after element."""
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
     name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
-    if not name or kind == "f16":
+    join = _ATOMS.get(name)
+    if kind in HALVED:
+        join = partial(halves_added, kind) if name == "add" else None
+        kind = "b32" if kind.endswith("x2") else "b16"
+    if join is None and name != "cas":
         raise UnsupportedError(instruction.name)
     first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
     at, count = addresses(wave, instruction.address(first), space), len(instruction.words(-1))
@@ -144,7 +157,7 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
         for lane, place in zip(np.arange(wave.lanes)[lanes], offsets // size, strict=True):
             for i, target in enumerate(to):
                 old, given = cells[place + i], [each[i][lane] for each in inputs]
-                new = (given[1] if old == given[0] else old) if name == "cas" else _ATOMS[name](old, given[0])
+                new = (given[1] if old == given[0] else old) if join is None else join(old, given[0])
                 cells[place + i], target[lane] = new, old
 
     return updated

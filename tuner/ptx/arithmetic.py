@@ -22,13 +22,19 @@ def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str
     """The instruction that applies a NumPy function, which knows `qualifiers`, to `inputs` operands of its own type."""
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
-        kind = instruction.type
-        known(instruction, qualifiers)
+        kind, saturates = instruction.type, instruction.has("sat") and instruction.type == "f32"
+        known(instruction, (*qualifiers, "sat") if saturates else qualifiers)
         target = wave.registers.write(instruction.word(0), kind)
         sources = [wave.registers.read(instruction.word(i + 1), kind) for i in range(inputs)]
-        return computed(target, function, sources, instruction.has("ftz"))
+        applied = (lambda *given: unit(function(*given))) if saturates else function
+        return computed(target, applied, sources, instruction.has("ftz"))
 
     return decode
+
+
+def unit(x: Array) -> Array:
+    """Clamped to [0, 1], NaN to 0: `.sat`."""
+    return np.clip(np.where(np.isnan(x), 0, x), 0, 1)
 
 
 _KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as prmt spells its type
@@ -105,9 +111,39 @@ def odd_sum(a: Array, b: Array) -> Array:
     return odd.view(np.float64).reshape(np.shape(total))
 
 
+def _side(instruction: Instruction) -> str:
+    """Another rounding than to the nearest, or nothing."""
+    return next((each for each in _TOWARDS if instruction.has(each)), "")
+
+
+def _sum(sign: int) -> Decoder:
+    """add and sub: of fp32 with every rounding, of s32 with `.sat`."""
+    function = np.add if sign > 0 else np.subtract
+
+    def saturated(a: Array, b: Array) -> Array:
+        return np.clip(function(a.astype(np.int64), b.astype(np.int64)), -(1 << 31), (1 << 31) - 1)
+
+    def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+        if instruction.type == "s32" and instruction.has("sat"):
+            return elementwise(saturated, 2, ("sat",))(wave, instruction, at)
+        if instruction.type != "f32" or not (side := _side(instruction)):
+            return elementwise(function, 2)(wave, instruction, at)
+        rounded, one = directed(_TOWARDS[side]), np.array(sign, np.float32)
+        return elementwise(lambda a, b: rounded(b, one, a), 2, (side,))(wave, instruction, at)
+
+    return decode
+
+
+def _float_product(wave: Wave, instruction: Instruction, at: int) -> Step:
+    if instruction.type != "f32" or not (side := _side(instruction)):
+        return elementwise(np.multiply, 2)(wave, instruction, at)
+    rounded, nothing = directed(_TOWARDS[side]), np.array(-0.0, np.float32)
+    return elementwise(lambda a, b: rounded(a, b, nothing), 2, (side,))(wave, instruction, at)
+
+
 def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.type == "f32":
-        side = next((each for each in _TOWARDS if instruction.has(each)), "")
+        side = _side(instruction)
         rounding = directed(_TOWARDS[side]) if side else fused
         return elementwise(rounding, 3, (side,))(wave, instruction, at)
     if instruction.type == "f64":  # in extended precision, which has 11 bits more: rounded twice in rare cases
@@ -146,9 +182,9 @@ def high(a: Array, b: Array) -> Array:
 def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
     """mul and mad: of floats, or the low half, the high half or all (`wide`) of a product of integers."""
     kind, adds = instruction.type, instruction.opcode[0] == "mad"
-    known(instruction)
     if kind.startswith("f"):
-        return _fma(wave, instruction, at) if adds else elementwise(np.multiply, 2)(wave, instruction, at)
+        return _fma(wave, instruction, at) if adds else _float_product(wave, instruction, at)
+    known(instruction)
     registers, wide = wave.registers, instruction.has("wide")
     result = kind[0] + str(2 * int(kind[1:])) if wide else kind
     dtype, target = DTYPES[result], registers.write(instruction.word(0), result)
@@ -212,8 +248,8 @@ def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
 
 
 DECODERS: Mapping[str, Decoder] = {
-    "add": elementwise(np.add, 2),
-    "sub": elementwise(np.subtract, 2),
+    "add": _sum(1),
+    "sub": _sum(-1),
     "mul": _product,
     "mad": _product,
     "fma": _fma,

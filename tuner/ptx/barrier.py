@@ -169,6 +169,19 @@ def _trap(_: Wave, __: Instruction, ___: int) -> Step:
     return trapped
 
 
+def _call(_: Wave, instruction: Instruction, __: int) -> Step:
+    """Of a function of which the module has no body: those that the system has. Nothing is printed."""
+    if "vprintf" in instruction.operands:
+        return lambda _: None
+    if "__assertfail" not in instruction.operands:
+        raise UnsupportedError(f"{instruction.text}: the module has no body of this function")
+
+    def failed(_: Mask) -> Mask:
+        raise FaultError("an assertion of the kernel failed")
+
+    return failed
+
+
 def _nothing(_: Wave, __: Instruction, ___: int) -> Step:
     return lambda _: None
 
@@ -180,6 +193,7 @@ DECODERS: Mapping[str, Decoder] = {
     "ret": _leave,
     "exit": _leave,
     "trap": _trap,
+    "call": _call,
     "nanosleep": _sleep,
     "membar": _nothing,  # memory of this machine is in order
     "prefetch": _nothing,

@@ -106,6 +106,25 @@ def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
     return compared
 
 
+def _set(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """set: as setp, into a register: 1.0, or all bits of an integer, where it holds."""
+    to, kind, registers = *instruction.opcode[-2:], wave.registers
+    if set(instruction.opcode[2:-2]) - {"ftz", *_COMBINED}:
+        raise UnsupportedError(instruction.name)
+    compare = relation(instruction.opcode[1], kind.startswith("f"))
+    combine = next((f for n, f in _COMBINED.items() if instruction.has(n)), None)
+    target, one = registers.write(instruction.word(0), to), 1.0 if to == "f32" else -1
+    a, b = (registers.read(instruction.word(i), kind) for i in (1, 2))
+
+    def found(mask: Mask) -> None:
+        holds = compare(flushed(a), flushed(b)) if instruction.has("ftz") else compare(a, b)
+        if combine is not None:
+            holds = combine(holds, registers.condition(instruction.word(3)))
+        assign(target, np.where(holds, one, 0).astype(target.dtype), mask)
+
+    return found
+
+
 _COMBINED = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
@@ -285,6 +304,7 @@ DECODERS: Mapping[str, Decoder] = {
     "shr": _shift(np.right_shift),
     "shf": _funnel,
     "setp": _compare,
+    "set": _set,
     "selp": _select,
     "mov": _move,
     "bfi": _field_insert,

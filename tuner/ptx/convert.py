@@ -4,8 +4,18 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.ptx.arithmetic import flushed
-from tuner.ptx.floats import bf16_bits, bf16_floats, f16_bits, tf32_bits
+from tuner.ptx.arithmetic import flushed, unit
+from tuner.ptx.floats import (
+    bf16_bits,
+    bf16_floats,
+    e4m3_bits,
+    e4m3_floats,
+    e5m2_bits,
+    e5m2_floats,
+    f16_bits,
+    f16_floats,
+    tf32_bits,
+)
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
@@ -40,11 +50,6 @@ def _integers(value: Array, kind: str, saturate: bool) -> Array:
     return np.clip(value, low, min(int(limits.max), int(np.iinfo(value.dtype).max))).astype(DTYPES[kind])
 
 
-def _unit(x: Array, saturate: bool) -> Array:
-    """Clamped to [0, 1], NaN to 0, where `saturate` is set."""
-    return np.clip(np.where(np.isnan(x), 0, x), 0, 1) if saturate else x
-
-
 def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
     """From the operand, bits where it is bf16, to the result, bits where that is a narrow float."""
     integral = next((f for name, f in _TO_INTEGRAL.items() if name in opcode), None)
@@ -60,12 +65,15 @@ def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
     if to.startswith("f"):
         if {"rz", "rm", "rp"} & set(opcode):
             raise UnsupportedError(".".join(opcode))
-        return lambda x: _unit((integral(x) if integral else x).astype(DTYPES[to]), "sat" in opcode)
+        saturated = unit if "sat" in opcode else np.asarray
+        return lambda x: saturated((integral(x) if integral else x).astype(DTYPES[to]))
     return lambda x: _integers(x, to, "sat" in opcode)
 
 
 def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
     to, source = instruction.opcode[-2:]
+    if to in _BYTES or source in _BYTES:
+        return _packed_bytes(wave, instruction, to, source)
     if to in ("bf16x2", "f16x2"):
         return _packed(wave, instruction, to.removesuffix("x2"))
     if strange := set(instruction.opcode[1:-2]) - {"rn", "rna", "rz", "rm", "rp", "ftz", "sat", *_TO_INTEGRAL}:
@@ -83,14 +91,44 @@ def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 def _packed(wave: Wave, instruction: Instruction, half: str) -> Step:
     """Two floats to two halves of a register: the first one to the upper half."""
-    if instruction.opcode[1] != "rn" or instruction.type != "f32" or len(instruction.opcode) != 4:
+    if instruction.type != "f32" or instruction.opcode[1:-2] not in (("rn",), ("rn", "relu")):
         raise UnsupportedError(instruction.name)
-    target = wave.registers.write(instruction.word(0), "b32")
+    target, relu = wave.registers.write(instruction.word(0), "b32"), instruction.has("relu")
     upper, lower = (wave.registers.read(instruction.word(i), "f32") for i in (1, 2))
-    narrow = _NARROW[half]
+
+    def narrow(x: Array) -> Array:
+        return _NARROW[half](np.maximum(x, np.float32(0)) if relu else x)
 
     def packed(mask: Mask) -> None:
         assign(target, narrow(upper).astype(np.uint32) << np.uint32(16) | narrow(lower), mask)
+
+    return packed
+
+
+_BYTES = {"e4m3x2": (e4m3_bits, e4m3_floats), "e5m2x2": (e5m2_bits, e5m2_floats)}
+
+
+def _packed_bytes(wave: Wave, instruction: Instruction, to: str, source: str) -> Step:
+    """Two floats of 8 bits, of two of 32 bits or of a register of halves, or back to halves; `.relu` of either."""
+    relu, qualifiers = instruction.has("relu"), set(instruction.opcode[1:-2]) - {"relu"}
+    if qualifiers != ({"rn", "satfinite"} if to in _BYTES else {"rn"}) or {to, source} - {*_BYTES, "f32", "f16x2"}:
+        raise UnsupportedError(instruction.name)
+    target = wave.registers.write(instruction.word(0), "b16" if to in _BYTES else "b32")
+    kind = {"f32": "f32", "f16x2": "u32"}.get(source, "u16")
+    words = [wave.registers.read(instruction.word(i), kind) for i in range(1, len(instruction.operands))]
+
+    def floats() -> tuple[Array, Array]:
+        if source == "f32":
+            return words[0], words[1]
+        size = 16 if source == "f16x2" else 8
+        read = f16_floats if source == "f16x2" else _BYTES[source][1]
+        upper, lower = words[0] >> size, words[0] & (1 << size) - 1
+        return read(np.asarray(upper)), read(np.asarray(lower))
+
+    def packed(mask: Mask) -> None:
+        bits, size = (_BYTES[to][0], 8) if to in _BYTES else (f16_bits, 16)
+        upper, lower = (bits(np.maximum(x, np.float32(0)) if relu else x).astype(target.dtype) for x in floats())
+        assign(target, upper << target.dtype.type(size) | lower, mask)
 
     return packed
 

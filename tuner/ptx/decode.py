@@ -10,19 +10,23 @@ from tuner.ptx import (
     cp_async,
     exchange,
     halves,
+    integers,
     matrix,
     mbarrier,
     tcgen05,
     tensormap,
     wgmma,
+    wmma,
 )
 from tuner.ptx.machine import Decoder, Step
-from tuner.ptx.parse import Address, Entry, Instruction
+from tuner.ptx.module import Entry
+from tuner.ptx.parse import Address, Instruction
 from tuner.ptx.values import UnsupportedError
 from tuner.ptx.wave import Wave
 
 _KNOWN: dict[str, Decoder] = {}
-for _family in (arithmetic, bits, convert, access, exchange, barrier, matrix, mbarrier, tcgen05, tensormap, wgmma):
+_FAMILIES = (arithmetic, integers, bits, convert, access, exchange, barrier, matrix, wmma, mbarrier)
+for _family in (*_FAMILIES, tcgen05, tensormap, wgmma):
     _KNOWN |= _family.DECODERS
 
 
@@ -51,6 +55,10 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         return cp_async.decode(wave, instruction, at)
     if instruction.opcode[:2] == ("st", "async"):
         return mbarrier.decode(wave, instruction, at)
+    if instruction.type in ("s16x2", "u16x2"):
+        return integers.decode_packed(wave, instruction)
+    if instruction.has("cc") and name in ("add", "sub", "mad"):
+        return integers.carried(wave, instruction, at)
     if instruction.type == "f32x2":
         return arithmetic.decode_pairs(wave, instruction)
     if name in halves.KNOWN and instruction.type in halves.TYPES:

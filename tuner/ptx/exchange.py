@@ -141,6 +141,24 @@ def _elect(wave: Wave, instruction: Instruction, at: int) -> Step:
     return together(wave, at, WARP, elected, members)
 
 
+def _match(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """match.sync: which members hold the lane's own value (`any`), or all of them if they agree (`all`)."""
+    names = instruction.word(0).split("|")
+    target, agree = wave.registers.write(names[0], "b32"), wave.registers.array(names[1]) if len(names) > 1 else None
+    value = np.broadcast_to(wave.registers.read(instruction.word(1), instruction.type), wave.lanes)
+    members, everybody = _members(wave, instruction.word(2)), instruction.has("all")
+
+    def matched(mask: Mask) -> None:
+        warps = np.repeat(value.reshape(-1, WARP), WARP, axis=0)  # [lanes, lanes of the warp]
+        equal = np.packbits(warps == value[:, None], axis=1, bitorder="little").view(np.uint32)[:, 0] & members
+        same = equal == members
+        assign(target, np.where(same, members, 0) if everybody else equal, mask)
+        if agree is not None:
+            assign(agree, same, mask)
+
+    return together(wave, at, WARP, matched, members)
+
+
 def _nothing(_: Mask) -> None:
     """Memory of this machine is in order."""
 
@@ -155,4 +173,5 @@ DECODERS: Mapping[str, Decoder] = {
     "redux": _reduce,
     "activemask": _active,
     "elect": _elect,
+    "match": _match,
 }

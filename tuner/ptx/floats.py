@@ -46,6 +46,25 @@ def e4m3_floats(bits: Array) -> Array:
     return np.where(bits >> 7 == 1, -size, size).astype(np.float32)
 
 
+def _nearest_byte(floats: Callable[[Array], Array], largest: int) -> Callable[[Array], Array]:
+    """The byte of the nearest float, ties to even; what is beyond the largest becomes that, and NaN 0x7f."""
+    values = floats(np.arange(largest + 1, dtype=np.uint8)).astype(np.float64)
+
+    def bits(x: Array) -> Array:
+        size = np.minimum(np.abs(np.asarray(x, np.float64)), values[-1])
+        above = np.searchsorted(values, np.nan_to_num(size))
+        below = np.maximum(above - 1, 0)
+        up, down = values[above] - size, size - values[below]
+        near = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, below)
+        return np.where(np.isnan(x), 0x7F, near | np.signbit(x) << 7).astype(np.uint8)
+
+    return bits
+
+
+e4m3_bits = _nearest_byte(e4m3_floats, 0x7E)
+e5m2_bits = _nearest_byte(e5m2_floats, 0x7B)
+
+
 def odd(x: Array) -> Array:
     """Doubles as fp32 rounded to odd: inexact ones get the neighbour whose last bit is 1, so that the next rounding,
     to a type of at most 22 bits, is that of the double."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.ptx.arithmetic import odd_sum
+from tuner.ptx.arithmetic import odd_sum, unit
 from tuner.ptx.bits import relation
 from tuner.ptx.floats import HALVES
 from tuner.ptx.machine import Step
@@ -25,29 +25,44 @@ _FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "ex2": np.exp2,
     "tanh": np.tanh,
 }
-KNOWN = frozenset({*_FUNCTIONS, "setp"})
+KNOWN = frozenset({*_FUNCTIONS, "setp", "set"})
+_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126}  # the smallest
 
 
 def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     """An instruction of `KNOWN` on one of `TYPES`. Raises UnsupportedError for what changes its result otherwise."""
     name, kind = instruction.opcode[0], instruction.type
-    if name == "setp":
-        return _compare(wave, instruction)
-    if strange := set(instruction.opcode[1:-1]) - {"rn", "approx", "NaN", "relu"}:
+    if name in ("setp", "set"):
+        return _compare(wave, instruction) if name == "setp" else _set(wave, instruction)
+    if strange := set(instruction.opcode[1:-1]) - {"rn", "approx", "NaN", "relu", "sat", "ftz"}:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
     function = _FUNCTIONS[name]
     if instruction.has("NaN"):
         function = np.minimum if name == "min" else np.maximum
-    relu, bits = instruction.has("relu"), HALVES[kind.removesuffix("x2")][1]
+    relu, saturates, bits = instruction.has("relu"), instruction.has("sat"), HALVES[kind.removesuffix("x2")][1]
+    smallest = _NORMAL[kind.removesuffix("x2")] if instruction.has("ftz") else 0.0
+
+    def flushed(x: Array) -> Array:
+        return np.where(np.abs(x) < smallest, np.copysign(0.0, x), x)
+
     target = wave.registers.write(instruction.word(0), "b32" if kind.endswith("x2") else "b16")
     sources = [_operand(wave, instruction.word(i), kind) for i in range(1, len(instruction.operands))]
 
     def computed(mask: Mask) -> None:
-        found = function(*(source() for source in sources))
-        halves = bits(np.fmax(found, 0) if relu else found)
+        found = flushed(function(*(flushed(source()) for source in sources)))
+        found = unit(found) if saturates else np.fmax(found, 0) if relu else found
+        halves = bits(found)
         assign(target, np.ascontiguousarray(halves).view(target.dtype)[:, 0], mask)
 
     return computed
+
+
+def added(kind: str, old: Array, value: Array) -> Array:
+    """What an atomic addition makes of the bits of two values of `kind`, each half rounded on its own."""
+    floats, bits = HALVES[kind.removesuffix("x2")]
+    halves = [floats(np.atleast_1d(each).view(np.uint16)).astype(np.float64) for each in (old, value)]
+    total: Array = np.ascontiguousarray(bits(halves[0] + halves[1])).view(old.dtype).reshape(())
+    return total
 
 
 def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
@@ -60,6 +75,25 @@ def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
         return floats(halves).astype(np.float64)
 
     return read
+
+
+def _set(wave: Wave, instruction: Instruction) -> Step:
+    """set of one comparison: 1.0, or all bits of an integer, for each half in which it holds."""
+    if len(instruction.opcode) != 4:
+        raise UnsupportedError(instruction.name)
+    compare, to, kind = relation(instruction.opcode[1], True), instruction.opcode[2], instruction.type
+    packed = kind.endswith("x2")
+    wide = "b32" if packed or to in ("u32", "s32") else "b16"
+    target = wave.registers.write(instruction.word(0), wide)
+    one = int(HALVES[to.removesuffix("x2")][1](np.ones(1))[0]) if to in TYPES else -1
+    a, b = (_operand(wave, instruction.word(i), kind) for i in (1, 2))
+
+    def found(mask: Mask) -> None:
+        halves = np.where(compare(a(), b()), one, 0).astype(np.int64)
+        value = halves[:, 0] & 0xFFFF | halves[:, 1] << 16 if packed else halves[:, 0]
+        assign(target, value.astype(target.dtype), mask)
+
+    return found
 
 
 def _compare(wave: Wave, instruction: Instruction) -> Step:

@@ -11,7 +11,8 @@ from tuner.ptx import bulk_group
 from tuner.ptx.decode import decoder
 from tuner.ptx.machine import Program
 from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
-from tuner.ptx.parse import Entry, Variable
+from tuner.ptx.module import Entry
+from tuner.ptx.parse import Variable
 from tuner.ptx.proxy import Unfenced
 from tuner.ptx.values import Array, Registers, UnsupportedError
 from tuner.ptx.wave import WARP, Order, Wave
@@ -97,11 +98,13 @@ def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: P
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
+    known = parameters.addresses | symbols | own
+    known |= {each.name: memory.address(each.key) for each in entry.tables if memory.holds(each.key)}
+
     def symbol(name: str) -> int:
-        found = (parameters.addresses | symbols | own).get(name)
-        if found is None:
-            raise UnsupportedError(f"{name}, which is no parameter and no symbol of shared or local memory")
-        return found
+        if name not in known:
+            raise UnsupportedError(f"{name}, which is no parameter and no symbol of any memory")
+        return known[name]
 
     lanes = side.blocks * side.lanes
     registers = Registers(entry, lanes, _special(shape, side), symbol)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.ptx.memory import FaultError
-from tuner.ptx.parse import Entry, Instruction
+from tuner.ptx.module import Entry
+from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, Registers, UnsupportedError
 from tuner.ptx.wave import WARP, Wave
 

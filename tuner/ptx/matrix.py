@@ -85,14 +85,21 @@ ELEMENTS: Mapping[str, Element] = {
     "tf32": Element(4, 8, _tf32),
     "e4m3": Element(1, 32, e4m3_floats),
     "e5m2": Element(1, 32, e5m2_floats),
+    "s8": Element(1, 32, lambda bits: bits.view(np.int8).astype(np.float32)),
+    "u8": Element(1, 32, lambda bits: bits.astype(np.float32)),
 }
 
 
-def _registers(wave: Wave, names: tuple[str, ...]) -> list[Array]:
+def registers_of(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
 
 
-_SUMS = {"f32": np.float32, "f16": np.float16}  # of C and D; those in fp16 are rounded once, at the end
+# Of C and D; those in fp16 are rounded once, at the end.
+SUMS: Mapping[str, "np.dtype[Any]"] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "s32": np.dtype(np.int32),
+}
 
 
 def elements(registers: list[Array], lanes: Any, size: int) -> Array:
@@ -103,27 +110,38 @@ def elements(registers: list[Array], lanes: Any, size: int) -> Array:
 
 def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     opcode = instruction.opcode
-    shape, kinds = opcode[3], opcode[6:10]
-    typed = len(opcode) == 10 and kinds[0] == kinds[3] and kinds[0] in _SUMS and {*kinds[1:3]} <= ELEMENTS.keys()
+    shape, kinds = opcode[3], tuple(each for each in opcode[6:] if each != "satfinite")
+    typed = len(kinds) == 4 and kinds[0] == kinds[3] and kinds[0] in SUMS and {*kinds[1:3]} <= ELEMENTS.keys()
     if not typed or opcode[4:6] != ("row", "col") or not shape.startswith("m16n8k"):
         raise UnsupportedError(instruction.name)
     left, right, k = ELEMENTS[kinds[1]], ELEMENTS[kinds[2]], int(shape.rpartition("k")[2])
     if k not in (left.depth, left.depth // 2) or left.size != right.size:
         raise UnsupportedError(instruction.name)
-    targets, sums = [wave.registers.write(each, "b32") for each in instruction.words(0)], np.dtype(_SUMS[kinds[0]])
-    a, b, c = (_registers(wave, instruction.words(i)) for i in (1, 2, 3))
+    if (kinds[0] == "s32") != (left.size == 1 and kinds[1][1:] == "8"):
+        raise UnsupportedError(instruction.name)
+    targets, sums = [wave.registers.write(each, "b32") for each in instruction.words(0)], SUMS[kinds[0]]
+    saturate = instruction.has("satfinite")
+    a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
     a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
 
     def multiplied(mask: Mask) -> None:
         lanes = wave.index(mask)
-        addend = c_at.tile(elements(c, lanes, sums.itemsize).view(sums).astype(np.float32))
+        addend = c_at.tile(elements(c, lanes, sums.itemsize).view(sums))
         left_tile = a_at.tile(left.floats(elements(a, lanes, left.size)))
-        product = left_tile @ b_at.tile(right.floats(elements(b, lanes, right.size))) + addend
-        found = np.ascontiguousarray(c_at.elements(product).astype(sums)).view(np.uint32)
+        product = summed(left_tile, b_at.tile(right.floats(elements(b, lanes, right.size))), addend, sums, saturate)
+        found = np.ascontiguousarray(c_at.elements(product)).view(np.uint32)
         for target, value in zip(targets, np.moveaxis(found, 2, 0), strict=True):
             target[lanes] = value.reshape(-1)
 
     return together(wave, at, WARP, multiplied)
+
+
+def summed(left: Array, right: Array, addend: Array, sums: "np.dtype[Any]", saturate: bool = False) -> Array:
+    """left @ right + addend as `sums`. Integers are exact, and wrap at 32 bits or saturate there."""
+    if sums.kind == "i":
+        exact = (left.astype(np.float64) @ right.astype(np.float64)).astype(np.int64) + addend
+        return (np.clip(exact, -(1 << 31), (1 << 31) - 1) if saturate else exact).astype(np.int32)
+    return (left @ right + addend.astype(np.float32)).astype(sums)
 
 
 def _matrices(instruction: Instruction) -> int:
@@ -163,7 +181,7 @@ def _load_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 def _store_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
     count, transposed = _matrices(instruction), instruction.has("trans")
-    sources = _registers(wave, instruction.words(1))
+    sources = registers_of(wave, instruction.words(1))
     rows = _rows(wave, instruction, 0, count)
 
     def stored(mask: Mask) -> None:
@@ -183,7 +201,7 @@ def _move_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.opcode[1:] != ("sync", "aligned", "m8n8", "trans", "b16"):
         raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "b32")
-    source = _registers(wave, (instruction.word(1),))
+    source = registers_of(wave, (instruction.word(1),))
 
     def moved(mask: Mask) -> None:
         lanes = wave.index(mask)

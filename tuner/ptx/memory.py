@@ -53,6 +53,9 @@ class Global:
             rights = _READ | _WRITE if place.name in writable else _READ
             self._allowed[place.offset : place.offset + place.nbytes] = rights
 
+    def holds(self, name: str) -> bool:
+        return name in self._places
+
     def address(self, name: str) -> int:
         return GLOBAL + self._places[name].offset
 

@@ -1,4 +1,4 @@
-"""PTX text to entries: their parameters, registers, shared symbols and instructions with their operands."""
+"""PTX text to the bodies of kernels and functions: registers, symbols and instructions with their operands."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -50,6 +50,10 @@ class Instruction:
         assert isinstance(found, str), f"operand {at} of {self.text} is a name or a number"
         return found
 
+    def in_local(self) -> "Instruction":
+        """The same access in local memory, where what is passed to a function lies."""
+        return replace(self, opcode=tuple("local" if each.startswith("param") else each for each in self.opcode))
+
     def address(self, at: int) -> Address:
         found = self.operands[at]
         assert isinstance(found, Address), f"operand {at} of {self.text} is an address"
@@ -72,55 +76,33 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A kernel. `registers` maps a name, or the prefix of numbered ones, to its type."""
+class Body:
+    """Instructions, with the places of labels. `registers` maps a name, or the prefix of numbered ones, to its type."""
 
-    name: str
-    parameters: tuple[Variable, ...]
-    shared: tuple[Variable, ...]
-    local: tuple[Variable, ...]
     code: tuple[Instruction, ...]
     labels: Mapping[str, int]
     registers: Mapping[str, str]
-    cluster: int = 0  # blocks; 0 where the launch says
+    shared: tuple[Variable, ...]
+    local: tuple[Variable, ...]  # of a lane, with what it passes to functions
 
     def register_type(self, name: str) -> str | None:
         return self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
 
 
-def parse(text: str) -> dict[str, Entry]:
-    """The entries of a module by name. Raises UsageError for what is no PTX of this kind, such as `.func`."""
-    text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
-    text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-    if function := re.search(r"^\s*(\.visible\s+|\.weak\s+)?\.func\b.*$", text, re.MULTILINE):
-        raise UsageError(f"the PTX calls functions ({function[0].strip()}): declare them __forceinline__")
-    heads = list(re.finditer(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{", text, re.DOTALL))
-    outside = text[: heads[0].start()] if heads else text
-    shared = tuple(_variables(outside, "shared"))
-    return {head[1]: _entry(text, head, shared) for head in heads}
-
-
-def _entry(text: str, head: re.Match[str], shared: tuple[Variable, ...]) -> Entry:
-    body = _Body(text, head.end())
-    cluster = re.search(r"\.reqnctapercluster\s+(\d+)", head[3])
-    own = tuple(_variables(body.text, "shared"))
-    return Entry(
-        name=head[1],
-        parameters=tuple(_variables(head[2].replace(",", ";") + ";", "param")),
-        shared=shared + own,
-        local=tuple(_variables(body.text, "local")),
-        code=tuple(body.code),
-        labels=body.labels,
-        registers=body.registers,
-        cluster=int(cluster[1]) if cluster else 0,
-    )
+def read_body(text: str, start: int) -> tuple[Body, int]:
+    """The statements from behind the brace at `start` on, and where the text goes on behind them."""
+    found = _Statements(text, start)
+    inside = text[start : found.end]
+    shared, local = (tuple(variables(inside, space)) for space in ("shared", "local"))
+    return Body(tuple(found.code), found.labels, found.registers, shared, (*local, *found.passed.values())), found.end
 
 
 _POINTS_TO = r"(?:\.ptr\s+(?:\.(?:global|shared|local|const)\s+)?(?:\.align\s+\d+\s+)?)?"  # of a pointer parameter
 _VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+" + _POINTS_TO + r"([\w$]+)\s*(\[(\d*)\])?\s*[;=]"
 
 
-def _variables(text: str, space: str) -> Iterator[Variable]:
+def variables(text: str, space: str) -> Iterator[Variable]:
+    """Those that a text declares in a state space."""
     for found in re.finditer(_VARIABLE.replace("{space}", space), text):
         size = BYTES[found[2]]
         count = int(found[5] or 0) if found[4] else 1
@@ -128,7 +110,7 @@ def _variables(text: str, space: str) -> Iterator[Variable]:
 
 
 @dataclass
-class _Body:
+class _Statements:
     """The statements from the brace at `start` on: braces open scopes, in which names hide those outside."""
 
     whole: str
@@ -136,7 +118,8 @@ class _Body:
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     registers: dict[str, str] = field(default_factory=dict)
-    text: str = ""
+    passed: dict[str, Variable] = field(default_factory=dict)  # to functions, and back
+    end: int = 0
 
     def __post_init__(self) -> None:
         self._scopes: list[int] = [0]
@@ -145,8 +128,7 @@ class _Body:
         self._tables: dict[str, tuple[str, ...]] = {}  # of brx.idx: labels, by the name of their list
         self._latest = ""  # label
         self._line = self.whole.count("\n", 0, self.start) + 1
-        at = self._statements()
-        self.text = self.whole[self.start : at]
+        self.end = self._statements()
         for place, scopes in self._jumps:
             self._resolve(place, scopes)
 
@@ -175,6 +157,8 @@ class _Body:
             self._declare(found["statement"])
         elif found["statement"].startswith(".branchtargets"):
             self._tables[self._latest] = tuple(_split(found["statement"].removeprefix(".branchtargets")))
+        elif found["statement"].startswith(".param"):
+            self._pass(found["statement"])
         elif not found["statement"].startswith("."):
             self._instruction(" ".join(found["statement"].split()))
 
@@ -183,10 +167,15 @@ class _Body:
         return f"{name}@{scope}" if scope else name
 
     def _declare(self, statement: str) -> None:
-        _, kind, names = re.split(r"\s+", statement, maxsplit=2)
+        kind, names = re.split(r"\s+", statement.removeprefix(".reg").strip(), maxsplit=1)
         for name in names.split(","):
             plain = re.sub(r"<\d+>", "", name.strip())
             self.registers[self._scoped(plain, self._scopes[-1])] = kind[1:]
+
+    def _pass(self, statement: str) -> None:
+        for each in variables(statement + ";", "param"):
+            name = self._scoped(each.name, self._scopes[-1])
+            self.passed[name] = replace(each, name=name)
 
     def _instruction(self, text: str) -> None:
         found = re.match(r"(?:@(!?)([\w$%]+)\s+)?([\w.:]+)\s*(.*)$", text)
@@ -197,10 +186,12 @@ class _Body:
         guard = (found[1] or "") + self._name(found[2]) if found[2] else ""
         if opcode[0] in ("bra", "brx"):
             self._jumps.append((len(self.code), tuple(self._scopes)))
-        self.code.append(Instruction(self._line, text, guard, opcode, operands))
+        instruction = Instruction(self._line, text, guard, opcode, operands)
+        passes = any(isinstance(each, Address) and each.base in self.passed for each in operands)
+        self.code.append(instruction.in_local() if passes else instruction)
 
     def _operand(self, text: str) -> Operand:
-        if text.startswith("{"):
+        if text.startswith(("{", "(")):
             return tuple(self._name(each) for each in _split(text[1:-1]))
         if not text.startswith("["):
             return self._name(text)
@@ -219,7 +210,7 @@ class _Body:
         inverted = "!" if name.startswith("!") else ""
         for scope in reversed(self._scopes):
             scoped = self._scoped(name.lstrip("!"), scope)
-            if scope and scoped in self.registers:
+            if scope and (scoped in self.registers or scoped in self.passed):
                 return inverted + scoped
         return name
 

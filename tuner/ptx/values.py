@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tuner.ptx.parse import BYTES, Entry
+from tuner.ptx.module import Entry
+from tuner.ptx.parse import BYTES
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_] | None  # lanes that execute; None is all

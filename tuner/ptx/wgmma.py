@@ -12,7 +12,8 @@ from tuner.ptx.exchange import together
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.matrix import ELEMENTS, Element, a_fragment, elements
 from tuner.ptx.memory import SHARED_BASE, FaultError
-from tuner.ptx.parse import Entry, Instruction
+from tuner.ptx.module import Entry
+from tuner.ptx.parse import Instruction
 from tuner.ptx.values import Array, Mask, UnsupportedError
 from tuner.ptx.wave import Wave
 

@@ -1,0 +1,53 @@
+"""Variables of a PTX module in `.global` and `.const` memory: their bytes, as their initializers say."""
+
+import re
+import struct
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from math import prod
+
+from tuner.errors import UsageError
+
+_PACKED = {"b8": "B", "u8": "B", "s8": "b", "b16": "H", "u16": "H", "s16": "h", "b32": "I", "u32": "I", "s32": "i"}
+_PACKED |= {"b64": "Q", "u64": "Q", "s64": "q", "f32": "I", "f64": "Q"}  # of floats the bits are spelled
+_TABLE = re.compile(
+    r"\.(?P<space>global|const)\b(?:\s+\.attribute\([^)]*\))?(?:\s+\.align\s+\d+)?\s+\.(?P<type>\w+)\s+"
+    r"(?P<name>[\w$]+)\s*(?P<sizes>(?:\[\d*\]\s*)*)(?:=\s*(?P<values>[^;]*))?;"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A variable that all launches of a module share; kernels may write those that are not `constant`."""
+
+    name: str
+    data: bytes
+    constant: bool
+
+    @property
+    def key(self) -> str:
+        """What its buffer is called: an argument may have the same name."""
+        return f"the module's {self.name}"
+
+
+def tables(text: str, named: Set[str]) -> Iterator[Table]:
+    """Those `named` of a module's text, outside of its functions. Raises UsageError for one that holds an address."""
+    for found in _TABLE.finditer(text):
+        if found["name"] not in named:
+            continue
+        values = re.findall(r"[^\s{},]+", found["values"] or "")
+        sizes = [int(each) for each in re.findall(r"\d+", found["sizes"])]
+        count = prod(sizes) if sizes else max(len(values), 1)
+        packed = b"".join(_packed(each, found["type"], found["name"]) for each in values)
+        nbytes = count * struct.calcsize("<" + _PACKED[found["type"]])
+        yield Table(found["name"], packed.ljust(nbytes, b"\0"), found["space"] == "const")
+
+
+def _packed(value: str, kind: str, name: str) -> bytes:
+    number = value.rstrip("U")
+    try:
+        bits = int(number[2:], 16) if number[:2] in ("0f", "0F", "0d", "0D") else int(number, 0)
+    except ValueError:
+        raise UsageError(f"the PTX has a table of addresses ({name} = {value}), which this machine knows not") from None
+    width = 8 * struct.calcsize("<" + _PACKED[kind])
+    return (bits & (1 << width) - 1).to_bytes(width // 8, "little")
