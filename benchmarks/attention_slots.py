@@ -18,6 +18,7 @@ from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
 from tuner.cache import Cache
 from tuner.cubin import Cubin
+from tuner.instance import Instance
 from tuner.render import render
 from tuner.sass import Instruction
 from tuner.timeline_paths import common_way
@@ -72,7 +73,7 @@ def tiles(name: str, implementation: str, arch: str, sizes: dict[str, int]) -> I
     problem = operator.problem(**sizes)
     if kernel.refusal(problem, ARCHES[arch]):
         return
-    source = render(operator, kernel, problem, kernel.default(problem, ARCHES[arch]))
+    source = render(Instance.default(operator, kernel, problem, ARCHES[arch]))
     cubin = nvrtc.compile(source, Options(arch), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     for entry in cubin.entries:

@@ -32,18 +32,20 @@ def _run(configs: int, repeats: int) -> None:
     from tuner import operators
     from tuner.arch import gpu
     from tuner.emulator import Mode
+    from tuner.instance import Instance
 
     operator = operators.load("flash_attention")
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=72, causal=True, batch=1, heads=2, seq_q=256)
     space = implementation.space(problem, gpu("sm_80").arch)
     default = implementation.default(problem, gpu("sm_80").arch)
-    wanted = [default, *(space[i] for i in random.Random(0).sample(range(len(space)), configs - 1))]
+    drawn = [default, *(space[i] for i in random.Random(0).sample(range(len(space)), configs - 1))]
+    wanted = [Instance(operator, implementation, problem, config) for config in drawn]
     modes = {"plain": Mode(), "checked": Mode(True, "random", "late", 1)}
     cost: dict[str, float] = {}
     for name, mode in modes.items():
-        builds = _builds(operator, implementation, problem, wanted, mode)
-        runs = [_best(operator, implementation, problem, config, mode, repeats) for config in wanted]
+        builds = _builds(wanted, mode)
+        runs = [_best(each, mode, repeats) for each in wanted]
         cost[f"{name} build"], cost[f"{name} run"] = median(builds), median(runs)
         print(f"{name:8} build {_spread(builds, 's')}   run {_spread([1e3 * run for run in runs], 'ms')}")
         print(f"{'':8} default config: run {1e3 * runs[0]:.1f} ms")
@@ -53,28 +55,29 @@ def _run(configs: int, repeats: int) -> None:
     print(f"{_CORES * 60 / both:.0f} checked (and a checked build, 2 runs)")
 
 
-def _builds(operator: Any, implementation: Any, problem: Any, wanted: Sequence[Any], mode: Any) -> list[float]:
+def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
     """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
     from tuner import emulator
     from tuner.render import render
 
-    naive = operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
-    emulator.build(render(operator, implementation, naive, wanted[0], "host"), checked=mode.checked)
+    other = wanted[0].operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
+    emulator.build(render(wanted[0].at(other), "host"), checked=mode.checked)
     found = []
-    for config in wanted:
+    for each in wanted:
         before = _children()
-        emulator.build(render(operator, implementation, problem, config, "host"), checked=mode.checked)
+        emulator.build(render(each, "host"), checked=mode.checked)
         found.append(_children() - before)
     return found
 
 
-def _best(operator: Any, implementation: Any, problem: Any, config: Any, mode: Any, repeats: int) -> float:
+def _best(instance: Any, mode: Any, repeats: int) -> float:
     import numpy as np
 
     from tuner import emulator
 
-    arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
-    runs = [emulator.run(operator, implementation, problem, config, arrays, mode)[1] for _ in range(repeats)]
+    operator = instance.operator
+    arrays = operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])
+    runs = [emulator.run(instance, arrays, mode)[1] for _ in range(repeats)]
     assert not any(run.findings for run in runs)
     return min(run.cpu_seconds for run in runs)
 

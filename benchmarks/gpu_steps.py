@@ -22,6 +22,7 @@ from tuner.choice import telling
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.evaluate import Candidate
+from tuner.instance import Instance
 from tuner.measure import Measurer
 from tuner.nvrtc import Options
 from tuner.operator import to_fields
@@ -166,16 +167,15 @@ def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
 
 
 def _job(run: Run, operator: Any, implementation: Any, problem: Any) -> Any:
-    config = implementation.default(problem, run.gpu.arch)
-    return render(operator, implementation, problem, config), Options(run.gpu.arch.name)
+    return render(Instance.default(operator, implementation, problem, run.gpu.arch)), Options(run.gpu.arch.name)
 
 
 def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str:
     ((_, cubin),) = run.compiler.compile_many([_job(run, operator, implementation, problem)])
     if not isinstance(cubin, Cubin):
         return f"does not compile: {cubin.reason}"
-    config = to_fields(implementation.default(problem, run.gpu.arch))
-    code = Code(operator.name, implementation.name, to_fields(problem), config, cubin.image)
+    instance = Instance.default(operator, implementation, problem, run.gpu.arch)
+    code = Code(*instance.fields(), cubin.image)
     timed = run.worker.time(Task(code, run.policy, timed=False))
     return timed.fell.reason if timed.fell else "right"
 

@@ -16,6 +16,7 @@ from tuner import operators
 from tuner.arch import ARCHES, Arch
 from tuner.check import Job
 from tuner.check_ptx import compiled, executed
+from tuner.instance import Instance
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.result import Failed
 
@@ -46,8 +47,7 @@ def jobs_of(
     problem = implementation.example or operator.problem()
     if implementation.refusal(problem, arch):
         return
-    default = implementation.default(problem, arch)
-    job = Job(operator.name, implementation.name, to_fields(problem), to_fields(default))
+    job = Job(*Instance.default(operator, implementation, problem, arch).fields())
     yield job
     space = implementation.space(problem, arch)
     for _ in range(configs):

@@ -20,6 +20,7 @@ from attention_slots import MATRIX, loops
 from tuner import nvrtc, operators, sass
 from tuner.arch import ARCHES
 from tuner.cubin import Cubin
+from tuner.instance import Instance
 from tuner.render import render
 from tuner.sass import Instruction
 from tuner.toolkit import Options
@@ -91,7 +92,7 @@ def row(D: int, arch: str, config: Any) -> str:
 
 def spans_of(D: int, arch: str, config: Any) -> tuple[int, int, dict[int, Span]]:
     """Instructions outside of the main loop and within, and its spans by their number of keys."""
-    cubin = nvrtc.compile(render(OPERATOR, KERNEL, OPERATOR.problem(head_dim=D), config), Options(arch))
+    cubin = nvrtc.compile(render(Instance(OPERATOR, KERNEL, OPERATOR.problem(head_dim=D), config)), Options(arch))
     assert isinstance(cubin, Cubin), cubin
     code = cubin.code("streaming_attention_mma_sync")
     blocks = blocks_of(code, arch)

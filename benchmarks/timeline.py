@@ -15,6 +15,7 @@ from tuner.arch import GPU, gpu
 from tuner.cache import Cache
 from tuner.cli.waits import waiting
 from tuner.cubin import Cubin
+from tuner.instance import Instance
 from tuner.render import render
 from tuner.toolkit import Options
 
@@ -67,9 +68,10 @@ def predicted(target: GPU, head_dim: int, BN: int | None) -> float | None:
     config = next((each for each in wanted if not space.refusals(each)), None)
     if config is None:
         return None
-    cubin = nvrtc.compile(render(operator, kernel, problem, config), Options(target.arch.name), Cache.of("cubin"))
+    instance = Instance(operator, kernel, problem, config)
+    cubin = nvrtc.compile(render(instance), Options(target.arch.name), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
-    (kernel_waits,) = waiting(cubin, kernel.plan(problem, config).launches, target)
+    (kernel_waits,) = waiting(cubin, instance.plan().launches, target)
     loop = max((each for each in kernel_waits.paths if each.path.repeats), key=lambda each: each.pipes.get("tensor", 0))
     return loop.pipes["tensor"] / loop.together
 

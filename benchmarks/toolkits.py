@@ -22,6 +22,7 @@ from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.lint import lint_all
 from tuner.nvrtc import Compiler
 from tuner.operator import Implementation, Operator, canonical
@@ -206,7 +207,7 @@ def _values(example: Any) -> Fields:
 def _source(
     operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, problem: Any, _: str
 ) -> Source:
-    return render(operator, implementation, problem, implementation.default(problem, ARCHES[arch]))
+    return render(Instance.default(operator, implementation, problem, ARCHES[arch]))
 
 
 def _line(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.instance import Instance
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
 from tuner.operators.flash_attention_backward.problem import Problem
@@ -119,7 +120,7 @@ def edge(
 
 
 def flaws(compiler: Compiler, asked: Sequence[Asked]) -> list[tuple[str, ...]]:
-    jobs = [(render(OPERATOR, WGMMA, each.problem, each.config), Options("sm_90a")) for each in asked]
+    jobs = [(render(Instance(OPERATOR, WGMMA, each.problem, each.config)), Options("sm_90a")) for each in asked]
     found: dict[int, tuple[str, ...]] = {}
     for position, outcome in compiler.compile_many(jobs):
         assert not isinstance(outcome, Failed), outcome.log

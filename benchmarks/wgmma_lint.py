@@ -9,6 +9,7 @@ from collections import Counter
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.instance import Instance
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
 from tuner.render import render
@@ -37,7 +38,7 @@ def row(compiler: Compiler, name: str, D: int, each: int, rng: random.Random) ->
     space = wgmma.space(problem, ARCHES["sm_90a"])
     configs = [wgmma.default(problem, ARCHES["sm_90a"])]
     configs += [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
-    jobs = [(render(operator, wgmma, problem, config), Options("sm_90a")) for config in configs]
+    jobs = [(render(Instance(operator, wgmma, problem, config)), Options("sm_90a")) for config in configs]
     flaws: dict[int, tuple[str, ...]] = {}
     for position, outcome in compiler.compile_many(jobs):
         assert not isinstance(outcome, Failed), outcome.log

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.evaluate import predict_launch
+from tuner.evaluate import predict_launches
+from tuner.instance import Instance
 from tuner.lint import lint
 from tuner.nvrtc import Compiler
 from tuner.operators.flash_attention_backward.problem import Problem
@@ -129,7 +130,7 @@ def drawn(problem: Problem, each: int) -> list[Config]:
 
 
 def flaws(compiler: Compiler, problem: Problem, configs: Sequence[Config]) -> list[tuple[str, ...]]:
-    jobs = [(render(OPERATOR, ONCE, problem, config), Options(HOPPER.name)) for config in configs]
+    jobs = [(render(Instance(OPERATOR, ONCE, problem, config)), Options(HOPPER.name)) for config in configs]
     found: dict[int, tuple[str, ...]] = {}
     for position, outcome in compiler.compile_many(jobs):
         assert not isinstance(outcome, Failed), outcome.log
@@ -148,13 +149,10 @@ def predict_all() -> None:
 
 def cost(compiler: Compiler, problem: Problem, name: str) -> float:
     """Of an implementation's default."""
-    chosen = operators.implementation(OPERATOR.name, name)
-    config = chosen.default(problem, HOPPER)
-    plan, work = chosen.plan(problem, config), chosen.work(problem, config, H200)
-    _, cubin = next(iter(compiler.compile_many([(render(OPERATOR, chosen, problem, config), Options(HOPPER.name))])))
+    instance = Instance.default(OPERATOR, operators.implementation(OPERATOR.name, name), problem, HOPPER)
+    _, cubin = next(iter(compiler.compile_many([(render(instance), Options(HOPPER.name))])))
     assert not isinstance(cubin, Failed), cubin.log
-    each = zip(plan.launches, work, strict=True)
-    return in_turn([predict_launch(cubin, launch, of_launch, H200) for launch, of_launch in each]).cost
+    return in_turn([prediction for _, prediction in predict_launches(instance, H200, cubin)]).cost
 
 
 if __name__ == "__main__":

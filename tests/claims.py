@@ -13,8 +13,9 @@ from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.check import drawn as drawn_once
 from tuner.cubin import Cubin
 from tuner.emulator import Mode, Run
+from tuner.instance import Instance
 from tuner.nvrtc import compile
-from tuner.operator import Arrays, Implementation, Operator, canonical, scalars, to_fields
+from tuner.operator import Arrays, Implementation, Operator, canonical, scalars
 from tuner.render import render
 from tuner.result import Failed
 from tuner.sass import holds
@@ -59,60 +60,49 @@ def compiled(source: Source, arch: str) -> Cubin:
     return cubin
 
 
-def assert_right(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    problem: Any,
-    config: Any,
-    arrays: Arrays,
-    mode: Mode = PLAIN[0],
-) -> tuple[Arrays, Run]:
+def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> tuple[Arrays, Run]:
     """Within the tolerances of these arrays' exact results. Returns what the run wrote, and the run."""
-    outputs, done = emulator.run(operator, implementation, problem, config, arrays, mode)
+    outputs, done = emulator.run(instance, arrays, mode)
     assert not done.findings, done.findings[0]
-    for error in errors(operator, problem, arrays, outputs):
+    for error in errors(instance.operator, instance.problem, arrays, outputs):
         assert error.ok, f"{error}"
     return outputs, done
 
 
-def assert_right_on_tails(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any
-) -> None:
+def assert_right_on_tails(instance: Instance) -> None:
     """A config of the space on sm_90a, over its operator's tails."""
-    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
-    verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), BOTH_WAYS))
+    assert_on_hopper(instance)
+    verdict = check(Job(*instance.fields(), BOTH_WAYS))
     assert verdict.ok, verdict.reason
 
 
-def assert_right_at(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    problem: Any,
-    config: Any,
-    *places: tuple[dict[str, int], str],
-) -> None:
+def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> None:
     """A config of the space on sm_90a, at these extents with these inputs: right both ways, to the same bits."""
-    assert implementation.space(problem, ARCHES["sm_90a"]).refusal(config) is None
+    assert_on_hopper(instance)
     for extents, kind in places:
-        at = replace(problem, **extents)
-        arrays, expected = drawn_once(operator.name, canonical(at), kind)
+        at = instance.at(replace(instance.problem, **extents))
+        arrays, expected = drawn_once(at.operator.name, canonical(at.problem), kind)
         found = []
         for mode in BOTH_WAYS:
-            outputs, done = emulator.run(operator, implementation, at, config, arrays, mode)
+            outputs, done = emulator.run(at, arrays, mode)
             assert not done.findings, f"{done.findings[0]}"
-            assert not trespass(operator, arrays, expected.exact, outputs)
+            assert not trespass(at.operator, arrays, expected.exact, outputs)
             for error in expected.errors(outputs):
                 assert error.ok, f"{error}"
             found.append({name: each.tobytes() for name, each in outputs.items()})
         assert found[0] == found[1]
 
 
+def assert_on_hopper(instance: Instance) -> None:
+    """A config of the space on sm_90a."""
+    assert instance.implementation.space(instance.problem, ARCHES["sm_90a"]).refusal(instance.config) is None
+
+
 def assert_no_spills(
     operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, arch: str
 ) -> None:
     """Of the default config in any of its kernels, which know besides what memory they access."""
-    config = implementation.default(problem, ARCHES[arch])
-    cubin = compiled(render(operator, implementation, problem, config), arch)
+    cubin = compiled(render(Instance.default(operator, implementation, problem, ARCHES[arch])), arch)
     assert not any(usage.spills for usage in cubin.entries.values()), arch
     assert_memory_is_known(cubin)
 
@@ -124,10 +114,7 @@ def assert_memory_is_known(cubin: Cubin) -> None:
         assert not found, f"{entry}: {', '.join(found)}"
 
 
-def assert_declared(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU, kind: str
-) -> None:
+def assert_declared(instance: Instance, gpu: GPU, kind: str) -> None:
     """Each launch's mma, bytes and barriers are those that the emulator counts, which finds no bank conflict."""
-    _, done = emulator.run(operator, implementation, problem, config, drawn(operator, problem, kind), CHECKED[0])
-    works = implementation.work(problem, config, gpu)
-    assert declared(works) == counted(done, implementation.plan(problem, config))
+    _, done = emulator.run(instance, drawn(instance.operator, instance.problem, kind), CHECKED[0])
+    assert declared(instance.work(gpu)) == counted(done, instance.plan())

@@ -10,7 +10,8 @@ from tuner import emulator
 from tuner.arch import GPU
 from tuner.check import CHECKED
 from tuner.emulator import Counters, Run
-from tuner.operator import Implementation, Operator, Plan, Work
+from tuner.instance import Instance
+from tuner.operator import Plan, Work
 
 
 def by_launch(run: Run, plan: Plan) -> list[Counters]:
@@ -35,11 +36,8 @@ def global_bytes(counters: Counters) -> int:
     return counters.global_read_bytes + counters.global_write_bytes
 
 
-def declared_and_counted(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU, kind: str
-) -> list[tuple[Work, Counters]]:
+def declared_and_counted(instance: Instance, gpu: GPU, kind: str) -> list[tuple[Work, Counters]]:
     """What each launch declares, and what it did in a checked run on inputs of this kind."""
-    arrays = operator.inputs(problem, np.random.default_rng(0), kind)
-    _, run = emulator.run(operator, implementation, problem, config, arrays, CHECKED[0])
-    counted = by_launch(run, implementation.plan(problem, config))
-    return list(zip(implementation.work(problem, config, gpu), counted, strict=True))
+    arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), kind)
+    _, run = emulator.run(instance, arrays, CHECKED[0])
+    return list(zip(instance.work(gpu), by_launch(run, instance.plan()), strict=True))

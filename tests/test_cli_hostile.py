@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.arch import gpu
+from tuner.instance import Instance
 from tuner.operators import implementation, load
 from tuner.render import render
 
@@ -26,7 +27,7 @@ def test_a_source_is_the_same_text_in_a_locale_without_utf8() -> None:
     assert done.returncode == 0, done.stderr
     operator, found, target = load("flash_attention"), implementation("flash_attention", "split_keys"), gpu("sm_80")
     problem = operator.problem()
-    here = render(operator, found, problem, found.default(problem, target.arch))
+    here = render(Instance.default(operator, found, problem, target.arch))
     assert any(not text.isascii() for _, text in here.headers)
     assert json.loads(done.stdout.decode(errors="replace"))["digest"] == here.digest
 

@@ -11,6 +11,7 @@ from tuner import operators
 from tuner.arch import gpu
 from tuner.check import PLAIN, Job, check
 from tuner.errors import TemplateError, UsageError
+from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import to_fields
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
@@ -154,8 +155,8 @@ def test_a_promise_beyond_being_right_is_checked(edits: tuple[Edit, ...], messag
     with own_operator(tmp_path, *edits) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         problem = operator.problem()
-        config = implementation.space(problem, TARGET.arch)[0]
-        assert [message in each for each in broken(operator, implementation, problem, config, TARGET)] == [True]
+        instance = Instance(operator, implementation, problem, implementation.space(problem, TARGET.arch)[0])
+        assert [message in each for each in broken(instance, TARGET)] == [True]
 
 
 def test_a_race_is_named_although_only_its_numbers_were_seen_first(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_a_kernel_that_is_not_extern_c_is_told_so(tmp_path: Path) -> None:
     with own_operator(tmp_path, (TEMPLATE, 'extern "C" ', "")) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         problem = operator.problem()
-        source = render(operator, implementation, problem, implementation.default(problem, TARGET.arch))
+        source = render(Instance.default(operator, implementation, problem, TARGET.arch))
         failed = compile_source(source, Options(arch="sm_80"))
     assert isinstance(failed, Failed)
     assert 'it needs extern "C" __global__' in failed.reason

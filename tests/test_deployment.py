@@ -15,6 +15,7 @@ from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
 from tuner.dispatcher import Dispatcher
 from tuner.errors import MachineError, StoreError
+from tuner.instance import Instance
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.toolkit import Options
@@ -40,7 +41,7 @@ def no_nvrtc(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Iterator[None]:
     operator = operators.load("row_norm")
     for each in operators.implementations("row_norm"):
         problem = operator.problem(**FIELDS)
-        source = render(operator, each, problem, each.default(problem, ARCHES["sm_90a"]), "host")
+        source = render(Instance.default(operator, each, problem, ARCHES["sm_90a"]), "host")
         driver.know(emulator.build(source, checked=False))
     hide(monkeypatch)
     yield
@@ -100,7 +101,7 @@ def test_a_compiler_that_is_there_compiles_what_another_left(warm: Path) -> None
     cache, options = Cache(warm / "cubin"), Options("sm_90a")
     operator = operators.load("row_norm")
     sources = [
-        render(operator, each, problem, each.default(problem, ARCHES["sm_90a"]))
+        render(Instance.default(operator, each, problem, ARCHES["sm_90a"]))
         for each in operators.implementations("row_norm")
         if each.refusal(problem := operator.problem(**FIELDS), ARCHES["sm_90a"]) is None
     ]

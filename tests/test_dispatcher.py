@@ -20,6 +20,7 @@ from tuner.cache import Cache
 from tuner.dispatcher import Dispatcher, UntunedWarning
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError, TemplateError, UsageError
+from tuner.instance import Instance
 from tuner.operator import Request, canonical, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
@@ -254,7 +255,7 @@ def record(target: str, threads: int, source: str | None = None, **problem: Any)
     operator, naive = operators.load("row_norm"), operators.implementation("row_norm", "naive")
     made_for = operator.problem(**problem)
     config = naive.config(threads)
-    digest = render(operator, naive, made_for, config).digest if source is None else source
+    digest = render(Instance(operator, naive, made_for, config)).digest if source is None else source
     arch = gpu(target).arch.name
     identity = Identity("row_norm", "naive", canonical(made_for), target, digest, f"-arch={arch}", "nvrtc 13.4", "p/1")
     return TuningRecord(

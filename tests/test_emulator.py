@@ -9,6 +9,7 @@ import pytest
 from tuner import emulator, operators
 from tuner.emulator import Finding, Mode, Pool
 from tuner.errors import InputError
+from tuner.instance import Instance
 from tuner.operator import Implementation
 
 MODES = (Mode(), Mode(True, "random", "random", 1))
@@ -21,7 +22,7 @@ def run(name: str, mode: Mode, rows: int = 70, **arrays: Any) -> tuple[dict[str,
     problem = operator.problem(rows=rows)
     given = {**operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0]), **arrays}
     config = next(iter(_configs(implementation)))
-    outputs, happened = emulator.run(operator, implementation, problem, config, given, mode)
+    outputs, happened = emulator.run(Instance(operator, implementation, problem, config), given, mode)
     return outputs, happened, dict(operator.reference(problem, {"epsilon": 1e-6, **given}))
 
 

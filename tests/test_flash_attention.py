@@ -15,6 +15,7 @@ from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.mma_sync_work import chunk_offset
@@ -44,7 +45,7 @@ CASES = {
 
 def run(implementation: Any, problem: Problem, config: Any, mode: Mode, kind: str = "normal") -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    return arrays, *emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, mode)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +154,14 @@ def test_configs_drawn_from_the_space_compile_for_their_arch() -> None:
         problem = Problem(head_dim=D, causal=True)
         space = MMA_SYNC.space(problem, ARCHES[arch])
         config = space[int(rng.integers(len(space)))]
-        assert compiled(render(OPERATOR, MMA_SYNC, problem, config), arch).entries
+        assert compiled(render(Instance(OPERATOR, MMA_SYNC, problem, config)), arch).entries
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 def test_addresses_are_not_computed_again_for_every_tile(arch: str) -> None:
     """With 64-bit multiplications for the thread's place in every copy, IMAD and LEA alone were 100."""
     problem = Problem(head_dim=64)
-    source = render(OPERATOR, MMA_SYNC, problem, MMA_SYNC.default(problem, ARCHES[arch]))
+    source = render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch]))
     loops = compiled(source, arch).innermost_loops("flash_attention_mma_sync")
     (loop,) = (each for each in loops if each.mix.get("HMMA.16816"))
     assert loop.mix["HMMA.16816"] == 128
@@ -203,7 +204,7 @@ def test_scores_far_below_zero_still_share_their_keys(name: str) -> None:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
     arrays["q"][:], arrays["k"][:] = 256, -256  # scores of -2^18
     config = kernel.default(problem, ARCHES["sm_90a"])
-    outputs, happened = emulator.run(OPERATOR, kernel, problem, config, arrays, Mode())
+    outputs, happened = emulator.run(Instance(OPERATOR, kernel, problem, config), arrays, Mode())
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
@@ -221,8 +222,8 @@ def test_views_of_another_layout_need_no_copy() -> None:
     problem = Problem(head_dim=40, causal=True, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
-    dense, _ = emulator.run(OPERATOR, MMA_SYNC, problem, BASE, arrays, Mode())
-    strided, _ = emulator.run(OPERATOR, MMA_SYNC, problem, BASE, views, Mode())
+    dense, _ = emulator.run(Instance(OPERATOR, MMA_SYNC, problem, BASE), arrays, Mode())
+    strided, _ = emulator.run(Instance(OPERATOR, MMA_SYNC, problem, BASE), views, Mode())
     assert views["q"].strides != arrays["q"].strides
     assert np.array_equal(dense["o"], strided["o"])
 

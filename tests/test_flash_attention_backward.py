@@ -15,6 +15,7 @@ from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as forward
@@ -132,7 +133,7 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
     kernel, found = operators.implementation(OPERATOR.name, implementation), []
     for used in (False, True):
         problem = Problem(head_dim=16, use_lse_gradient=used)
-        source = render(OPERATOR, kernel, problem, kernel.default(problem, HOPPER))
+        source = render(Instance.default(OPERATOR, kernel, problem, HOPPER))
         cubin = compile_source(source, Options(arch=HOPPER.name))
         assert not isinstance(cubin, Failed), cubin.log
         found.append([cubin.code(f"flash_attention_backward_{each}") for each in ("dkv", "dq", "rows")])
@@ -154,9 +155,9 @@ def test_declared_work_is_what_the_emulator_counts(causal: bool) -> None:
     problem = Problem(
         head_dim=64, causal=causal, use_lse_gradient=causal, batch=2, heads=2, kv_heads=1, seq_q=200, seq_k=150
     )
-    config = Config(64, 32, 4, 2, 1, 1, 64, 32, 4, 2, 1)
-    _, run = emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, config, draw(problem), Mode(checked=True))
-    works = mma_sync.IMPLEMENTATION.work(problem, config, gpu("sm_90a"))
+    instance = Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, Config(64, 32, 4, 2, 1, 1, 64, 32, 4, 2, 1))
+    _, run = emulator.run(instance, draw(problem), Mode(checked=True))
+    works = instance.work(gpu("sm_90a"))
     assert sum(work.mma for work in works) == run.counters.mma_m16n8k16
     assert sum(work.barriers for work in works) == run.counters.barriers
     moved = run.counters.global_read_bytes + run.counters.global_write_bytes

@@ -12,6 +12,7 @@ from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.nvrtc import compile as compile_source
 from tuner.operators.flash_attention import operator as forward
@@ -54,7 +55,7 @@ def test_gradients_are_right(name: str, problem: Problem) -> None:
     """Packed and capped where values are wider; both with heads that share, and rows off every tile."""
     kernel = implementation(name)
     config, arrays = kernel.default(problem, HOPPER), drawn(OPERATOR, problem, "normal")
-    outputs, done = assert_right(OPERATOR, kernel, problem, config, arrays, CHECKED[0])
+    outputs, done = assert_right(Instance(OPERATOR, kernel, problem, config), arrays, CHECKED[0])
     assert outputs["dv"].shape[-1] == problem.head_dim_v
     assert done.counters.bank_conflicts == 0
 
@@ -63,7 +64,7 @@ def test_gradients_are_right(name: str, problem: Problem) -> None:
 def test_products_of_both_widths_are_counted_apart(name: str) -> None:
     kernel = implementation(name)
     config = kernel.default(MLA, HOPPER)
-    _, done = emulator.run(OPERATOR, kernel, MLA, config, drawn(OPERATOR, MLA, "normal"), CHECKED[0])
+    _, done = emulator.run(Instance(OPERATOR, kernel, MLA, config), drawn(OPERATOR, MLA, "normal"), CHECKED[0])
     works = kernel.work(MLA, config, gpu("H200"))
     assert sum(work.mma for work in works) == done.counters.mma_m16n8k16
     assert sum(work.wgmma for work in works) == done.counters.wgmma_m16n8k16
@@ -90,7 +91,7 @@ def test_no_default_spills(arch: str) -> None:
 
 def test_the_default_of_wgmma_compiles_clean() -> None:
     kernel = implementation("wgmma")
-    cubin = compile_source(render(OPERATOR, kernel, MLA, kernel.default(MLA, HOPPER)), Options("sm_90a"))
+    cubin = compile_source(render(Instance.default(OPERATOR, kernel, MLA, HOPPER)), Options("sm_90a"))
     assert not isinstance(cubin, Failed), cubin.log
     passes = [entry for entry in cubin.entries if not entry.endswith("rows")]
     assert [lint(cubin, entry) for entry in passes] == [Lint(), Lint()]

@@ -19,6 +19,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode, build
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operator import scalars, to_fields
 from tuner.operators.flash_attention_backward.problem import Problem
@@ -65,7 +66,7 @@ CASES = {
 def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
     drawn = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
     arrays = drawn | scalars(OPERATOR, problem, drawn)
-    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
+    return arrays, *emulator.run(Instance(operator, WGMMA, problem, config), arrays, mode)
 
 
 def test_other_architectures_and_narrow_heads_are_refused_by_value() -> None:
@@ -139,7 +140,7 @@ def test_views_of_another_layout_need_no_copy() -> None:
     arrays, dense, _ = run(problem, BASE, Mode())
     names = ("dout", "q", "k", "v", "o")
     views = {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in names}
-    strided, _ = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays | views, Mode())
+    strided, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, BASE), arrays | views, Mode())
     assert all(np.array_equal(dense[name], strided[name]) for name in ("dq", "dk", "dv"))
 
 
@@ -147,7 +148,7 @@ def test_views_of_another_layout_need_no_copy() -> None:
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
     problem, last = question.problem, question.head_dim - 1
     for arrays in (uniform(problem), *(ask(problem, last) for ask in ASKED)):
-        found, _ = emulator.run(OPERATOR, WGMMA, problem, question.config, arrays, Mode())
+        found, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, question.config), arrays, Mode())
         assert wrong_columns(problem, arrays, found) == {}
     for ask in ASKED:
         assert wrong_columns(problem, ask(problem, 0), found), "another question has another answer"
@@ -259,7 +260,7 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
 def test_defaults_pass_the_lint() -> None:
     """`python benchmarks/wgmma_backward_lint.py` asks it of every head_dim and of many more configs."""
     for problem in _asked():
-        cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
+        cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")
         assert [lint(cubin, entry) for entry in PASSES] == [Lint(), Lint()]
 
 

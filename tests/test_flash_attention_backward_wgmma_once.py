@@ -16,6 +16,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
@@ -58,7 +59,7 @@ def far_apart(problem: Problem) -> Any:
 
 def run(problem: Problem, config: Config, mode: Mode, arrays: Any, operator: Any = OPERATOR) -> Any:
     """(names of wrong outputs, outputs, what happened)."""
-    outputs, happened = emulator.run(operator, ONCE, problem, config, arrays, mode)
+    outputs, happened = emulator.run(Instance(operator, ONCE, problem, config), arrays, mode)
     return {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}, outputs, happened
 
 
@@ -126,10 +127,10 @@ def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
     """The machine for PTX runs five such blocks side by side, and no other one before these are done."""
     problem = sized(40, causal=False, heads=1, seq_q=70, seq_k=7 * 128)
     assert ONCE.plan(problem, CASES[40]).launches[1].grid == (7, 1, 1)
-    text = nvrtc.ptx(render(OPERATOR, ONCE, problem, CASES[40]), Options("sm_90a"))
+    text = nvrtc.ptx(render(Instance(OPERATOR, ONCE, problem, CASES[40])), Options("sm_90a"))
     assert isinstance(text, str), text
     arrays = inputs(problem)
-    found, _ = ptx.run(OPERATOR, ONCE, ptx.parse(text), problem, CASES[40], arrays)
+    found, _ = ptx.run(Instance(OPERATOR, ONCE, problem, CASES[40]), ptx.parse(text), arrays)
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))
 
 
@@ -177,7 +178,7 @@ def beside_zeros() -> Any:
 def changed_beside_nan(operator: Any = OPERATOR) -> tuple[set[str], Any]:
     """(gradients of the first and the last packed sequence that the NaN between them changes, the findings)."""
     right = beside_zeros()
-    found, happened = emulator.run(operator, ONCE, PACKED, CASES[128], beside(np.nan), CHECKED[1])
+    found, happened = emulator.run(Instance(operator, ONCE, PACKED, CASES[128]), beside(np.nan), CHECKED[1])
     keys = np.r_[0:37, 100:300]
     own = {"dq": np.r_[0:30, 100:140], "dk": keys, "dv": keys}
     same = {name for name, rows in own.items() if np.array_equal(right[name].take(rows, 1), found[name].take(rows, 1))}
@@ -198,7 +199,7 @@ def test_a_packed_sequence_that_keeps_keys_of_the_next_is_seen(tmp_path: Path) -
 @pytest.mark.parametrize("bounds", [(-200, 300, 300, 300), (0, 140, 40, 2**31 - 1), (140, 40, 10, 5)])
 def test_nobody_waits_for_ever_where_boundaries_lie(bounds: tuple[int, ...]) -> None:
     arrays = beside(0) | {name: np.array(bounds, np.int32) for name in BOUNDS}
-    _, happened = emulator.run(OPERATOR, ONCE, PACKED, CASES[128], arrays, CHECKED[0])
+    _, happened = emulator.run(Instance(OPERATOR, ONCE, PACKED, CASES[128]), arrays, CHECKED[0])
     assert {finding.kind for finding in happened.findings} <= {"race", "uninitialized_read"}
 
 
@@ -222,7 +223,7 @@ def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:
 def test_defaults_pass_the_lint() -> None:
     """`python benchmarks/wgmma_once.py --lint` asks it of every head_dim and of more configs."""
     for each in _asked():
-        assert lint(compiled(render(OPERATOR, ONCE, each, ONCE.default(each, HOPPER)), "sm_90a"), KERNEL) == Lint()
+        assert lint(compiled(render(Instance.default(OPERATOR, ONCE, each, HOPPER)), "sm_90a"), KERNEL) == Lint()
 
 
 def _asked() -> Iterator[Problem]:

@@ -26,6 +26,7 @@ from tuner.arch import gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.lint import lint
 from tuner.operator import scalars, to_fields
 from tuner.operators.flash_attention import operator as forward
@@ -52,7 +53,7 @@ def test_capped_scores_leave_room_for_smaller_tiles() -> None:
 
 
 def test_the_default_for_capped_scores_compiles_clean() -> None:
-    cubin = compiled(render(OPERATOR, WGMMA, CAPPED, WGMMA.default(CAPPED, HOPPER)), "sm_90a")
+    cubin = compiled(render(Instance.default(OPERATOR, WGMMA, CAPPED, HOPPER)), "sm_90a")
     assert [lint(cubin, entry).failures for entry in PASSES] == [(), ()]
 
 
@@ -79,7 +80,7 @@ def with_neighbour(value: float) -> Any:
 
 
 def gradients(arrays: Any, mode: Mode, operator: Any = OPERATOR) -> tuple[Any, Any]:
-    return emulator.run(operator, WGMMA, PACKED, CONFIG, arrays, mode)
+    return emulator.run(Instance(operator, WGMMA, PACKED, CONFIG), arrays, mode)
 
 
 def changed(outputs: Any, others: Any) -> set[str]:
@@ -133,8 +134,9 @@ def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
     problem = replace(PACKED, seq_q=384, seq_k=384, causal=False)
     bounds = {name: np.arange(0, 512, 128, np.int32) for name in BOUNDS}
     drawn = OPERATOR.inputs(problem, np.random.default_rng(0), "normal") | bounds
-    _, happened = emulator.run(OPERATOR, WGMMA, problem, CONFIG, drawn | scalars(OPERATOR, problem, drawn), Mode())
-    work = WGMMA.work(problem, CONFIG, gpu("H200"))
+    instance = Instance(OPERATOR, WGMMA, problem, CONFIG)
+    _, happened = emulator.run(instance, drawn | scalars(OPERATOR, problem, drawn), Mode())
+    work = instance.work(gpu("H200"))
     assert sum(each.wgmma for each in work) == happened.counters.wgmma_m16n8k16
-    _, *launches = WGMMA.plan(problem, CONFIG).launches
+    _, *launches = instance.plan().launches
     assert [each.ctas for each in work[1:]] == [math.prod(each.grid) for each in launches]

@@ -14,6 +14,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType, Precision
 from tuner.emulator import Mode
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operators.flash_attention.cases import round_tf32
 from tuner.operators.flash_attention.mma_tf32_config import Config
 from tuner.operators.flash_attention.operator import flash_attention
@@ -41,7 +42,7 @@ CASES = {
 
 
 def run(problem: Problem, config: Config, arrays: Any, mode: Mode) -> Any:
-    return emulator.run(OPERATOR, MMA_TF32, problem, config, arrays, mode)
+    return emulator.run(Instance(OPERATOR, MMA_TF32, problem, config), arrays, mode)
 
 
 def inputs(problem: Problem, kind: str = "normal") -> Any:
@@ -134,7 +135,7 @@ def test_two_terms_are_as_exact_as_arithmetic_in_fp32(kind: str) -> None:
     arrays, naive = inputs(FP32, kind), operators.implementation("flash_attention", "naive")
     exact = OPERATOR.reference(FP32, arrays)
     outputs, _ = run(FP32, MMA_TF32.default(FP32, ARCHES["sm_90a"]), arrays, Mode())
-    plain, _ = emulator.run(OPERATOR, naive, FP32, naive.default(FP32, ARCHES["sm_90a"]), arrays, Mode())
+    plain, _ = emulator.run(Instance.default(OPERATOR, naive, FP32, ARCHES["sm_90a"]), arrays, Mode())
     for name in ("o", "lse"):
         assert distance(outputs[name], exact[name])[0] < max(2 * distance(plain[name], exact[name])[0], 5e-7)
 

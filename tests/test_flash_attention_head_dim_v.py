@@ -11,6 +11,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.choice import telling
 from tuner.dtype import DType, Precision
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operators.flash_attention.operator import Problem
 from tuner.verify import errors
 
@@ -59,7 +60,7 @@ def test_values_of_another_width_give_the_right_result_for_the_declared_work(cas
     kernel, problem = operators.implementation("flash_attention", case.implementation), case.problem
     config = replace(kernel.default(problem, HOPPER), **case.tile)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
-    outputs, happened = emulator.run(OPERATOR, kernel, problem, config, arrays, Mode(checked=True))
+    outputs, happened = emulator.run(Instance(OPERATOR, kernel, problem, config), arrays, Mode(checked=True))
     assert outputs["o"].shape == (1, 70, 4, case.DV)
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
@@ -83,7 +84,7 @@ def test_packed_sequences_and_a_softcap_take_values_of_another_width() -> None:
     kernel = operators.implementation("flash_attention", "wgmma")
     config = replace(kernel.default(problem, HOPPER), BN=32, warpgroups=1, ping_pong=False)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
-    outputs, happened = emulator.run(OPERATOR, kernel, problem, config, arrays, Mode(checked=True))
+    outputs, happened = emulator.run(Instance(OPERATOR, kernel, problem, config), arrays, Mode(checked=True))
     assert not happened.findings
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 

@@ -13,6 +13,7 @@ from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
@@ -58,7 +59,7 @@ def packed(**sizes: Any) -> Problem:
 def run(name: str, problem: Problem, arrays: dict[str, Any], mode: Mode = Mode(checked=True)) -> Any:  # noqa: B008
     kernel = KERNELS[name]
     config = TILE if name == "mma_sync" else kernel.default(problem, ARCH)
-    return emulator.run(OPERATOR, kernel, problem, config, arrays, mode)
+    return emulator.run(Instance(OPERATOR, kernel, problem, config), arrays, mode)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_more_sequences_than_a_grid_has_blocks_are_refused() -> None:
 )
 def test_defaults_for_packed_sequences_never_spill(D: int, arch: str, capped: bool) -> None:
     problem = Problem(head_dim=D, causal=True, use_cu_seqlens=True, use_softcap=capped, batch=1)
-    cubin = compile(render(OPERATOR, MMA_SYNC, problem, MMA_SYNC.default(problem, ARCHES[arch])), Options(arch))
+    cubin = compile(render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch])), Options(arch))
     assert not isinstance(cubin, Failed), cubin.log
     assert cubin.entries["flash_attention_mma_sync"].spills == 0
 

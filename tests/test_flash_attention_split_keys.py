@@ -15,6 +15,7 @@ from tuner.choice import choose
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.split_keys_config import Config
@@ -45,7 +46,7 @@ PROMPT = replace(DECODING, causal=True, seq_q=4096, seq_k=4096)
 
 def run(problem: Problem, config: Config, kind: str = "normal", mode: Mode | None = None) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(OPERATOR, SPLIT_KEYS, problem, config, arrays, mode or Mode())
+    return arrays, *emulator.run(Instance(OPERATOR, SPLIT_KEYS, problem, config), arrays, mode or Mode())
 
 
 @pytest.mark.parametrize(
@@ -122,15 +123,15 @@ def test_views_of_another_layout_need_no_copy() -> None:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
     config = replace(BASE, splits=2)
-    plain, _ = emulator.run(OPERATOR, SPLIT_KEYS, problem, config, arrays, Mode())
-    strided, _ = emulator.run(OPERATOR, SPLIT_KEYS, problem, config, views, Mode())
+    plain, _ = emulator.run(Instance(OPERATOR, SPLIT_KEYS, problem, config), arrays, Mode())
+    strided, _ = emulator.run(Instance(OPERATOR, SPLIT_KEYS, problem, config), views, Mode())
     assert np.array_equal(plain["o"], strided["o"])
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_no_number_of_splits_makes_the_merge_spill(arch: str) -> None:
     config = replace(BASE, warps=8, splits=128)
-    cubin = compiled(render(OPERATOR, SPLIT_KEYS, Problem(), config), arch)
+    cubin = compiled(render(Instance(OPERATOR, SPLIT_KEYS, Problem(), config)), arch)
     assert all(usage.spills == 0 for usage in cubin.entries.values())
 
 
@@ -147,7 +148,9 @@ def test_defaults_never_spill(position: int, D: int) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "H200"])
 def test_without_a_record_few_queries_split_keys_and_many_do_not(target: str) -> None:
-    chosen = [choose(OPERATOR, problem, (gpu(target),), EMPTY).implementation.name for problem in (DECODING, PROMPT)]
+    chosen = [
+        choose(OPERATOR, problem, (gpu(target),), EMPTY).instance.implementation.name for problem in (DECODING, PROMPT)
+    ]
     assert chosen == ["split_keys", "mma_sync"]
 
 

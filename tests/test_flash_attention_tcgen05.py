@@ -15,6 +15,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
@@ -58,7 +59,7 @@ CASES = {
 
 def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(operator, TCGEN05, problem, config, arrays, mode)
+    return arrays, *emulator.run(Instance(operator, TCGEN05, problem, config), arrays, mode)
 
 
 @pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_100a"])
@@ -174,7 +175,7 @@ def beside(foreign: float, mode: Mode, operator: Any = OPERATOR) -> Any:
     arrays |= {name: np.array([0, 90, 170, 300], np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
     for name in "qkv":
         arrays[name][:, 90:170] = foreign
-    outputs, happened = emulator.run(operator, TCGEN05, problem, CASES[72], arrays, mode)
+    outputs, happened = emulator.run(Instance(operator, TCGEN05, problem, CASES[72]), arrays, mode)
     return np.delete(outputs["o"], slice(90, 170), axis=1).astype(np.float32), happened
 
 
@@ -214,7 +215,7 @@ def test_maxima_of_either_sign_are_raised_before_exponentials_overflow(last: int
     q[:, :, :, 0] = 1.0 - 0.5 * (np.arange(HOSTILE.seq_q) % 2)[None, :, None]
     k[..., 0] = np.linspace(first, last, HOSTILE.seq_k)[None, :, None]
     arrays |= {"q": q, "k": k}
-    outputs, _ = emulator.run(OPERATOR, TCGEN05, HOSTILE, LAZY, arrays, Mode())
+    outputs, _ = emulator.run(Instance(OPERATOR, TCGEN05, HOSTILE, LAZY), arrays, Mode())
     assert all(error.ok for error in errors(OPERATOR, HOSTILE, arrays, outputs))
 
 
@@ -222,8 +223,8 @@ def test_views_of_another_layout_need_no_copy() -> None:
     problem = Problem(head_dim=40, causal=True, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
-    dense, _ = emulator.run(OPERATOR, TCGEN05, problem, BASE, arrays, Mode())
-    strided, _ = emulator.run(OPERATOR, TCGEN05, problem, BASE, views, Mode())
+    dense, _ = emulator.run(Instance(OPERATOR, TCGEN05, problem, BASE), arrays, Mode())
+    strided, _ = emulator.run(Instance(OPERATOR, TCGEN05, problem, BASE), views, Mode())
     assert views["q"].strides != arrays["q"].strides
     assert np.array_equal(dense["o"], strided["o"])
 
@@ -244,7 +245,7 @@ def question(D: int, columns: int) -> tuple[Problem, Config]:
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(D: int, columns: int) -> None:
     problem, config = question(D, columns)
     given = equal_weights(problem), one_column(problem, D - 1)
-    found = [emulator.run(OPERATOR, TCGEN05, problem, config, arrays, Mode())[0] for arrays in given]
+    found = [emulator.run(Instance(OPERATOR, TCGEN05, problem, config), arrays, Mode())[0] for arrays in given]
     assert wrong_columns(given[0], found[0]["o"]) == []
     assert not wrong_lse(given[1], D - 1, found[1]["lse"])
     assert wrong_lse(given[1], 0, found[1]["lse"]), "another column of K has another answer"
@@ -419,7 +420,7 @@ def test_tensor_memory_holds_the_defaults_of_every_width() -> None:
 @pytest.mark.parametrize("D", [40, 72, 128, 256])
 def test_defaults_spill_nothing_and_pass_the_lint(D: int) -> None:
     problem = Problem(head_dim=D, causal=D % 16 == 8, use_softcap=D == 128)
-    source = render(OPERATOR, TCGEN05, problem, TCGEN05.default(problem, BLACKWELL))
+    source = render(Instance.default(OPERATOR, TCGEN05, problem, BLACKWELL))
     cubin = compiled(source, "sm_100a")
     assert not cubin.entries["flash_attention_tcgen05"].spills
     assert lint(cubin, "flash_attention_tcgen05") == Lint(), source.text

@@ -16,6 +16,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
@@ -72,7 +73,7 @@ def run(
     instrumented: bool = False,
 ) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode, instrumented=instrumented)
+    return arrays, *emulator.run(Instance(operator, WGMMA, problem, config), arrays, mode, instrumented=instrumented)
 
 
 @pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_90a"])
@@ -227,7 +228,7 @@ def rising_scores(last: int, first: int) -> Any:
 @pytest.mark.parametrize(("last", "first"), [(-2400, -600), (-900, 900), (600, 2400)])
 def test_maxima_of_either_sign_are_raised_before_exponentials_overflow(last: int, first: int) -> None:
     arrays = rising_scores(last, first)
-    outputs, _ = emulator.run(OPERATOR, WGMMA, HOSTILE, LAZY, arrays, Mode())
+    outputs, _ = emulator.run(Instance(OPERATOR, WGMMA, HOSTILE, LAZY), arrays, Mode())
     assert all(error.ok for error in errors(OPERATOR, HOSTILE, arrays, outputs))
 
 
@@ -243,7 +244,7 @@ def test_maxima_of_either_sign_are_raised_before_exponentials_overflow(last: int
 def test_an_error_in_the_bounds_of_maxima_is_seen(old: str, new: str, last: int, first: int, tmp_path: Path) -> None:
     arrays = rising_scores(last, first)
     operator = injected(OPERATOR, tmp_path, "wgmma_softmax.cuh", old, new)
-    outputs, _ = emulator.run(operator, WGMMA, HOSTILE, LAZY, arrays, Mode())
+    outputs, _ = emulator.run(Instance(operator, WGMMA, HOSTILE, LAZY), arrays, Mode())
     assert not all(error.ok for error in errors(OPERATOR, HOSTILE, arrays, outputs))
 
 
@@ -251,8 +252,8 @@ def test_views_of_another_layout_need_no_copy() -> None:
     problem = Problem(head_dim=40, causal=True, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
-    dense, _ = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays, Mode())
-    strided, _ = emulator.run(OPERATOR, WGMMA, problem, BASE, views, Mode())
+    dense, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, BASE), arrays, Mode())
+    strided, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, BASE), views, Mode())
     assert views["q"].strides != arrays["q"].strides
     assert np.array_equal(dense["o"], strided["o"])
 
@@ -260,7 +261,8 @@ def test_views_of_another_layout_need_no_copy() -> None:
 @pytest.mark.parametrize("question", [q for q in QUESTIONS if q.name in ("D40-V32", "D72-V16", "D72-Vmixed-pair")])
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
     given = equal_weights(question.problem), one_column(question.problem, question.head_dim - 1)
-    run = [emulator.run(OPERATOR, WGMMA, question.problem, question.config, arrays, Mode())[0] for arrays in given]
+    instance = Instance(OPERATOR, WGMMA, question.problem, question.config)
+    run = [emulator.run(instance, arrays, Mode())[0] for arrays in given]
     assert wrong_columns(given[0], run[0]["o"]) == []
     assert not wrong_lse(given[1], question.head_dim - 1, run[1]["lse"])
     assert wrong_lse(given[1], 0, run[1]["lse"]), "another column of K has another answer"
@@ -450,7 +452,7 @@ def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> No
 def test_a_descriptor_is_one_addition() -> None:
     """Made anew for each wgmma, a descriptor took two shifts and two masks."""
     problem = Problem(head_dim=128)
-    cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
+    cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")
     mix = cubin.instruction_mix("flash_attention_wgmma")
     wgmmas = sum(count for name, count in mix.items() if name.startswith("HGMMA"))
     assert mix["USHF"] + mix["ULOP3"] < wgmmas
@@ -466,5 +468,5 @@ def test_defaults_and_two_other_makes_pass_the_lint() -> None:
         walking = replace(default, BN=48, blocks=132, lazy_rescale=True, packed_heads=4)
         for config in (default, (over_both, walking)[i % 2]):
             assert WGMMA.space(problem, HOPPER).refusal(config) is None
-            source = render(OPERATOR, WGMMA, problem, config)
+            source = render(Instance(OPERATOR, WGMMA, problem, config))
             assert lint(compiled(source, "sm_90a"), "flash_attention_wgmma") == Lint(), source.text

@@ -15,6 +15,7 @@ from tuner.arch import gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config
@@ -48,9 +49,9 @@ def with_neighbour(value: float) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_packed_sequence_is_untouched_by_nan_in_the_next(name: str) -> None:
     config, beside_zeros = CASES[name], with_neighbour(0)
-    outputs, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, beside_zeros, Mode(), instrumented=True)
+    outputs, _ = emulator.run(Instance(OPERATOR, WGMMA, PACKED, config), beside_zeros, Mode(), instrumented=True)
     assert all(error.ok for error in errors(OPERATOR, PACKED, beside_zeros, outputs))
-    beside_nan, happened = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
+    beside_nan, happened = emulator.run(Instance(OPERATOR, WGMMA, PACKED, config), with_neighbour(np.nan), CHECKED[0])
     assert not happened.findings
     assert changed(outputs, beside_nan) == set()
 
@@ -71,9 +72,9 @@ def test_packed_sequences_of_any_lengths_come_out_right_with_capped_scores() -> 
 @pytest.mark.parametrize("bounds", [(-30, 40, 40, 2**31 - 1), (7, 20, 60, 61), (300, 40, 10, 5), (400, 500, 600, 700)])
 def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) -> None:
     arrays = with_neighbour(0) | {"cu_seqlens_q": np.zeros(4, np.int32)}
-    untouched, _ = emulator.run(OPERATOR, WGMMA, PACKED, BASE, arrays, Mode())
+    untouched, _ = emulator.run(Instance(OPERATOR, WGMMA, PACKED, BASE), arrays, Mode())
     lying = arrays | {name: np.array(bounds, np.int32) for name in BOUNDS}
-    outputs, happened = emulator.run(OPERATOR, WGMMA, PACKED, BASE, lying, CHECKED[0])
+    outputs, happened = emulator.run(Instance(OPERATOR, WGMMA, PACKED, BASE), lying, CHECKED[0])
     covered = np.r_[tuple(slice(*pair) for pair in pairwise(np.clip(bounds, 0, 300)))].astype(int)
     assert not happened.findings
     assert np.isfinite(outputs["o"][:, covered].astype(np.float32)).all()
@@ -108,8 +109,8 @@ BUGS = (
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_what_packed_sequences_need_is_seen(bug: Bug, tmp_path: Path) -> None:
     operator, config = injected(OPERATOR, tmp_path, bug.file, bug.old, bug.new), CASES["over_values"]
-    right, _ = emulator.run(OPERATOR, WGMMA, PACKED, config, with_neighbour(0), Mode())
-    outputs, happened = emulator.run(operator, WGMMA, PACKED, config, with_neighbour(np.nan), CHECKED[0])
+    right, _ = emulator.run(Instance(OPERATOR, WGMMA, PACKED, config), with_neighbour(0), Mode())
+    outputs, happened = emulator.run(Instance(operator, WGMMA, PACKED, config), with_neighbour(np.nan), CHECKED[0])
     assert bug.seen in changed(right, outputs) | {finding.kind for finding in happened.findings}
 
 
@@ -117,7 +118,7 @@ def test_packed_sequences_of_equal_lengths_do_the_declared_work() -> None:
     problem = replace(PACKED, seq_q=384, seq_k=300, max_seqlen_q=128)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal")
     arrays |= {"cu_seqlens_q": np.arange(0, 512, 128, np.int32), "cu_seqlens_k": np.arange(0, 400, 100, np.int32)}
-    _, happened = emulator.run(OPERATOR, WGMMA, problem, BASE, arrays, Mode())
+    _, happened = emulator.run(Instance(OPERATOR, WGMMA, problem, BASE), arrays, Mode())
     (work,) = WGMMA.work(problem, BASE, gpu("H200"))
     assert (work.ctas, work.wgmma) == (len(happened.block_counters), happened.counters.wgmma_m16n8k16)
     assert work.l2_bytes - 4 * 2 * 384 == happened.counters.bulk_bytes

@@ -13,6 +13,7 @@ from tuner import emulator, floor, operators
 from tuner.arch import gpu
 from tuner.cli.app import build
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import Cost
 from tuner.operators.kda import fused
 
@@ -34,7 +35,7 @@ def test_what_inspect_prints_is_what_the_emulator_counts(name: str) -> None:
     implementation, problem = operators.implementation("kda", name), KDA.problem(**sizes)
     config = implementation.default(problem, H200.arch)
     arrays = KDA.inputs(problem, np.random.default_rng(0), "weak_gate")
-    _, run = emulator.run(KDA, implementation, problem, config, arrays, Mode(checked=True))
+    _, run = emulator.run(Instance(KDA, implementation, problem, config), arrays, Mode(checked=True))
     for shown, counted in zip(launches, by_launch(run, implementation.plan(problem, config)), strict=True):
         assert shown["mma"] == counted.mma
         assert shown["l2_bytes"] == global_bytes(counted)
@@ -49,7 +50,7 @@ def test_kda_stays_near_the_floor_without_a_workspace_and_below_two_and_a_half_w
     problem = KDA.problem(key_dim=dim, value_dim=dim)
     implementation = operators.implementation("kda", name)
     config = implementation.default(problem, H200.arch)
-    whole = floor.together(floor.declared(KDA, implementation, problem, config, H200))
+    whole = floor.together(floor.declared(Instance(KDA, implementation, problem, config), H200))
     assert 1 <= whole.bytes_ratio <= most
     assert whole.bytes_ratio == whole.dram_bytes / KDA.cost(problem).bytes
 
@@ -87,7 +88,7 @@ def test_an_operator_that_needs_no_products_has_a_floor_of_bytes_alone() -> None
     problem = KDA.problem(key_dim=32, value_dim=32, seq_len=45, heads=1)
     implementation, bytes_only = operators.implementation("kda", "naive"), replace(KDA, cost=lambda _: Cost(0, 100))
     config = implementation.default(problem, H200.arch)
-    (whole,) = floor.declared(bytes_only, implementation, problem, config, H200)
+    (whole,) = floor.declared(Instance(bytes_only, implementation, problem, config), H200)
     assert whole.mma_ratio == 0
     assert whole.bytes_ratio == whole.dram_bytes / 100
 

@@ -13,6 +13,7 @@ from tuner.arch import ARCHES
 from tuner.cli.new import write
 from tuner.dispatcher import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError
+from tuner.instance import Instance
 from tuner.operator import Operator
 from tuner.render import render
 from tuner.result import Evidence
@@ -32,7 +33,7 @@ def know(driver: Driver, operator: Operator[Any], problem: Any) -> None:
         if each.refusal(problem, ARCHES["sm_90a"]) is not None:
             continue
         config = each.default(problem, ARCHES["sm_90a"])
-        driver.know(emulator.build(render(operator, each, problem, config, "host"), checked=False))
+        driver.know(emulator.build(render(Instance(operator, each, problem, config), "host"), checked=False))
 
 
 def rows(dtype: Any = np.float32) -> np.ndarray:

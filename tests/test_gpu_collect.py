@@ -16,6 +16,7 @@ from tuner import operators, tuned
 from tuner.arch import ARCHES
 from tuner.bench import Comparison, Row
 from tuner.canonical import encode
+from tuner.instance import Instance
 from tuner.operator import canonical, to_fields
 from tuner.render import render
 from tuner.result import Evidence, Measurement, TuningRecord, to_data
@@ -134,7 +135,7 @@ def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, co
     naive = operators.implementation(OPERATOR.name, "naive")
     config = naive.default(PROBLEM, ARCHES["sm_90a"])
     found = ours(measured())
-    source = render(OPERATOR, naive, PROBLEM, config).digest
+    source = render(Instance(OPERATOR, naive, PROBLEM, config)).digest
     served = replace(found.identity, implementation="naive", source=source)
     fast = replace(found, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
     for low_us, stays in ((92.0, fast), (91.0, None)):

@@ -17,6 +17,7 @@ from tuner.device import Code, Fault
 from tuner.emulator import Buffer
 from tuner.errors import MachineError
 from tuner.gpu_device import Physical
+from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
@@ -124,7 +125,7 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime
     monkeypatch.setattr(cupy.cuda, "Stream", CapturingStream)
     monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
     monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
-    driver.know(emulator.build(render(OPERATOR, NAIVE, PROBLEM, CONFIG, "host"), checked=False))
+    driver.know(emulator.build(render(Instance(OPERATOR, NAIVE, PROBLEM, CONFIG), "host"), checked=False))
     yield found
     for buffer in found.buffers.values():  # each launch on the emulator would go through them
         buffer.close()
@@ -132,7 +133,7 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime
 
 @pytest.fixture(scope="module")
 def code() -> Code:
-    cubin = compile(render(OPERATOR, NAIVE, PROBLEM, CONFIG), Options("sm_90a"))
+    cubin = compile(render(Instance(OPERATOR, NAIVE, PROBLEM, CONFIG)), Options("sm_90a"))
     return Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(CONFIG), cubin.image)
 
 
@@ -275,7 +276,7 @@ def test_a_config_that_was_timed_is_unloaded(runtime: Runtime, code: Code) -> No
 def test_workspaces_are_given_back_after_every_config(runtime: Runtime, code: Code) -> None:
     split_keys = operators.implementation("flash_attention", "split_keys")
     config = split_keys.default(PROBLEM, gpu("H200").arch)
-    runtime.driver.know(emulator.build(render(OPERATOR, split_keys, PROBLEM, config, "host"), checked=False))
+    runtime.driver.know(emulator.build(render(Instance(OPERATOR, split_keys, PROBLEM, config), "host"), checked=False))
     stand = Stand(Physical().open())
     assert stand.do(Task(code, POLICY)).samples
     held = len(runtime.buffers)

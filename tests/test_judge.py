@@ -15,6 +15,7 @@ from tuner import emulator, operators
 from tuner.arena import Arena
 from tuner.device import Call, Code
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.judge import Judge, cases
 from tuner.operator import Implementation, Operator, to_fields
 from tuner.simulated import SimulatedDevice, Simulation
@@ -33,7 +34,7 @@ def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
     for case in islice(edges, len(operator.input_kinds)):
         # Built as test_operators.py has it built.
         outputs, run = emulator.run(
-            operator, implementation, case.problem, config, case.arrays, Mode(), instrumented=True
+            Instance(operator, implementation, case.problem, config), case.arrays, Mode(), instrumented=True
         )
         assert run.findings == ()
         for error in case.expected.errors(outputs):

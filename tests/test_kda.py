@@ -13,6 +13,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operator import Arrays
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
@@ -95,7 +96,7 @@ def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
 
 def run(implementation: Any, problem: Problem, config: Any, arrays: Arrays | None = None) -> Any:
     """(outputs, Run) of a config, found right under the race detector."""
-    return assert_right(OPERATOR, implementation, problem, config, arrays or drawn(problem), CHECKED[0])
+    return assert_right(Instance(OPERATOR, implementation, problem, config), arrays or drawn(problem), CHECKED[0])
 
 
 @pytest.mark.parametrize(
@@ -191,22 +192,22 @@ def test_a_wrong_layout_or_number_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("gate", [{}, SOFTPLUS, BOUNDED], ids=["log", "softplus", "bounded"])
 def test_naive_is_right_for_raw_fp32_tensors(gate: dict[str, bool]) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=48, **FP32, **RAW, **gate)
-    assert_right_at(OPERATOR, NAIVE, problem, NAIVE.default(problem, ARCHES["sm_90a"]), *PLACES)
+    assert_right_at(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_90a"]), *PLACES)
 
 
 @pytest.mark.parametrize("case", RECURRENT_CASES)
 def test_recurrent_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, RECURRENT, *RECURRENT_CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, RECURRENT, *RECURRENT_CASES[case]), *PLACES)
 
 
 @pytest.mark.parametrize("case", PREP_SCAN_CASES)
 def test_prep_scan_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, PREP_SCAN, *PREP_SCAN_CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, PREP_SCAN, *PREP_SCAN_CASES[case]), *PLACES)
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, FUSED, *FUSED_CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, FUSED, *FUSED_CASES[case]), *PLACES)
 
 
 def test_a_ring_of_seven_slots_is_walked_more_than_once() -> None:
@@ -219,7 +220,7 @@ def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **SOFTPLUS)
     one = {"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"
     many = {"seq_len": 130, "heads": 2, "value_heads": 4, "boundaries": 7}, "strong_gate"
-    assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), one, many)
+    assert_right_at(Instance.default(OPERATOR, implementation, problem, ARCHES["sm_90a"]), one, many)
 
 
 @CHUNKED
@@ -249,7 +250,7 @@ def test_tokens_do_not_see_the_future(implementation: Any) -> None:
     for name in ("q", "k", "v", "g", "beta"):
         changed[name][:, 21:] = -7.0
     before, after = (
-        emulator.run(OPERATOR, implementation, problem, config, each, CHECKED[0])[0]["o"][:, :21]
+        emulator.run(Instance(OPERATOR, implementation, problem, config), each, CHECKED[0])[0]["o"][:, :21]
         for each in (arrays, changed)
     )
     np.testing.assert_array_equal(before, after)

@@ -14,6 +14,7 @@ from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operator import Arrays
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
@@ -102,7 +103,7 @@ def drawn(problem: Problem, kind: str = "weak_gate") -> Arrays:
 
 def run(case: tuple[Problem, Config], arrays: Arrays, problem: Problem) -> Arrays:
     """The outputs of chunked with a case's config, found right."""
-    return assert_right(OPERATOR, CHUNKED, problem, case[1], arrays, CHECKED[0])[0]
+    return assert_right(Instance(OPERATOR, CHUNKED, problem, case[1]), arrays, CHECKED[0])[0]
 
 
 def short(case: tuple[Problem, Config], seq_len: int) -> Problem:
@@ -203,7 +204,7 @@ def test_naive_is_right_before_each_gate_and_for_v_first_states(gate: str) -> No
     problem = replace(SMALL, key_dim=16, value_dim=48, state_v_first=True, **RAW, **GATES[gate], **FP32)
     config = NAIVE.default(problem, ARCHES["sm_90a"])
     sizes = {"seq_len": 11, "heads": 2, "value_heads": 4}
-    assert_right_at(OPERATOR, NAIVE, problem, config, (sizes, "strong_gate"))
+    assert_right_at(Instance(OPERATOR, NAIVE, problem, config), (sizes, "strong_gate"))
 
 
 @pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda each: each.name)
@@ -213,12 +214,12 @@ def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     places = (({"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"),)
     tokens = 30 if implementation is NAIVE else 70
     places += (({"seq_len": tokens, "heads": 2, "value_heads": 4, "boundaries": 6}, "strong_gate"),)
-    assert_right_at(OPERATOR, implementation, problem, config, *places)
+    assert_right_at(Instance(OPERATOR, implementation, problem, config), *places)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, CHUNKED, *CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, CHUNKED, *CASES[case]), *PLACES)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -231,7 +232,7 @@ def test_the_gradients_of_the_gates_parameters_do_not_depend_on_the_schedule() -
     problem = replace(short(GATED_V_FIRST, 45), batch=2)
     arrays = drawn(problem)
     first, second = (
-        emulator.run(OPERATOR, CHUNKED, problem, GATED_V_FIRST[1], arrays, mode)[0]
+        emulator.run(Instance(OPERATOR, CHUNKED, problem, GATED_V_FIRST[1]), arrays, mode)[0]
         for mode in (Mode(True, "order"), CHECKED[1])
     )
     for name in ("dA_log", "ddt_bias"):
@@ -308,7 +309,7 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
     case: tuple[Problem, Config], seq_len: int
 ) -> None:
     problem = replace(case[0], seq_len=seq_len, heads=1, value_heads=2)
-    _, done = assert_right(OPERATOR, CHUNKED, problem, case[1], drawn(problem), CHECKED[0])
+    _, done = assert_right(Instance(OPERATOR, CHUNKED, problem, case[1]), drawn(problem), CHECKED[0])
     work = CHUNKED.work(problem, case[1], gpu("H200"))
     assert sum(each.mma for each in work) == done.counters.mma_m16n8k16
     assert sum(each.barriers for each in work) == done.counters.barriers

@@ -12,6 +12,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, PLAIN
 from tuner.dtype import DType
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operators.kda.problem import Precision
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
@@ -105,20 +106,20 @@ def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_on
 
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, CHUNKED, *CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, CHUNKED, *CASES[case]), *PLACES)
 
 
 @PRECISIONS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_chunks_are_right_for_every_kind_of_input(case: tuple[Problem, Config], kind: str) -> None:
     problem = replace(case[0], seq_len=35, heads=1, value_heads=1)
-    assert_right(OPERATOR, CHUNKED, problem, case[1], drawn(OPERATOR, problem, kind), CHECKED[0])
+    assert_right(Instance(OPERATOR, CHUNKED, problem, case[1]), drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
 def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp32_operands() -> None:
     problem = replace(GATED_FP32[0], seq_len=45, heads=1, value_heads=4)
     arrays = drawn(OPERATOR, problem, "gate_spikes")
-    outputs, _ = emulator.run(OPERATOR, CHUNKED, problem, GATED_FP32[1], arrays, CHECKED[0])
+    outputs, _ = emulator.run(Instance(OPERATOR, CHUNKED, problem, GATED_FP32[1]), arrays, CHECKED[0])
     exact = OPERATOR.reference(problem, arrays)
     for name in ("dg", "dA_log"):
         assert distance(outputs[name], exact[name])[0] < 5e-5, name
@@ -127,7 +128,7 @@ def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp3
 @PRECISIONS
 def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: tuple[Problem, Config]) -> None:
     problem = replace(case[0], seq_len=45, heads=1, value_heads=2)
-    for work, counters in declared_and_counted(OPERATOR, CHUNKED, problem, case[1], gpu("H200"), "weak_gate"):
+    for work, counters in declared_and_counted(Instance(OPERATOR, CHUNKED, problem, case[1]), gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
@@ -176,6 +177,6 @@ def test_a_gate_that_hardly_closes_loses_no_digits_of_its_gradient(name: str) ->
     kernel = operators.implementation("kda_backward", name)
     config = GATED_FP32[1] if name == "chunked" else kernel.default(problem, ARCHES["sm_90a"])
     mode = CHECKED[0] if name == "chunked" else PLAIN[0]  # as the other tests build it; a longer run
-    outputs, _ = emulator.run(OPERATOR, kernel, problem, config, arrays, mode)
+    outputs, _ = emulator.run(Instance(OPERATOR, kernel, problem, config), arrays, mode)
     exact = OPERATOR.reference(problem, arrays)
     assert distance(outputs["dg"], exact["dg"])[0] < 5e-6

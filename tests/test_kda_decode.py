@@ -13,6 +13,7 @@ from tuner.check import CHECKED
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operators.kda.naive import Config as NaiveConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.problem import Problem
@@ -93,7 +94,7 @@ def test_indices_need_a_pool_and_a_pool_is_an_initial_state(wrong: dict[str, Any
 def test_a_pool_is_updated_and_the_rest_of_it_is_not(case: str) -> None:
     name, problem, config = POOLED[case]
     implementation = operators.implementation("kda", name)
-    assert_right_on_tails(OPERATOR, implementation, problem, config)
+    assert_right_on_tails(Instance(OPERATOR, implementation, problem, config))
 
 
 @pytest.mark.parametrize("name", ["naive", "recurrent"])
@@ -101,7 +102,7 @@ def test_v_first_states_without_a_pool_are_right(name: str) -> None:
     implementation = operators.implementation("kda", name)
     problem = Problem(key_dim=32, value_dim=64, state_v_first=True, **STATES)
     place = {"batch": 2, "seq_len": 19, "heads": 2, "value_heads": 4}, "weak_gate"
-    assert_right_at(OPERATOR, implementation, problem, implementation.default(problem, ARCHES["sm_90a"]), place)
+    assert_right_at(Instance.default(OPERATOR, implementation, problem, ARCHES["sm_90a"]), place)
 
 
 @pytest.mark.parametrize("name", ["prep_scan", "fused"])
@@ -114,7 +115,7 @@ def test_kernels_of_chunks_refuse_pools_and_say_what_serves_them(name: str) -> N
 def test_each_state_is_read_once_and_written_once() -> None:
     problem = replace(SMALL, use_state_indices=False, batch=3, seq_len=1, value_heads=2, pool_states=3)
     config = RECURRENT.default(problem, ARCHES["sm_90a"])
-    _, done = emulator.run(OPERATOR, RECURRENT, problem, config, drawn(problem), CHECKED[0])
+    _, done = emulator.run(Instance(OPERATOR, RECURRENT, problem, config), drawn(problem), CHECKED[0])
     (work,) = RECURRENT.work(problem, config, gpu("H200"))
     assert work.l2_bytes == done.counters.global_read_bytes + done.counters.global_write_bytes
 
@@ -176,7 +177,7 @@ def test_head_first_tensors_take_head_first_beta(at: Dispatcher, packed: bool) -
 def test_one_token_runs_recurrent_and_many_run_chunks(target: str) -> None:
     chosen = {
         T: {
-            choice.choose(OPERATOR, problem, (gpu(target),), Snapshot.load([])).implementation.name
+            choice.choose(OPERATOR, problem, (gpu(target),), Snapshot.load([])).instance.implementation.name
             for dim in (64, 128)
             for batch in (1, 64)
             for states in ({}, STATES)

@@ -11,6 +11,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.kda.fused_cluster_config import Config
 from tuner.operators.kda.fused_cluster_work import cluster_bytes
@@ -39,13 +40,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_clusters_are_right(case: str) -> None:
-    assert_right_on_tails(OPERATOR, KERNEL, *CASES[case])
+    assert_right_on_tails(Instance(OPERATOR, KERNEL, *CASES[case]))
 
 
 def test_the_declared_work_is_what_happens() -> None:
     problem, config = replace(SMALL, batch=1, seq_len=149, heads=1, value_heads=2), BASE
     arrays = drawn(OPERATOR, problem, "weak_gate")
-    counters = assert_right(OPERATOR, KERNEL, problem, config, arrays, BOTH_WAYS[1])[1].counters
+    counters = assert_right(Instance(OPERATOR, KERNEL, problem, config), arrays, BOTH_WAYS[1])[1].counters
     (work,) = KERNEL.work(problem, config, H200)
     assert work.mma == counters.mma_m16n8k16
     assert work.barriers == counters.barriers

@@ -11,6 +11,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.kda.fused_wgmma_config import (
@@ -66,7 +67,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_warpgroup_carries_is_right(case: str) -> None:
-    assert_right_on_tails(OPERATOR, KERNEL, *CASES[case])
+    assert_right_on_tails(Instance(OPERATOR, KERNEL, *CASES[case]))
 
 
 @EACH
@@ -74,7 +75,7 @@ def test_what_a_warpgroup_carries_is_right(case: str) -> None:
 def test_the_declared_work_is_what_happens(K: int, config: Config) -> None:
     problem = replace(SMALL, key_dim=K, batch=1, seq_len=149, heads=1, value_heads=2)
     arrays = drawn(OPERATOR, problem, "weak_gate")
-    counters = assert_right(OPERATOR, KERNEL, problem, config, arrays, BOTH_WAYS[1])[1].counters
+    counters = assert_right(Instance(OPERATOR, KERNEL, problem, config), arrays, BOTH_WAYS[1])[1].counters
     (work,) = KERNEL.work(problem, config, H200)
     assert work.mma == counters.mma_m16n8k16
     assert work.wgmma == counters.wgmma_m16n8k16
@@ -107,7 +108,7 @@ def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     others: tuple[dict[str, Any], ...] = ({"value_dim": 64}, {}, {"gate_dtype": DType.FP32}, many)
     for fields in (*(lengths | each for each in others), many):
         problem = Problem(**{"key_dim": K, "value_dim": 128, "use_gate_in_kernel": True, **fields})
-        source = render(OPERATOR, KERNEL, problem, KERNEL.default(problem, ARCH))
+        source = render(Instance.default(OPERATOR, KERNEL, problem, ARCH))
         cubin: Any = compile(source, Options(arch=ARCH.name))
         assert cubin.entries["kda_fused_wgmma"].spills == 0
         assert "wgmma" not in cubin.log.replace("kda_fused_wgmma", "")

@@ -13,6 +13,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, PLAIN
 from tuner.dtype import DType
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
@@ -130,12 +131,12 @@ def test_the_rounded_reference_rounds_operands_to_tf32() -> None:
 def test_prep_scan_is_right(case: str) -> None:
     problem, config = CASES[case]
     places = PACKED_PLACES if problem.use_cu_seqlens else PLACES
-    assert_right_at(OPERATOR, PREP_SCAN, problem, config, *places)
+    assert_right_at(Instance(OPERATOR, PREP_SCAN, problem, config), *places)
 
 
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_is_right(case: str) -> None:
-    assert_right_at(OPERATOR, FUSED, *FUSED_CASES[case], *PLACES)
+    assert_right_at(Instance(OPERATOR, FUSED, *FUSED_CASES[case]), *PLACES)
 
 
 @pytest.mark.parametrize("case", MULTIPLIED)
@@ -143,14 +144,14 @@ def test_fused_is_right(case: str) -> None:
 def test_operands_are_exact_enough_for_every_kind_of_input(case: str, kind: str) -> None:
     implementation, problem, config = MULTIPLIED[case]
     problem = replace(problem, seq_len=77, heads=1, value_heads=1)
-    assert_right(OPERATOR, implementation, problem, config, drawn(OPERATOR, problem, kind), CHECKED[0])
+    assert_right(Instance(OPERATOR, implementation, problem, config), drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "packed" not in name])
 def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str) -> None:
     problem, config = CASES[case]
-    problem = replace(problem, seq_len=45, heads=1, value_heads=2)
-    for work, counters in declared_and_counted(OPERATOR, PREP_SCAN, problem, config, gpu("H200"), "weak_gate"):
+    instance = Instance(OPERATOR, PREP_SCAN, replace(problem, seq_len=45, heads=1, value_heads=2), config)
+    for work, counters in declared_and_counted(instance, gpu("H200"), "weak_gate"):
         assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
         assert work.barriers == counters.barriers
         assert work.l2_bytes == global_bytes(counters)
@@ -161,7 +162,7 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str)
 def test_fused_declares_its_mma_bytes_and_barriers(case: str) -> None:
     problem, config = FUSED_CASES[case]
     problem = replace(problem, seq_len=90, heads=1, value_heads=2)
-    ((work, counters),) = declared_and_counted(OPERATOR, FUSED, problem, config, gpu("H200"), "weak_gate")
+    ((work, counters),) = declared_and_counted(Instance(OPERATOR, FUSED, problem, config), gpu("H200"), "weak_gate")
     assert work.mma == work.tf32 == counters.mma_m16n8k8_tf32 / 2
     assert work.barriers == counters.barriers
     assert work.l2_bytes == global_bytes(counters)
@@ -186,7 +187,7 @@ def test_a_gate_that_hardly_closes_costs_no_digits_over_a_thousand_tokens(name: 
     arrays = drawn(OPERATOR, problem, "strong_gate")
     arrays |= {"g": np.full_like(arrays["g"], -1e-4), "beta": np.full_like(arrays["beta"], 0.05)}
     kernel = operators.implementation("kda", name)
-    outputs, _ = emulator.run(OPERATOR, kernel, problem, kernel.default(problem, ARCHES["sm_90a"]), arrays, PLAIN[0])
+    outputs, _ = emulator.run(Instance.default(OPERATOR, kernel, problem, ARCHES["sm_90a"]), arrays, PLAIN[0])
     assert distance(outputs["o"], OPERATOR.reference(problem, arrays)["o"])[0] < 4e-6
 
 

@@ -17,6 +17,7 @@ from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_config import Config
 from tuner.predict import uncompiled
@@ -92,7 +93,7 @@ def predicted(implementation: Any, problem: Problem) -> float:
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
     problem, config = CASES[case]
-    assert_right_at(OPERATOR, SEGMENTED, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
+    assert_right_at(Instance(OPERATOR, SEGMENTED, problem, config), *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
 @pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
@@ -104,7 +105,7 @@ def test_many_segments_are_as_exact_as_none(kind: str) -> None:
         (SEGMENTED, CASES["raw_fp16_more_segments_than_chunks"]),
         (PREP_SCAN, PREP_SCAN_CASES["raw_fp16_more_keys_ahead"]),
     ):
-        outputs, _ = emulator.run(OPERATOR, implementation, problem, config, arrays, CHECKED[0])
+        outputs, _ = emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, CHECKED[0])
         found[implementation.name] = {e.name: e for e in errors(OPERATOR, problem, arrays, outputs)}
     for name in ("o", "final_state"):
         cut, whole = found["segmented"][name], found["prep_scan"][name]
@@ -124,7 +125,7 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tu
     for each in changed.values():
         each[:, 41:] = -7.0
     before, after = (
-        emulator.run(OPERATOR, implementation, problem, case[1], each, CHECKED[0])[0]["o"][:, :41]
+        emulator.run(Instance(OPERATOR, implementation, problem, case[1]), each, CHECKED[0])[0]["o"][:, :41]
         for each in (arrays, arrays | changed)
     )
     np.testing.assert_array_equal(before, after)
@@ -134,7 +135,7 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tu
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_segments_are_right_for_every_kind_of_input(implementation: Any, case: tuple[Problem, Any], kind: str) -> None:
     problem = replace(case[0], batch=1, seq_len=205, heads=1, value_heads=1)
-    assert_right(OPERATOR, implementation, problem, case[1], drawn(OPERATOR, problem, kind), CHECKED[0])
+    assert_right(Instance(OPERATOR, implementation, problem, case[1]), drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
 @BY_SEGMENTS
@@ -142,7 +143,7 @@ def test_a_gate_that_wipes_the_state_leaves_the_maps_exact(implementation: Any, 
     problem = replace(case[0], batch=1, seq_len=90, heads=1, value_heads=1)
     arrays = drawn(OPERATOR, problem, "strong_gate")
     arrays["g"][:, 5::13] = -np.inf
-    assert_right(OPERATOR, implementation, problem, case[1], arrays, CHECKED[0])
+    assert_right(Instance(OPERATOR, implementation, problem, case[1]), arrays, CHECKED[0])
 
 
 @pytest.mark.parametrize("seq_len", [9, 45, 200])
@@ -150,7 +151,7 @@ def test_a_gate_that_wipes_the_state_leaves_the_maps_exact(implementation: Any, 
 def test_each_launch_counts_its_mma_bytes_and_barriers(seq_len: int, case: str) -> None:
     problem, config = CASES[case]
     problem = replace(problem, batch=1, seq_len=seq_len, heads=1, value_heads=2)
-    assert_declared(OPERATOR, SEGMENTED, problem, config, H200, "weak_gate")
+    assert_declared(Instance(OPERATOR, SEGMENTED, problem, config), H200, "weak_gate")
 
 
 @pytest.mark.parametrize("seq_len", [9, 45, 200])
@@ -165,7 +166,7 @@ def test_what_prepares_its_own_chunks_counts_mma_bytes_and_barriers(
 ) -> None:
     problem, config = cases[case]
     problem = replace(problem, batch=1, seq_len=seq_len, heads=1, value_heads=2)
-    assert_declared(OPERATOR, implementation, problem, config, H200, "weak_gate")
+    assert_declared(Instance(OPERATOR, implementation, problem, config), H200, "weak_gate")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_what_prepares_its_own_chunks_counts_reads_of_the_gates_parameters(
 ) -> None:
     problem, config = cases["chunks_of_32"]
     gated = {"use_gate_in_kernel": True, "use_dt_bias": True, "batch": 1, "seq_len": 45, "heads": 1, "value_heads": 2}
-    assert_declared(OPERATOR, implementation, replace(problem, **gated), config, H200, "weak_gate")
+    assert_declared(Instance(OPERATOR, implementation, replace(problem, **gated), config), H200, "weak_gate")
 
 
 def test_a_chain_is_as_long_as_a_segment() -> None:

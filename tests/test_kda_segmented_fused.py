@@ -10,6 +10,7 @@ from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_fused_config import Config
 from tuner.predict import uncompiled
@@ -73,7 +74,7 @@ def default(problem: Problem, **choices: Any) -> Config:
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
     problem, config = CASES[case]
-    assert_right_at(OPERATOR, KERNEL, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
+    assert_right_at(Instance(OPERATOR, KERNEL, problem, config), *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,8 @@ def test_segments_are_right(case: str) -> None:
 def test_the_default_of_odd_dims_is_right(key_dim: int, value_dim: int, precision: Precision) -> None:
     dims = {"key_dim": key_dim, "value_dim": value_dim, "precision": precision}
     problem = replace(SMALL, **dims, batch=1, seq_len=141, heads=1, value_heads=1)
-    assert_right(OPERATOR, KERNEL, problem, default(problem), drawn(OPERATOR, problem, "weak_gate"), CHECKED[0])
+    instance = Instance(OPERATOR, KERNEL, problem, default(problem))
+    assert_right(instance, drawn(OPERATOR, problem, "weak_gate"), CHECKED[0])
 
 
 def test_each_segment_but_the_first_is_walked_by_both_launches_at_most() -> None:

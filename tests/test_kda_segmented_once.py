@@ -10,6 +10,7 @@ from test_kda_segmented_fused import PACKED, PLACES
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_once_config import Config
 from tuner.predict import uncompiled
@@ -49,7 +50,7 @@ def default(problem: Problem, **choices: Any) -> Config:
 @pytest.mark.parametrize("case", CASES)
 def test_segments_are_right(case: str) -> None:
     problem, config = CASES[case]
-    assert_right_at(OPERATOR, KERNEL, problem, config, *(PACKED if problem.use_cu_seqlens else PLACES))
+    assert_right_at(Instance(OPERATOR, KERNEL, problem, config), *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
 def test_each_chunk_is_walked_once() -> None:

@@ -15,7 +15,7 @@ assets dtype result source elf toolkit pool policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument cupy_folder
 operator tuned portfolio
-usage draw outline
+instance usage draw outline
 contract defaults
 cubin operators arrays records_read sampler store device
 render verify edges lint predict floor timeline records nvrtc binding arena timer trial

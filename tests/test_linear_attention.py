@@ -14,6 +14,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention import chunked, halo, lookback, sequential
 from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
@@ -53,7 +54,7 @@ def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, ar
     """(outputs, Run) of a config, by default the default, found right."""
     implementation = operators.implementation("linear_attention", name)
     config = config or implementation.default(problem, HOPPER)
-    return assert_right(OPERATOR, implementation, problem, config, arrays or draw(problem), mode)
+    return assert_right(Instance(OPERATOR, implementation, problem, config), arrays or draw(problem), mode)
 
 
 def test_without_forgetting_the_output_is_the_weighted_mean_of_the_past() -> None:
@@ -163,7 +164,7 @@ def test_tokens_behind_the_last_boundary_change_nothing_else() -> None:
         arrays = whole | {"initial_state": whole["initial_state"][: served_problem.initial_states]}
         implementation = operators.implementation("linear_attention", name)
         config = implementation.default(served_problem, HOPPER)
-        outputs, done = emulator.run(OPERATOR, implementation, served_problem, config, arrays, IN_ORDER)
+        outputs, done = emulator.run(Instance(OPERATOR, implementation, served_problem, config), arrays, IN_ORDER)
         exact = OPERATOR.reference(served_problem, arrays)
         assert not done.findings
         np.testing.assert_allclose(outputs["o"][:, :90], exact["o"][:, :90], rtol=1e-5, atol=1e-6)
@@ -180,7 +181,7 @@ def test_equal_keys_do_not_drift_over_a_long_memory(name: str, beta: float) -> N
     ones = np.ones((1, LONG.seq_len, 1, 1), np.float32)
     arrays = draw(LONG) | {"q": ones, "k": -0.7 * ones, "v": 1.3 * ones, "beta_scalar": beta}
     implementation = operators.implementation("linear_attention", name)
-    outputs, _ = emulator.run(OPERATOR, implementation, LONG, implementation.default(LONG, HOPPER), arrays, Mode())
+    outputs, _ = emulator.run(Instance.default(OPERATOR, implementation, LONG, HOPPER), arrays, Mode())
     weight = 1 / (1 + np.exp(0.7))
     n = weight * (LONG.seq_len if beta == 1 else -np.expm1(LONG.seq_len * np.log(beta)) / (1 - beta))
     np.testing.assert_allclose(outputs["o"], 1.3 * ones, rtol=4e-6)
@@ -233,7 +234,7 @@ def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
 def test_a_second_run_on_the_same_workspace_is_right() -> None:
     plan = lookback.plan(SMALL, config := lookback.Config(16, 64, 64, 4, 1, False, 13568))
     arrays = draw(SMALL)
-    kernel = emulator.build(render(OPERATOR, lookback.IMPLEMENTATION, SMALL, config, "host"), checked=False)
+    kernel = emulator.build(render(Instance(OPERATOR, lookback.IMPLEMENTATION, SMALL, config), "host"), checked=False)
     held: dict[str, Any] = {space.name: Buffer(space.name, space.nbytes, writable=True) for space in plan.workspaces}
     for buffer in held.values():
         buffer.view(np.dtype(np.uint8), (buffer.nbytes,))[:] = 1  # garbage that looks like published flags
@@ -321,7 +322,7 @@ def test_the_default_can_feed_an_h200() -> None:
     than 49 issue slots and 6 of the special function unit an element leave room for."""
     problem, config = Problem(), lookback.default(Problem(), HOPPER)
     launch = lookback.plan(problem, config).launches[-1]
-    cubin = compiled(render(OPERATOR, lookback.IMPLEMENTATION, problem, config), "sm_90a")
+    cubin = compiled(render(Instance(OPERATOR, lookback.IMPLEMENTATION, problem, config)), "sm_90a")
     ctas = occupancy(cubin.entries[launch.entry], launch, HOPPER).ctas
     assert ctas * 3 * config.BT * config.BK * problem.dtype.itemsize >= 5 * 26 * 1024
     mix, elements = cubin.instruction_mix(launch.entry), config.BT * config.BK / launch.threads

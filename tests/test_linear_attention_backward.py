@@ -15,6 +15,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
 from tuner.operators.linear_attention_backward.problem import Problem
@@ -45,7 +46,7 @@ def run(name: str, problem: Problem, config: Any = None, mode: Mode = RANDOM, ar
     """(outputs, Run) of a config, by default the default, found right."""
     implementation = operators.implementation("linear_attention_backward", name)
     config = config or implementation.default(problem, HOPPER)
-    return assert_right(OPERATOR, implementation, problem, config, arrays or draw(problem), mode)
+    return assert_right(Instance(OPERATOR, implementation, problem, config), arrays or draw(problem), mode)
 
 
 def assert_slope(problem: Problem, name: str, kind: str) -> None:
@@ -142,7 +143,7 @@ def test_gradients_do_not_drift_over_a_long_memory() -> None:
     exact = OPERATOR.reference(LONG, arrays)
     for implementation in operators.implementations("linear_attention_backward"):
         config = implementation.default(LONG, HOPPER)
-        outputs, _ = emulator.run(OPERATOR, implementation, LONG, config, arrays, Mode())
+        outputs, _ = emulator.run(Instance(OPERATOR, implementation, LONG, config), arrays, Mode())
         for gradient in ("dq", "dv"):
             np.testing.assert_allclose(outputs[gradient], exact[gradient], rtol=4e-6, err_msg=implementation.name)
         assert distance(outputs["dk"], exact["dk"])[0] < 1e-5, implementation.name
@@ -200,7 +201,7 @@ def test_values_far_from_zero_cost_little_even_over_a_long_memory() -> None:
     problem = Problem(head_dim=8, dtype=DType.FP32, heads=1, seq_len=2**12, decay="channel")
     arrays = draw(problem, "far_values") | {"beta": np.ones((1, 8), np.float32)}
     config = LOOKBACK.default(problem, HOPPER)
-    outputs, _ = emulator.run(OPERATOR, LOOKBACK, problem, config, arrays, Mode())
+    outputs, _ = emulator.run(Instance(OPERATOR, LOOKBACK, problem, config), arrays, Mode())
     exact = OPERATOR.reference(problem, arrays)
     assert distance(outputs["dk"], exact["dk"])[0] < 5e-6
     assert distance(outputs["dbeta"], exact["dbeta"])[0] < 5e-4

@@ -12,6 +12,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.evaluate import resources_of
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import render
@@ -35,12 +36,12 @@ def compiled(source: Source, arch: str = "sm_90a") -> Cubin:
 def attention(head_dim: int = 64, **changes: int) -> Cubin:
     problem = Problem(head_dim=head_dim)
     config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), **{"warpgroups": 2} | changes)
-    return compiled(render(OPERATOR, WGMMA, problem, config))
+    return compiled(render(Instance(OPERATOR, WGMMA, problem, config)))
 
 
 def with_replaced(old: str, new: str) -> Cubin:
     """Two warpgroups at head_dim 64, with a piece of a header replaced."""
-    source = render(OPERATOR, WGMMA, Problem(head_dim=64), DEFAULT)
+    source = render(Instance(OPERATOR, WGMMA, Problem(head_dim=64), DEFAULT))
     assert any(old in text for _, text in source.headers)
     headers = tuple((name, text.replace(old, new)) for name, text in source.headers)
     return compiled(replace(source, headers=headers))

@@ -19,6 +19,7 @@ from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.lint import lint_all
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import to_fields
@@ -69,7 +70,7 @@ def of_lengths(problem: Problem, lengths: list[int], kind: str = "normal") -> di
 
 
 def run(problem: Problem, config: Any, arrays: Any, implementation: Any = SPLIT_KEYS, mode: Any = CHECKED[0]) -> Any:
-    outputs, happened = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    outputs, happened = emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, mode)
     assert not happened.findings, happened.findings[0]
     return outputs, happened
 
@@ -250,7 +251,7 @@ def test_defaults_of_fewer_heads_never_spill(heads: int, arch: str) -> None:
 
 def test_exponentials_of_wgmma_run_over_a_product() -> None:
     problem = Problem()
-    source = render(OPERATOR, WGMMA, problem, WGMMA.default(problem, H200.arch))
+    source = render(Instance.default(OPERATOR, WGMMA, problem, H200.arch))
     cubin = compile_source(source, Options("sm_90a"), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
     assert lint_all(cubin).failures == ()
@@ -293,6 +294,6 @@ def test_a_bug_in_the_kernel_is_seen(bug: str, tmp_path: Path) -> None:
     broken = injected(OPERATOR, tmp_path, file, old, new)
     problem, config = of_case("wgmma_d128_half_is_late", batch=1, heads=2, max_pages=5)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "large_logits")
-    outputs, happened = emulator.run(broken, WGMMA, problem, config, arrays, CHECKED[0])
+    outputs, happened = emulator.run(Instance(broken, WGMMA, problem, config), arrays, CHECKED[0])
     wrong = {error.name for error in errors(OPERATOR, problem, arrays, outputs) if not error.ok}
     assert seen in wrong | {finding.kind for finding in happened.findings}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tuner import operators
 from tuner.arch import gpu
 from tuner.cli.app import build
+from tuner.instance import Instance
 from tuner.promises import broken
 
 README = (Path(__file__).parents[1] / "templates" / "README.md").read_text()
@@ -75,7 +76,7 @@ def test_the_example_has_a_config_for_every_size_that_it_accepts(columns: int, t
         operator, implementation, target = operators.load(name), operators.implementation(name, "block"), gpu("sm_80")
         problem = operator.problem(columns=columns)
         config = implementation.default(problem, target.arch)
-        assert broken(operator, implementation, problem, config, target) == ()
+        assert broken(Instance(operator, implementation, problem, config), target) == ()
 
 
 def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None
         problem, target = operator.problem(), gpu("sm_90a")
         config = implementation.default(problem, target.arch)
         assert implementation.declared
-        assert broken(operator, implementation, problem, config, target) == ()
+        assert broken(Instance(operator, implementation, problem, config), target) == ()
 
 
 def search_of(name: str, place: Path) -> str:

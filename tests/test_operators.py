@@ -13,6 +13,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.cache import Cache
 from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.errors import TemplateError, UsageError
+from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
 from tuner.operator import Implementation, Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.render import render, template_variables
@@ -49,8 +50,8 @@ def test_rendering_is_deterministic_and_independent_of_extents(
 ) -> None:
     operator, implementation = pair
     problem = example(operator, implementation)
-    config = implementation.default(problem, first_arch(implementation, problem))
-    digests = {render(operator, implementation, p, config).digest for p in (problem, problem, *operator.tails(problem))}
+    instance = Instance.default(operator, implementation, problem, first_arch(implementation, problem))
+    digests = {render(instance.at(each)).digest for each in (problem, problem, *operator.tails(problem))}
     assert len(digests) == 1
 
 
@@ -67,8 +68,8 @@ def asked_arches(operator: Operator[Any], implementation: Implementation[Any, An
     texts: dict[Source, list[str]] = {}
     for name in DISTINCT_ARCHES:
         if implementation.refusal(problem, ARCHES[name]) is None:
-            config = implementation.default(problem, ARCHES[name])
-            texts.setdefault(render(operator, implementation, problem, config), []).append(name)
+            default = Instance.default(operator, implementation, problem, ARCHES[name])
+            texts.setdefault(render(default), []).append(name)
     return {name for names in texts.values() for name in ({*names} & {*dealt} or {names[0]})}
 
 
@@ -81,18 +82,18 @@ def test_the_default_is_in_the_space_compiles_launches_and_never_spills(
     if implementation.refusal(problem, arch) is not None:
         assert implementation.name != "naive"
         return
-    config = implementation.default(problem, arch)
-    assert implementation.space(problem, arch).refusal(config) is None
-    source = render(operator, implementation, problem, config)
+    instance = Instance.default(operator, implementation, problem, arch)
+    assert implementation.space(problem, arch).refusal(instance.config) is None
+    source = render(instance)
     if arch.name not in DISTINCT_ARCHES:  # the same machine code, where the text is the same
-        if source == render(operator, implementation, problem, implementation.default(problem, ARCHES["sm_86"])):
+        if source == render(Instance.default(operator, implementation, problem, ARCHES["sm_86"])):
             return
     elif arch.name not in asked_arches(operator, implementation):
         return
     cubin = compile_source(source, Options(arch=arch.name), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
     assert_memory_is_known(cubin)
-    for launch in implementation.plan(problem, config).launches:
+    for launch in instance.plan().launches:
         usage = cubin.entries[launch.entry]
         assert usage.spills == 0
         assert occupancy(usage, launch, arch).ctas >= 1

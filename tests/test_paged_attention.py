@@ -16,6 +16,7 @@ from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.cases import paged
@@ -83,7 +84,7 @@ def packed(lengths: list[int], queries: list[int], *, head_dim: int = 8, longest
 
 
 def run(problem: Problem, config: Any, arrays: Any, implementation: Any = SPLIT_KEYS, mode: Any = CHECKED[0]) -> Any:
-    outputs, happened = emulator.run(OPERATOR, implementation, problem, config, arrays, mode)
+    outputs, happened = emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, mode)
     assert not happened.findings
     return outputs, happened
 

@@ -153,7 +153,7 @@ def test_packed_problems_say_what_they_are() -> None:
     ],
 )
 def test_prompts_run_in_full_tiles_and_steps_of_decoding_share_keys(sizes: dict[str, Any], name: str) -> None:
-    assert choose(OPERATOR, Problem(**sizes), (H200,), Snapshot({}, ())).implementation.name == name
+    assert choose(OPERATOR, Problem(**sizes), (H200,), Snapshot({}, ())).instance.implementation.name == name
 
 
 def test_blocks_share_keys_where_rows_are_few() -> None:

@@ -18,6 +18,7 @@ from tuner.check_ptx import check_ptx
 from tuner.choice import choose
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operator import to_fields
 from tuner.operators.paged_attention.cases import paged
@@ -65,7 +66,7 @@ CASES: dict[str, tuple[Problem, Config]] = {
 
 
 def run(problem: Problem, config: Config, arrays: Any, mode: Mode = CHECKED[0], operator: Any = OPERATOR) -> Any:
-    return emulator.run(operator, WGMMA, problem, config, arrays, mode)
+    return emulator.run(Instance(operator, WGMMA, problem, config), arrays, mode)
 
 
 def right(problem: Problem, arrays: Any, outputs: Any) -> bool:
@@ -88,7 +89,7 @@ def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: s
 
 def test_the_dispatcher_runs_it_only_for_a_record() -> None:
     choice = choose(OPERATOR, Problem(seq_q=4096), (H200,), Snapshot({}, ()))
-    assert choice.implementation.name == "mma_sync"
+    assert choice.instance.implementation.name == "mma_sync"
 
 
 @pytest.mark.parametrize("D", range(16, 257, 40))
@@ -249,7 +250,7 @@ COMPILED = (
 
 @pytest.mark.parametrize("problem", COMPILED, ids=lambda each: f"d{each.head_dim}")
 def test_a_default_passes_the_lint(problem: Problem) -> None:
-    cubin = compiled(render(OPERATOR, WGMMA, problem, WGMMA.default(problem, HOPPER)), "sm_90a")
+    cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")
     assert lint(cubin, "paged_attention_wgmma") == Lint()
 
 

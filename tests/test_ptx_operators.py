@@ -16,6 +16,7 @@ from tuner.check import Job, drawn
 from tuner.check_ptx import check_ptx
 from tuner.cli.app import build
 from tuner.edges import edges
+from tuner.instance import Instance
 from tuner.operator import canonical, to_fields
 from tuner.render import render
 from tuner.result import Failed
@@ -109,7 +110,7 @@ def attention(name: str) -> str:
     """The PTX of a default of flash_attention."""
     implementation = operators.implementation("flash_attention", name)
     config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
-    text = nvrtc.ptx(render(ATTENTION, implementation, PROBLEM, config), Options(arch_of(name)))
+    text = nvrtc.ptx(render(Instance(ATTENTION, implementation, PROBLEM, config)), Options(arch_of(name)))
     assert not isinstance(text, Failed), text
     return text
 
@@ -124,7 +125,7 @@ def is_right(name: str, text: str) -> bool:
     config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
     case = edges(ATTENTION, PROBLEM)[1]
     arrays, expected = drawn("flash_attention", canonical(case.problem), case.kind)
-    outputs, run = ptx.run(ATTENTION, implementation, ptx.parse(text), case.problem, config, arrays)
+    outputs, run = ptx.run(Instance(ATTENTION, implementation, case.problem, config), ptx.parse(text), arrays)
     return not run.fault and all(error.ok for error in expected.errors(outputs))
 
 
@@ -132,10 +133,10 @@ def is_right(name: str, text: str) -> bool:
 def test_columns_of_a_tile_are_found_where_the_descriptors_say(question: Question) -> None:
     operator, wgmma = operators.load("flash_attention"), operators.implementation("flash_attention", "wgmma")
     problem, column = question.problem, question.head_dim - 1
-    text = nvrtc.ptx(render(operator, wgmma, problem, question.config), Options("sm_90a"))
+    text = nvrtc.ptx(render(Instance(operator, wgmma, problem, question.config)), Options("sm_90a"))
     assert not isinstance(text, Failed), text
     for arrays in (equal_weights(problem), one_column(problem, column)):
-        outputs, run = ptx.run(operator, wgmma, ptx.parse(text), problem, question.config, arrays)
+        outputs, run = ptx.run(Instance(operator, wgmma, problem, question.config), ptx.parse(text), arrays)
         assert run.fault == ""
         if arrays["q"].any():
             assert not wrong_lse(arrays, column, outputs["lse"])

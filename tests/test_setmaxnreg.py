@@ -17,6 +17,7 @@ from tuner.arch import ARCHES, Arch
 from tuner.assets import TEMPLATES
 from tuner.cubin import Cubin
 from tuner.edges import served
+from tuner.instance import Instance
 from tuner.operator import Implementation, Operator
 from tuner.render import headers, render
 from tuner.sass import decode, holds
@@ -30,9 +31,7 @@ SHAPES = ("warpgroups", "row_tiles", "columns", "producers", "cluster")
 def moves(operator: Operator[Any], implementation: Implementation[Any, Any]) -> bool:
     """Whether some of its kernels may move registers between warpgroups."""
     problem = example(operator, implementation)
-    source = render(
-        operator, implementation, problem, implementation.default(problem, first_arch(implementation, problem))
-    )
+    source = render(Instance.default(operator, implementation, problem, first_arch(implementation, problem)))
     texts = (source.text, *(text for name, text in source.headers if name != "register.cuh"))
     return any("setmaxnreg_inc<" in text for text in texts)
 
@@ -58,8 +57,8 @@ def threads(implementation: Implementation[Any, Any], problem: Any, config: Any)
     return tuple(launch.threads for launch in implementation.plan(problem, config).launches)
 
 
-def shapes(pair: tuple[str, str], *, packed: bool) -> Iterator[tuple[Any, Any, Arch, Cubin]]:
-    """Case, config, arch and cubin of each shape of a kernel that may move registers, packed sequences or not."""
+def shapes(pair: tuple[str, str], *, packed: bool) -> Iterator[tuple[Instance, str, Arch, Cubin]]:
+    """Instance, kind of inputs, arch and cubin of each shape of a kernel that may move registers."""
     operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
     problem = example(operator, implementation)
     names = {each.name for each in fields(problem)}
@@ -69,23 +68,21 @@ def shapes(pair: tuple[str, str], *, packed: bool) -> Iterator[tuple[Any, Any, A
     if packed:
         dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
         problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
-    case = served(operator, implementation, problem)[0]
+    case = served(Instance.default(operator, implementation, problem, arch))[0]
     for config in configs(implementation, case.problem, arch):
-        cubin = compiled(render(operator, implementation, case.problem, config), arch.name)
-        yield case, config, arch, cubin
+        instance = Instance(operator, implementation, case.problem, config)
+        yield instance, case.kind, arch, compiled(render(instance), arch.name)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str], packed: bool) -> None:
-    operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
-    for case, config, _, cubin in shapes(pair, packed=packed):
-        launches = implementation.plan(case.problem, config).launches
-        moving = [each for each in launches if holds(cubin.code(each.entry), "USETMAXREG")]
+    for instance, kind, _, cubin in shapes(pair, packed=packed):
+        moving = [each for each in instance.plan().launches if holds(cubin.code(each.entry), "USETMAXREG")]
         launched = sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in moving)
-        arrays = operator.inputs(case.problem, np.random.default_rng(0), case.kind)
-        happened = emulator.run(operator, implementation, case.problem, config, arrays, emulator.Mode())[1]
-        assert happened.counters.claimed_registers <= launched, config
+        arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), kind)
+        happened = emulator.run(instance, arrays, emulator.Mode())[1]
+        assert happened.counters.claimed_registers <= launched, instance.config
 
 
 def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
@@ -100,8 +97,8 @@ def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair:
     """Anything else the ISA leaves undefined."""
     compiled_shapes = list(shapes(pair, packed=packed))
     found = [
-        (config, cubin.entries[name].registers, *each)
-        for _, config, arch, cubin in compiled_shapes
+        (instance.config, cubin.entries[name].registers, *each)
+        for instance, _, arch, cubin in compiled_shapes
         for name in cubin.entries
         for each in moved(cubin, name, arch)
     ]

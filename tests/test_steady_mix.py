@@ -11,6 +11,7 @@ from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.evaluate import outer_mix, steady_mix
+from tuner.instance import Instance
 from tuner.render import render
 from tuner.sass import work_mix
 from tuner.source import Source
@@ -71,7 +72,7 @@ def passes_of_kda_backward() -> dict[str, tuple[float, float]]:
     operator, kernel = operators.load("kda_backward"), operators.implementation("kda_backward", "chunked")
     problem = operator.problem()
     config = kernel.default(problem, H200.arch)
-    cubin = nvrtc.compile(render(operator, kernel, problem, config), Options("sm_90a"), Cache.of("cubin"))
+    cubin = nvrtc.compile(render(Instance(operator, kernel, problem, config)), Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     launches, works = kernel.plan(problem, config).launches, kernel.work(problem, config, H200)
     return {
@@ -92,7 +93,7 @@ def test_of_two_ways_that_both_multiply_one_is_a_pass(kernel: str) -> None:
 def test_a_loop_that_ptxas_laid_out_in_parts_is_counted_whole() -> None:
     operator, kernel = operators.load("kda"), operators.implementation("kda", "prep_scan")
     problem = operator.problem()
-    source = render(operator, kernel, problem, kernel.default(problem, H200.arch))
+    source = render(Instance.default(operator, kernel, problem, H200.arch))
     cubin = nvrtc.compile(source, Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
     loop = max(cubin.innermost_loops("kda_prep"), key=lambda each: work_mix(each.mix).get("mma", 0.0))

@@ -19,6 +19,7 @@ from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as dense
 from tuner.operators.streaming_attention import mma_sync_config, split_keys
@@ -67,7 +68,7 @@ def run(implementation: Any, problem: Problem, config: Any, kind: str = "normal"
 
 
 def found(implementation: Any, problem: Problem, config: Any, arrays: Any) -> Any:
-    outputs, happened = emulator.run(OPERATOR, implementation, problem, config, arrays, CHECKED[0])
+    outputs, happened = emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, CHECKED[0])
     assert not happened.findings
     return outputs, happened
 

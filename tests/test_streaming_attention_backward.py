@@ -17,6 +17,7 @@ from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward
@@ -72,7 +73,7 @@ def test_a_query_without_a_key_and_a_key_without_a_query_have_no_gradient() -> N
 )
 def test_gradients_are_right_for_every_make_of_tiles(head_dim: int, config: Config) -> None:
     problem = Problem(head_dim=head_dim)
-    assert_right_on_tails(OPERATOR, mma_sync.IMPLEMENTATION, problem, config)
+    assert_right_on_tails(Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, config))
 
 
 @pytest.mark.parametrize("implementation", ["naive", "mma_sync"])
@@ -83,13 +84,13 @@ def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> Non
         Problem(head_dim=32, use_lse_gradient=True),
     )
     config = CONFIG if implementation == "mma_sync" else kernel.default(problem, HOPPER)
-    assert_right_on_tails(OPERATOR, kernel, problem, config)
+    assert_right_on_tails(Instance(OPERATOR, kernel, problem, config))
 
 
 def test_fp32_is_right_at_every_edge() -> None:
     problem = Problem(head_dim=16, dtype=DType.FP32)
     naive = operators.implementation(OPERATOR.name, "naive")
-    assert_right_on_tails(OPERATOR, naive, problem, naive.default(problem, HOPPER))
+    assert_right_on_tails(Instance.default(OPERATOR, naive, problem, HOPPER))
     assert "fp32" in (mma_sync.refusal(problem, HOPPER) or "")
 
 
@@ -105,7 +106,7 @@ def test_the_default_with_most_sums_a_thread_does_not_spill(arch: str) -> None:
 def test_declared_work_is_what_the_emulator_counts(seq_q: int, seq_k: int, window: int, sinks: int) -> None:
     sizes = {"batch": 2, "heads": 2, "kv_heads": 1, "seq_q": seq_q, "seq_k": seq_k, "window": window, "sinks": sinks}
     problem = Problem(head_dim=32, use_lse_gradient=sinks > 10, **sizes)
-    found = declared_and_counted(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG, H200, "normal")
+    found = declared_and_counted(Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG), H200, "normal")
     for launch, (work, counters) in enumerate(found):
         assert work.mma == counters.mma_m16n8k16, launch
         assert work.barriers == counters.barriers, launch
@@ -150,9 +151,9 @@ def test_the_figures_of_the_readme_are_what_its_command_prints(capsys: pytest.Ca
 def test_the_same_inputs_give_the_same_bits_whoever_runs_first() -> None:
     sizes = {"batch": 1, "heads": 4, "kv_heads": 2, "seq_q": 80, "seq_k": 100, "window": 30, "sinks": 20}
     problem = Problem(head_dim=32, **sizes)
-    arrays = draw(problem)
+    instance, arrays = Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG), draw(problem)
     modes = (Mode(True), Mode(True, "reverse"), CHECKED[0])
-    outputs = [emulator.run(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG, arrays, mode)[0] for mode in modes]
+    outputs = [emulator.run(instance, arrays, mode)[0] for mode in modes]
     for name in ("dq", "dk", "dv"):
         assert len({found[name].tobytes() for found in outputs}) == 1
 

@@ -8,6 +8,7 @@ from claims import compiled
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
 from tuner.dtype import DType
+from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.render import render
@@ -76,7 +77,7 @@ def test_twice_the_length_is_twice_the_work(kernel: str, device: GPU, window: in
 @pytest.mark.parametrize("ragged", [False, True])
 def test_the_default_spills_nothing_and_passes_the_lint(kernel: str, device: GPU, ragged: bool) -> None:
     implementation, problem = operators.implementation("streaming_attention", kernel), Problem(ragged=ragged)
-    source = render(OPERATOR, implementation, problem, implementation.default(problem, device.arch))
+    source = render(Instance.default(OPERATOR, implementation, problem, device.arch))
     cubin = compiled(source, device.arch.name)
     assert not cubin.entries[f"streaming_attention_{kernel}"].spills
     assert lint(cubin, f"streaming_attention_{kernel}") == Lint()

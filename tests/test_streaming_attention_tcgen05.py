@@ -13,6 +13,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.tcgen05_config import Config
@@ -49,7 +50,7 @@ CASES: dict[str, tuple[Problem, Config]] = {
 
 def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(operator, TCGEN05, problem, config, arrays, mode)
+    return arrays, *emulator.run(Instance(operator, TCGEN05, problem, config), arrays, mode)
 
 
 def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:

@@ -13,6 +13,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED, Job, check
 from tuner.dtype import DType
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.wgmma_config import Config
@@ -53,7 +54,7 @@ CASES: dict[str, tuple[Problem, Config]] = {
 
 def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", operator: Any = OPERATOR) -> Any:
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    return arrays, *emulator.run(operator, WGMMA, problem, config, arrays, mode)
+    return arrays, *emulator.run(Instance(operator, WGMMA, problem, config), arrays, mode)
 
 
 def wrong(problem: Problem, arrays: Any, outputs: Any) -> set[str]:
@@ -114,7 +115,7 @@ def test_blocks_that_walk_do_the_declared_work() -> None:
     problem, config = CASES["d64_ragged_walks"]
     problem = replace(problem, seq_q=200, seq_k=250, slots=250, window=100, sinks=20)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "normal") | {"cache_seqlens": np.array([250], np.int32)}
-    _, happened = emulator.run(OPERATOR, WGMMA, problem, config, arrays, Mode())
+    _, happened = emulator.run(Instance(OPERATOR, WGMMA, problem, config), arrays, Mode())
     _, work = WGMMA.work(problem, config, H200)
     assert (work.ctas, work.wgmma) == (3, happened.counters.wgmma_m16n8k16)
 

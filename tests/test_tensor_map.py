@@ -19,6 +19,7 @@ from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError
+from tuner.instance import Instance
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import render
@@ -69,7 +70,7 @@ def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
 
 def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
     arrays = drawn()
-    kernel = emulator.build(render(OPERATOR, WGMMA, PROBLEM, CONFIG, "host"), checked=False)
+    kernel = emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False)
     call = emulated.Kernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
     assert_right(arrays, *call({name: arrays[name] for name in "qkv"}, {}))
 
@@ -85,8 +86,8 @@ def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
 
 
 def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_used_it(driver: Driver) -> None:
-    driver.know(emulator.build(render(OPERATOR, WGMMA, PROBLEM, CONFIG, "host"), checked=False))
-    cubin = nvrtc.compile(render(OPERATOR, WGMMA, PROBLEM, CONFIG), Options("sm_90a"))
+    driver.know(emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False))
+    cubin = nvrtc.compile(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), Options("sm_90a"))
     assert isinstance(cubin, Cubin)
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}

@@ -131,7 +131,7 @@ def test_new_keys_come_with_values_and_lengths() -> None:
     [("rotary_cos", 1), ("cache_batch_idx", 1), ("cache_leftpad", 1), ("alibi_slopes", 1)],
 )
 def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"{name} is not served"):
+    with pytest.raises(InputError, match=f"{name}=1 is not served"):
         flash_attn_with_kvcache(*drawn(1), **{name: value})
     with pytest.raises(InputError, match="softcap without block_table"):
         flash_attn_with_kvcache(*drawn(1), softcap=2.0)

@@ -11,6 +11,7 @@ from tuner.arch import gpu
 from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.evaluate import predict_launch
+from tuner.instance import Instance
 from tuner.operator import Plan, Work, from_fields
 from tuner.predict import in_turn
 from tuner.render import render
@@ -22,7 +23,7 @@ TARGET = gpu("sm_80")
 
 def compiled(operator: str, implementation: str, config: object) -> Cubin:
     loaded, found = operators.load(operator), operators.implementation(operator, implementation)
-    source = render(loaded, found, loaded.problem(), config)
+    source = render(Instance(loaded, found, loaded.problem(), config))
     cubin = nvrtc.compile(source, Options(TARGET.arch.name), Cache.of("cubin"))
     assert isinstance(cubin, Cubin)
     return cubin

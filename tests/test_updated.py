@@ -13,6 +13,7 @@ from tuner.device import Code
 from tuner.dispatcher import Dispatcher
 from tuner.emulator import Mode
 from tuner.errors import InputError
+from tuner.instance import Instance
 from tuner.judge import Judge, cases
 from tuner.operator import Operator, signature, to_fields
 from tuner.render import render
@@ -61,7 +62,7 @@ def test_a_kernel_may_write_to_it_and_knows_its_strides(row_add: Operator[Any]) 
 def test_the_emulator_updates_a_copy(row_add: Operator[Any], mode: Mode) -> None:
     given = inputs(row_add)
     before = given["table"].copy()
-    outputs, happened = emulator.run(row_add, naive()[0], row_add.problem(), naive()[1], given, mode)
+    outputs, happened = emulator.run(Instance(row_add, naive()[0], row_add.problem(), naive()[1]), given, mode)
     assert happened.findings == ()
     assert np.array_equal(given["table"], before)
     np.testing.assert_allclose(outputs["table"], row_add.reference(row_add.problem(), given)["table"], rtol=1e-6)
@@ -71,7 +72,7 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
     given = inputs(row_add)
     turned = {**given, "x": np.ascontiguousarray(given["x"].T).T}
     one, other = (
-        emulator.run(row_add, naive()[0], row_add.problem(), naive()[1], each, Mode(True))[0]
+        emulator.run(Instance(row_add, naive()[0], row_add.problem(), naive()[1]), each, Mode(True))[0]
         for each in (given, turned)
     )
     assert np.array_equal(one["table"], other["table"])
@@ -145,7 +146,7 @@ def test_an_array_whose_elements_share_memory_is_refused(row_add: Operator[Any],
 def test_an_array_on_a_gpu_is_updated_where_it_is(row_add: Operator[Any], driver: Driver, at: Dispatcher) -> None:
     given = inputs(row_add)
     implementation, config = naive()
-    source = render(row_add, implementation, row_add.problem(), config, "host")
+    source = render(Instance(row_add, implementation, row_add.problem(), config), "host")
     driver.know(emulator.build(source, checked=False))
     table = asarray(given["table"])
     at.call("row_add", table, asarray(given["index"]), asarray(given["x"]))

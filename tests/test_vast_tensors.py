@@ -10,6 +10,7 @@ import pytest
 from claims import example, first_arch
 
 from tuner import emulator, operators
+from tuner.instance import Instance
 from tuner.operator import Located, Role, parameters, scalars
 from tuner.render import render
 from tuner.verify import errors
@@ -52,7 +53,7 @@ def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str
 def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mapping[str, Any], given: Any) -> None:
     plan = kernel.plan(problem, config)
     # Built as test_operators.py has it built.
-    built = emulator.build(render(operator, kernel, problem, config, "host"), checked=True)
+    built = emulator.build(render(Instance(operator, kernel, problem, config), "host"), checked=True)
     memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces} | dict(arrays)
     values, tensors = scalars(operator, problem, given), {}
     for name, array in memory.items():

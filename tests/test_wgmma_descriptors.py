@@ -20,6 +20,7 @@ from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.emulator import Buffer, Mode, build
 from tuner.errors import MachineError
+from tuner.instance import Instance
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import header, headers, render
 from tuner.source import Source
@@ -207,7 +208,8 @@ def test_products_with_panels_of_several_widths_end_with_a_panel(D: int, widths:
     """So that none of their descriptors needs an N that ends inside a swizzle's span."""
     problem = Problem(head_dim=D)
     config = replace(WGMMA.default(problem, ARCHES["sm_90a"]), BN=112, value_columns=0)
-    mix = compiled(render(OPERATOR, WGMMA, problem, config), "sm_90a").instruction_mix("flash_attention_wgmma")
+    cubin = compiled(render(Instance(OPERATOR, WGMMA, problem, config)), "sm_90a")
+    mix = cubin.instruction_mix("flash_attention_wgmma")
     products = {int(name.split("x")[1]) for name in mix if name.startswith("HGMMA")}
     assert products == {config.BN} | widths
 
@@ -215,7 +217,7 @@ def test_products_with_panels_of_several_widths_end_with_a_panel(D: int, widths:
 def test_only_the_products_with_values_transpose_b_in_the_machine_code() -> None:
     problem = Problem(head_dim=72)
     config = WGMMA.default(problem, ARCHES["sm_90a"])
-    cubin = nvrtc.compile(render(OPERATOR, WGMMA, problem, config), Options("sm_90a"))
+    cubin = nvrtc.compile(render(Instance(OPERATOR, WGMMA, problem, config)), Options("sm_90a"))
     assert isinstance(cubin, Cubin)
     try:
         listing = cubin.disassemble("flash_attention_wgmma")

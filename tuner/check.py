@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,8 @@ from tuner.canonical import decode
 from tuner.check_known import Known
 from tuner.edges import Edge, served
 from tuner.emulator import Mode
-from tuner.operator import Arrays, Implementation, Operator, Plan, canonical, from_fields, scalars
+from tuner.instance import Instance
+from tuner.operator import Arrays, Plan, canonical, from_fields, scalars
 from tuner.result import Fields, OutputError, Verdict
 from tuner.verify import Expected, expect, keep_worst, trespass
 
@@ -81,7 +81,8 @@ def check(job: Job) -> Verdict:
     """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
     but for other bits in another order, whose cause a checked run may name.
     """
-    operator, implementation, problem, config = operators.named(job)
+    instance = operators.named(job)
+    operator = instance.operator
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Edge, Arrays] = {}
@@ -92,18 +93,16 @@ def check(job: Job) -> Verdict:
     def verdict(*findings: str) -> Verdict:
         return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
 
-    for edge, mode in _rounds(operator, implementation, problem, job):
-        arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
-        outputs, run = emulator.run(
-            operator, implementation, edge.problem, config, arrays, mode, instrumented=instrumented
-        )
+    for edge, mode in _rounds(instance, job):
+        at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
+        outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented)
         instrumented = instrumented and run.counters.mma > 0
         done.append(f"{edge.name(operator)} {mode}")
         if run.findings:
             return verdict(*map(str, run.findings))
         if changed := trespass(operator, arrays, expected.exact, outputs):
             return verdict(changed)
-        if held := _undeclared(implementation.plan(edge.problem, config), run.counters):
+        if held := _undeclared(at.plan(), run.counters):
             return verdict(held)
         keep_worst(worst, expected.errors(outputs))
         if other := _other_bits(first.setdefault(edge, outputs), outputs):
@@ -113,17 +112,15 @@ def check(job: Job) -> Verdict:
 
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
-    operator, implementation, problem, config = operators.named(job)
-    rounds = list(_rounds(operator, implementation, problem, job))
+    instance = operators.named(job)
+    rounds = list(_rounds(instance, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
     spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
-    return check_known.key(operator, implementation, config, problems, spelled)
+    return check_known.key(instance, problems, spelled)
 
 
-def _rounds(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, job: Job
-) -> Iterator[tuple[Edge, Mode]]:
-    edges = served(operator, implementation, problem)
+def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:
+    edges = served(instance)
     if job.thorough:
         yield from ((edge, mode) for mode in job.modes for edge in edges)
         return

@@ -15,7 +15,8 @@ from tuner import emulator_build
 from tuner.assets import PRIMITIVES, TEMPLATES
 from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
-from tuner.operator import Implementation, Operator, canonical
+from tuner.instance import Instance
+from tuner.operator import canonical
 from tuner.render import render
 from tuner.result import Verdict
 from tuner.result_read import verdict_from
@@ -46,28 +47,21 @@ class Known:
             self.cache.put(key, Entry(encode(asdict(verdict)).encode()))
 
 
-def key(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    config: Any,
-    problems: Sequence[Any],
-    rounds: Iterable[str],
-) -> str:
+def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
     """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
 
     The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
     who judges: g++, NumPy, and every file of this program, of the emulator and of the operators' Python. The GPU is
     not among them, nor is a choice of the config that only another GPU's limits explain.
     """
-    run = [part for each in problems for part in (canonical(each), *_run(operator, implementation, each, config))]
-    who = (emulator_build.compiler().version, np.__version__, _program(operator.folder.parent))
-    return key_of("verdict", operator.name, implementation.name, *run, *rounds, *who)
+    run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
+    who = (emulator_build.compiler().version, np.__version__, _program(instance.operator.folder.parent))
+    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
 
 
-def _run(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any) -> Iterator[str]:
-    plan = implementation.plan(problem, config)
-    yield plan.digest
-    yield effective(render(operator, implementation, problem, config, "host"))
+def _run(instance: Instance) -> Iterator[str]:
+    yield instance.plan().digest
+    yield effective(render(instance, "host"))
 
 
 @lru_cache(maxsize=64)

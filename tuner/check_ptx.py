@@ -8,6 +8,7 @@ from tuner.arch import Arch
 from tuner.cache import Cache
 from tuner.check import Job, drawn
 from tuner.edges import Edge, served
+from tuner.instance import Instance
 from tuner.operator import canonical
 from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
@@ -55,7 +56,7 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     """The parsed PTX of a config's kernels, by name."""
-    text = nvrtc.ptx(render(*operators.named(job)), Options(arch.name), Cache.of("ptx"))
+    text = nvrtc.ptx(render(operators.named(job)), Options(arch.name), Cache.of("ptx"))
     return text if isinstance(text, Failed) else ptx.parse(text)
 
 
@@ -63,10 +64,10 @@ def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
-    operator, implementation, problem, _ = operators.named(job)
-    for edge in served(operator, implementation, problem)[:most]:
+    instance = operators.named(job)
+    for edge in served(instance)[:most]:
         for order in orders:
-            found = _executed(job, entries, edge, order)
+            found = _executed(instance, entries, edge, order)
             yield found
             if found.finding:
                 return
@@ -74,10 +75,10 @@ def executed(
                 break
 
 
-def _executed(job: Job, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
-    operator, implementation, _, config = operators.named(job)
+def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
+    operator = instance.operator
     arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
-    outputs, run = ptx.run(operator, implementation, entries, edge.problem, config, arrays, order=order)
+    outputs, run = ptx.run(instance.at(edge.problem), entries, arrays, order=order)
     finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
     errors = () if finding else expected.errors(outputs)
     return Executed(f"{edge.name(operator)} {order}", run.instructions, finding, errors)

@@ -9,7 +9,8 @@ from tuner import operators
 from tuner.arch import ARCHES, GPU, Arch, gpu
 from tuner.canonical import decode
 from tuner.errors import TemplateError, TunerError, UsageError
-from tuner.operator import Implementation, Operator, from_fields, statics, to_fields
+from tuner.instance import Instance
+from tuner.operator import Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Candidate, Match, Query, Snapshot
 from tuner.render import render
@@ -22,12 +23,15 @@ _TOLD = 8  # records that a text names among those passed over
 class Choice:
     """What runs a problem on a GPU, and why."""
 
-    problem: Any
+    instance: Instance
     gpu: GPU
-    implementation: Implementation[Any, Any]
-    config: Any
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
+
+    @property
+    def command(self) -> str:
+        """Tunes the problem."""
+        return search_command(self.instance.operator, self.instance.problem, self.gpu)
 
 
 @dataclass(frozen=True)
@@ -86,39 +90,43 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
 def fresh(record: TuningRecord) -> bool:
     """Whether today's templates render the source that the record was made with."""
     try:
-        operator = operators.load(record.identity.operator)
-        implementation = operators.implementation(operator.name, record.identity.implementation)
-        problem = from_fields(operator.problem, decode(record.identity.problem))
-        config = from_fields(implementation.config, record.config)
+        instance = _recorded(record)
     except (UsageError, KeyError, TypeError, ValueError):  # of an operator, fields or choices that are no more
         return False
     try:
-        source = render(operator, implementation, problem, config)
+        source = render(instance)
     except TemplateError:
-        if _offered(implementation, problem, config, gpu(record.identity.gpu).arch):
+        if _offered(instance, gpu(record.identity.gpu).arch):
             raise
         return False  # a choice that is no more: today's functions need not know what to make of it
     return source.digest == record.identity.source
 
 
-def _offered(implementation: Implementation[Any, Any], problem: Any, config: Any, arch: Arch) -> bool:
-    return implementation.refusal(problem, arch) is None and implementation.space(problem, arch).refusal(config) is None
+def _recorded(record: TuningRecord) -> Instance:
+    of = record.identity
+    operator, implementation = operators.load(of.operator), operators.implementation(of.operator, of.implementation)
+    problem = from_fields(operator.problem, decode(of.problem))
+    return Instance(operator, implementation, problem, from_fields(implementation.config, record.config))
 
 
-def explain(
-    operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = ""
-) -> Explanation:
+def _offered(instance: Instance, arch: Arch) -> bool:
+    one, problem = instance.implementation, instance.problem
+    return one.refusal(problem, arch) is None and one.space(problem, arch).refusal(instance.config) is None
+
+
+def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
     """A choice over `gpus` in words and plain data, with what was passed over for it."""
+    operator, implementation, problem, config = choice.instance.fields()
     return Explanation(
-        operator=operator.name,
-        problem=to_fields(choice.problem),
+        operator=operator,
+        problem=problem,
         gpu=choice.gpu.name,
-        implementation=choice.implementation.name,
-        config=to_fields(choice.config),
+        implementation=implementation,
+        config=config,
         record=choice.record,
         why=choice.why,
-        passed_over=_passed_over(operator, choice, gpus, snapshot),
-        command=search_command(operator, choice.problem, choice.gpu),
+        passed_over=_passed_over(choice, gpus, snapshot),
+        command=choice.command,
         compiler=compiler,
     )
 
@@ -173,18 +181,12 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
         refusals = {each.name: each.refusal(problem, target.arch) for each in known}
         serving = [each for each in known if refusals[each.name] is None]
         if serving:
-            best = min(serving, key=lambda each: _cost_of_default(each, problem, target))
-            config = best.default(problem, target.arch)
-            return Choice(problem, target, best, config, None, "no record serves it: the default config")
+            defaults = [Instance.default(operator, each, problem, target.arch) for each in serving]
+            best = min(defaults, key=lambda each: uncompiled(each.plan(), each.work(target), target).cost)
+            return Choice(best, target, None, "no record serves it: the default config")
         reasons |= {name: why for name, why in refusals.items() if why}
     spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
-
-
-def _cost_of_default(implementation: Implementation[Any, Any], problem: Any, target: GPU) -> float:
-    config = implementation.default(problem, target.arch)
-    plan, work = implementation.plan(problem, config), implementation.work(problem, config, target)
-    return uncompiled(plan, work, target).cost
 
 
 def _nearest(found: tuple[Match, GPU]) -> float:
@@ -193,31 +195,29 @@ def _nearest(found: tuple[Match, GPU]) -> float:
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
     """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
-    if choice := _choice(operator, problem, target, best):
+    if choice := _choice(problem, target, best):
         return choice
     every = snapshot.matches(_query(operator, to_fields(problem), target), fresh)
-    return next(filter(None, (_choice(operator, problem, target, match) for match in every)), None)
+    return next(filter(None, (_choice(problem, target, match) for match in every)), None)
 
 
-def _choice(operator: Operator[Any], problem: Any, target: GPU, match: Match) -> Choice | None:
+def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
     """A record as a choice; None where its implementation refuses the problem, or a neighbour's config does not fit."""
-    identity = match.record.identity
-    implementation = operators.implementation(operator.name, identity.implementation)
-    config = from_fields(implementation.config, match.record.config)
-    if implementation.refusal(problem, target.arch) is not None:
+    instance = _recorded(match.record).at(problem)
+    if instance.implementation.refusal(problem, target.arch) is not None:
         return None
-    if match.distance and implementation.space(problem, target.arch).refusal(config) is not None:
+    if match.distance and not _offered(instance, target.arch):
         return None
-    return Choice(problem, target, implementation, config, match.record, f"record of {match.why}")
+    return Choice(instance, target, match.record, f"record of {match.why}")
 
 
 def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:
     return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem))
 
 
-def _passed_over(operator: Operator[Any], choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
+def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
     """Every record of the operator that does not serve, and every place that could not be read."""
-    plain = to_fields(choice.problem)
+    operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
     found: dict[int, Candidate] = {}
     for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
         for each in snapshot.explain(_query(operator, plain, target), fresh):

@@ -115,8 +115,8 @@ class Dispatcher:
         if binding.hollow:
             return choice.nothing(loaded, binding.problem, binding.hollow)
         chosen = self._choose(loaded, binding.problem, place)
-        compiler = self._kernels.compiler(loaded, chosen, place)
-        return choice.explain(loaded, chosen, self._gpus(place), self._snapshot, compiler)
+        compiler = self._kernels.compiler(chosen, place)
+        return choice.explain(chosen, self._gpus(place), self._snapshot, compiler)
 
     def misses(self) -> tuple[Miss, ...]:
         """The problems that ran with a default config, the most frequent first."""
@@ -135,7 +135,7 @@ class Dispatcher:
             problem = _problem(loaded, each) if isinstance(each, Mapping) else each
             chosen = choice.choose(loaded, problem, gpus, self._snapshot)
             with self._preparing:
-                self._kernels.compile(loaded, chosen, place)
+                self._kernels.compile(chosen, place)
 
     def _prepare(
         self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
@@ -155,8 +155,8 @@ class Dispatcher:
         if binding.hollow:
             return idle(operator, binding, framework, place), None
         chosen = self._choose(operator, binding.problem, place)
-        tally = None if chosen.record else self._untuned.tally(operator, chosen, _CALLERS)
-        return self._kernels.load(operator, chosen, binding, framework, place), tally
+        tally = None if chosen.record else self._untuned.tally(chosen, _CALLERS)
+        return self._kernels.load(chosen, binding, framework, place), tally
 
     def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
         return choice.choose(operator, problem, self._gpus(place), self._snapshot)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner import operators
-from tuner.operator import Implementation, Operator, extents
+from tuner.instance import Instance
+from tuner.operator import Operator, extents
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ def edges(operator: Operator[Any], problem: Any, *, every: bool = False) -> tupl
     )
 
 
-def served(operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any) -> tuple[Edge, ...]:
+def served(instance: Instance) -> tuple[Edge, ...]:
     """Those whose sizes the implementation takes."""
-    return tuple(edge for edge in edges(operator, problem) if operators.serves(implementation, edge.problem))
+    found = edges(instance.operator, instance.problem)
+    return tuple(edge for edge in found if operators.serves(instance.implementation, edge.problem))

@@ -12,7 +12,8 @@ from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
 from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
-from tuner.operator import Argument, Implementation, Operator, Plan, Role, parameters, scalars
+from tuner.instance import Instance
+from tuner.operator import Argument, Operator, Plan, Role, parameters, scalars
 from tuner.render import render
 
 __all__ = [
@@ -33,14 +34,7 @@ __all__ = [
 
 
 def run(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    problem: Any,
-    config: Any,
-    arrays: Mapping[str, Any],
-    mode: Mode,
-    *,
-    instrumented: bool = False,
+    instance: Instance, arrays: Mapping[str, Any], mode: Mode, *, instrumented: bool = False
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem: (every output by name, what happened).
 
@@ -48,8 +42,8 @@ def run(
     copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
     A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer.
     """
-    plan = implementation.plan(problem, config)
-    kernel = build(render(operator, implementation, problem, config, "host"), checked=mode.checked or instrumented)
+    operator, problem, plan = instance.operator, instance.problem, instance.plan()
+    kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
     with _device(operator, problem, plan, arrays) as device:
         given = scalars(operator, problem, arrays)
         tensors = {name: Located.of(each.buffer.address, each.array) for name, each in device.items()}

@@ -10,6 +10,7 @@ from tuner.arch import GPU
 from tuner.check import Checker, Job
 from tuner.cubin import Cubin
 from tuner.errors import UsageError
+from tuner.instance import Instance
 from tuner.lint import lint_all
 from tuner.nvrtc import Compiler, toolkit
 from tuner.operator import Implementation, Launch, Operator, Plan, Work, canonical, to_fields
@@ -79,15 +80,18 @@ class Predictor:
             options=str(self._options),
             toolkit=str(toolkit()),
             policy=self.policy,
-            plan=candidate.implementation.plan(self._problem, candidate.config).digest,
+            plan=self._instance(candidate).plan().digest,
         )
 
     def source(self, candidate: Candidate) -> Source:
-        return render(self._operator, candidate.implementation, self._problem, candidate.config)
+        return render(self._instance(candidate))
+
+    def _instance(self, candidate: Candidate) -> Instance:
+        return Instance(self._operator, candidate.implementation, self._problem, candidate.config)
 
     def prior(self, candidate: Candidate) -> float:
-        plan = candidate.implementation.plan(self._problem, candidate.config)
-        return uncompiled(plan, self._work(candidate), self._gpu).cost
+        instance = self._instance(candidate)
+        return uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
 
     def resume(self, best: Candidate) -> None:
         """Costs of equal models compare, whenever they were found."""
@@ -100,39 +104,25 @@ class Predictor:
             yield position, self._attempt(batch[position], identity, outcome, time.perf_counter() - started)
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
-        yield from self._checker.check_many([self._job(candidate) for candidate in batch])
-
-    def _job(self, candidate: Candidate) -> Job:
-        problem, config = to_fields(self._problem), to_fields(candidate.config)
-        return Job(self._operator.name, candidate.implementation.name, problem, config)
+        yield from self._checker.check_many([Job(*self._instance(each).fields()) for each in batch])
 
     def _attempt(self, candidate: Candidate, identity: Identity, outcome: Cubin | Failed, seconds: float) -> Attempt:
         config = to_fields(candidate.config)
         if isinstance(outcome, Failed):
             return Attempt(identity, config, failure=outcome, seconds=seconds)
-        plan = candidate.implementation.plan(self._problem, candidate.config)
-        resources = resources_of(outcome, plan, self._gpu)
+        instance = self._instance(candidate)
+        resources = resources_of(outcome, instance.plan(), self._gpu)
         if resources.ctas_per_sm == 0:
             return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
-        prediction = self._prediction(candidate, outcome)
+        prediction = in_turn([each for _, each in predict_launches(instance, self._gpu, outcome)])
         return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
 
-    def _work(self, candidate: Candidate) -> tuple[Work, ...]:
-        return candidate.implementation.work(self._problem, candidate.config, self._gpu)
 
-    def _prediction(self, candidate: Candidate, cubin: Cubin) -> Prediction:
-        each = predict_launches(self._operator, candidate, self._problem, self._gpu, cubin)
-        return in_turn([prediction for _, prediction in each])
-
-
-def predict_launches(
-    operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU, cubin: Cubin
-) -> tuple[tuple[str, Prediction], ...]:
+def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[str, Prediction], ...]:
     """(kernel, cost) of each launch of a compiled config."""
-    implementation, config = candidate.implementation, candidate.config
-    plan, works = implementation.plan(problem, config), implementation.work(problem, config, gpu)
-    if not (declared := implementation.declared):
-        works = work_of_code(operator, problem, plan, works, cubin)
+    plan, works = instance.plan(), instance.work(gpu)
+    if not (declared := instance.implementation.declared):
+        works = work_of_code(instance.operator, instance.problem, plan, works, cubin)
     each = zip(plan.launches, works, strict=True)
     return tuple((launch.entry, predict_launch(cubin, launch, work, gpu, declared=declared)) for launch, work in each)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.arch import GPU, MMA_FLOPS, Device
-from tuner.operator import Cost, Implementation, Operator, Work
+from tuner.instance import Instance
+from tuner.operator import Cost, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,10 @@ def rates(least: Cost, device: Device, seconds: float) -> Rates:
     return Rates(flops, flops / peak, moved, moved / (device.dram_gb_s * 1e9))
 
 
-def declared(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU
-) -> tuple[Declared, ...]:
+def declared(instance: Instance, gpu: GPU) -> tuple[Declared, ...]:
     """Each launch of a config, in order."""
-    least = operator.cost(problem)
-    launches = implementation.plan(problem, config).launches
-    each = zip(launches, implementation.work(problem, config, gpu), strict=True)
+    least = instance.operator.cost(instance.problem)
+    each = zip(instance.plan().launches, instance.work(gpu), strict=True)
     return tuple(_declared(launch.entry, work, least) for launch, work in each)
 
 

@@ -39,8 +39,8 @@ class Judge:
 
     def __init__(self, device: Device, code: Code, limit_s: float) -> None:
         self._device, self._limit_s = device, limit_s
-        self._operator, self._implementation, timed, self._config = operators.named(code)
-        self._program = device.load(code, self._implementation.plan(timed, self._config))
+        self._instance = operators.named(code)
+        self._program = device.load(code, self._instance.plan())
         self._worst: dict[str, OutputError] = {}
         self._done: list[str] = []
         self.finding = ""
@@ -52,11 +52,11 @@ class Judge:
 
     def run(self, case: Case, *, twice: bool) -> None:
         """Judge one small problem."""
-        with Arena(self._device, self._operator, case.problem, case.arrays) as arena:
+        with Arena(self._device, self._instance.operator, case.problem, case.arrays) as arena:
             limit_s = min(self._limit_s, _EDGE_LIMIT_S)
             outputs = self._outputs(arena, limit_s, twice=twice, inputs=True)
         self._done.append(case.name)
-        self.finding = self.finding or trespass(self._operator, case.arrays, case.expected.exact, outputs)
+        self.finding = self.finding or trespass(self._instance.operator, case.arrays, case.expected.exact, outputs)
         keep_worst(self._worst, case.expected.errors(outputs))
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
@@ -80,7 +80,7 @@ class Judge:
         return Verdict(tuple(self._worst.values()), findings, tuple(self._done), where)
 
     def _outputs(self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool) -> dict[str, Array]:
-        call = arena.call(self._implementation.plan(arena.problem, self._config))
+        call = arena.call(self._instance.at(arena.problem).plan())
         found = []
         for _ in range(2 if twice else 1):
             arena.poison()

@@ -10,10 +10,10 @@ from tuner.cache import Cache, cache_dir
 from tuner.choice import Choice, telling
 from tuner.cubin import Cubin
 from tuner.errors import MachineError, TemplateError
+from tuner.instance import Instance
 from tuner.operator import Operator, canonical, statics
 from tuner.render import render
 from tuner.result import Failed
-from tuner.source import Source
 from tuner.toolkit import Options
 
 Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
@@ -27,50 +27,49 @@ class Kernels:
         self._cubins: dict[object, Cubin] = {}
         self._emulated: dict[object, emulator.Kernel] = {}
 
-    def compile(self, operator: Operator[Any], choice: Choice, place: int) -> None:
+    def compile(self, choice: Choice, place: int) -> None:
         """All of `load` that needs no arrays, and no GPU either."""
         if place == CPU:
-            self._emulator_kernel(operator, choice)
+            self._emulator_kernel(choice.instance)
         else:
-            source, cubin = _source(operator, choice), self._cubin(operator, choice)
-            nvrtc.keep(source, cubin, Cache.of("cubin"))
+            nvrtc.keep(render(choice.instance), self._cubin(choice), Cache.of("cubin"))
 
-    def load(self, operator: Operator[Any], choice: Choice, binding: Binding, framework: str, place: int) -> Run:
+    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> Run:
         """A choice, ready for arrays of a framework at a place.
 
         Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
         """
-        plan, arrays = choice.implementation.plan(binding.problem, choice.config), FRAMEWORKS[framework]
+        instance, arrays = choice.instance, FRAMEWORKS[framework]
+        operator, plan = instance.operator, instance.at(binding.problem).plan()
         if place == CPU:
-            return emulated.Kernel(operator, binding, plan, self._emulator_kernel(operator, choice), arrays)
-        return gpu.Kernel(operator, binding, plan, self._cubin(operator, choice), arrays, place)
+            return emulated.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
+        return gpu.Kernel(operator, binding, plan, self._cubin(choice), arrays, place)
 
-    def compiler(self, operator: Operator[Any], choice: Choice, place: int) -> str:
+    def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
         if place == CPU:
             return ""
-        known = self._cubins.get((_key(operator, choice), choice.gpu.arch.name))
+        known = self._cubins.get((_key(choice.instance), choice.gpu.arch.name))
         try:
             return str(known.toolkit if known else nvrtc.toolkit())
         except MachineError as error:
-            known = nvrtc.kept(_source(operator, choice), Options(choice.gpu.arch.name), Cache.of("cubin"))
+            known = nvrtc.kept(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin"))
             return f"{known.toolkit}, by a warm-up elsewhere" if known else f"none: {error}"
 
-    def _cubin(self, operator: Operator[Any], choice: Choice) -> Cubin:
-        key = _key(operator, choice), choice.gpu.arch.name
+    def _cubin(self, choice: Choice) -> Cubin:
+        key = _key(choice.instance), choice.gpu.arch.name
         if key not in self._cubins:
-            outcome = _compiled(operator, choice)
+            outcome = _compiled(choice)
             if isinstance(outcome, Failed):
-                what = f"{operator.name}/{choice.implementation.name} for {choice.gpu.arch.name}"
+                what = f"{choice.instance.name} for {choice.gpu.arch.name}"
                 raise TemplateError(f"{what} does not compile: {outcome.reason}\n{outcome.log}")
             self._cubins[key] = outcome
         return self._cubins[key]
 
-    def _emulator_kernel(self, operator: Operator[Any], choice: Choice) -> emulator.Kernel:
-        key = _key(operator, choice)
+    def _emulator_kernel(self, instance: Instance) -> emulator.Kernel:
+        key = _key(instance)
         if key not in self._emulated:
-            source = render(operator, choice.implementation, choice.problem, choice.config, "host")
-            self._emulated[key] = emulator.build(source, checked=False)
+            self._emulated[key] = emulator.build(render(instance, "host"), checked=False)
         return self._emulated[key]
 
 
@@ -91,22 +90,19 @@ def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) 
     return run
 
 
-def _compiled(operator: Operator[Any], choice: Choice) -> Cubin | Failed:
+def _compiled(choice: Choice) -> Cubin | Failed:
     """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
-    source, options, cache = _source(operator, choice), Options(choice.gpu.arch.name), Cache.of("cubin")
+    source, options, cache = render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin")
     try:
         return nvrtc.compile(source, options, cache)
     except MachineError as error:
         if found := nvrtc.kept(source, options, cache):
             return found
-        warmup = f"dispatcher.warmup({operator.name!r}, {telling(choice.problem)}, gpu={choice.gpu.name!r})"
+        name, problem = choice.instance.operator.name, choice.instance.problem
+        warmup = f"dispatcher.warmup({name!r}, {telling(problem)}, gpu={choice.gpu.name!r})"
         raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
 
 
-def _source(operator: Operator[Any], choice: Choice) -> Source:
-    return render(operator, choice.implementation, choice.problem, choice.config)
-
-
-def _key(operator: Operator[Any], choice: Choice) -> object:
-    selected = tuple(getattr(choice.problem, name) for name in statics(operator.problem))
-    return operator.name, choice.implementation.name, selected, canonical(choice.config)
+def _key(instance: Instance) -> object:
+    selected = tuple(getattr(instance.problem, name) for name in statics(instance.problem))
+    return instance.name, selected, canonical(instance.config)

@@ -226,8 +226,7 @@ class Measurer(Predictor):
         return [found[position] for position in range(len(candidates))]
 
     def _code(self, candidate: Candidate, cubin: Cubin) -> Code:
-        problem, config = to_fields(self._problem), to_fields(candidate.config)
-        return Code(self._operator.name, candidate.implementation.name, problem, config, cubin.image)
+        return Code(*self._instance(candidate).fields(), cubin.image)
 
 
 def _measurement(samples: Sequence[Sample]) -> Measurement:

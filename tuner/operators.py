@@ -15,6 +15,7 @@ from tuner.contract_implementation import held_implementation
 from tuner.contract_operator import held_operator, well_formed
 from tuner.defaults import completed, completed_implementation
 from tuner.errors import TemplateError, UsageError
+from tuner.instance import Instance
 from tuner.operator import Implementation, Operator, from_fields
 from tuner.result import Fields
 
@@ -98,10 +99,10 @@ class Named(Protocol):
     def config(self) -> Fields: ...
 
 
-def named(by: Named) -> tuple[Operator[Any], Implementation[Any, Any], Any, Any]:
-    """Its operator, implementation, Problem and Config."""
+def named(by: Named) -> Instance:
+    """What it names."""
     operator, one = load(by.operator), implementation(by.operator, by.implementation)
-    return operator, one, from_fields(operator.problem, by.problem), from_fields(one.config, by.config)
+    return Instance(operator, one, from_fields(operator.problem, by.problem), from_fields(one.config, by.config))
 
 
 def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:

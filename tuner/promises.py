@@ -6,21 +6,20 @@ from math import prod
 from typing import Any
 
 from tuner.arch import GPU
+from tuner.instance import Instance
 from tuner.operator import Implementation, Operator, extents
 from tuner.render import render, template_name, template_variables
 
 _ROUNDING = 0.999
 
 
-def broken(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU
-) -> tuple[str, ...]:
+def broken(instance: Instance, gpu: GPU) -> tuple[str, ...]:
     """A sentence for each promise that is not kept. Raises TemplateError where the operator cannot even be rendered."""
     return (
-        *_unread(operator, implementation),
-        *_frozen_sizes(operator, implementation, problem, config),
-        *_outside(implementation, problem, gpu),
-        *(_misdeclared(operator, implementation, problem, config, gpu) if implementation.declared else ()),
+        *_unread(instance.operator, instance.implementation),
+        *_frozen_sizes(instance),
+        *_outside(instance.implementation, instance.problem, gpu),
+        *(_misdeclared(instance, gpu) if instance.implementation.declared else ()),
     )
 
 
@@ -31,12 +30,10 @@ def _unread(operator: Operator[Any], implementation: Implementation[Any, Any]) -
             yield f"{template_name(implementation)} never reads {each.name}: a search would try equal kernels"
 
 
-def _frozen_sizes(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any
-) -> Iterator[str]:
-    here = render(operator, implementation, problem, config).digest
-    if any(render(operator, implementation, tail, config).digest != here for tail in operator.tails(problem)):
-        sizes = ", ".join(extents(problem))
+def _frozen_sizes(instance: Instance) -> Iterator[str]:
+    here = render(instance).digest
+    if any(render(instance.at(tail)).digest != here for tail in instance.operator.tails(instance.problem)):
+        sizes = ", ".join(extents(instance.problem))
         yield f"the source changes with sizes at run time ({sizes}): constants of a plan follow from static fields only"
 
 
@@ -46,11 +43,9 @@ def _outside(implementation: Implementation[Any, Any], problem: Any, gpu: GPU) -
         yield f"the default config is not in the space: {refusal}"
 
 
-def _misdeclared(
-    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, config: Any, gpu: GPU
-) -> Iterator[str]:
-    works, least = implementation.work(problem, config, gpu), operator.cost(problem).bytes
-    for launch, work in zip(implementation.plan(problem, config).launches, works, strict=True):
+def _misdeclared(instance: Instance, gpu: GPU) -> Iterator[str]:
+    works, least = instance.work(gpu), instance.operator.cost(instance.problem).bytes
+    for launch, work in zip(instance.plan().launches, works, strict=True):
         launched = prod(launch.grid), -(-launch.threads // 32)
         if (work.ctas, work.warps) != launched:
             yield (

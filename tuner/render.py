@@ -1,4 +1,4 @@
-"""(implementation, problem, config) → CUDA source. Pure: equal arguments give equal text."""
+"""Instance → CUDA source. Pure: equal arguments give equal text."""
 
 import re
 from dataclasses import fields
@@ -13,6 +13,7 @@ import jinja2
 from tuner.assets import PRIMITIVES
 from tuner.dtype import DType
 from tuner.errors import TemplateError
+from tuner.instance import Instance
 from tuner.operator import Implementation, Operator, Plan, extents, signature, to_fields
 from tuner.source import Source, Target
 
@@ -24,23 +25,17 @@ _OURS = (
 )
 
 
-def render(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    problem: Any,
-    config: Any,
-    target: Target = "cuda",
-) -> Source:
-    """The translation unit of one config; `target` picks the primitives: `cuda` for the GPU, `host` for the emulator.
+def render(instance: Instance, target: Target = "cuda") -> Source:
+    """The translation unit of a config; `target` picks the primitives: `cuda` for the GPU, `host` for the emulator.
 
     Raises TemplateError, with file and line, when the template and its Python side disagree.
     """
-    plan = implementation.plan(problem, config)
-    text = _expand(operator.folder, template_name(implementation), _variables(operator, problem, config, plan))
+    folder, name, plan = instance.operator.folder, template_name(instance.implementation), instance.plan()
+    text = _expand(folder, name, _variables(instance, plan))
     if foreign := _FOREIGN.search(text):
-        raise TemplateError(f"{operator.folder.name}/{template_name(implementation)}: {foreign[0].strip()}: {_OURS}")
+        raise TemplateError(f"{folder.name}/{name}: {foreign[0].strip()}: {_OURS}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
-    return Source(entries, text, headers(text, operator.folder, target), target)
+    return Source(entries, text, headers(text, folder, target), target)
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:
@@ -55,12 +50,12 @@ def template_variables(operator: Operator[Any], implementation: Implementation[A
     return frozenset(meta.find_undeclared_variables(_environment(operator.folder).parse(text)))
 
 
-def _variables(operator: Operator[Any], problem: Any, config: Any, plan: Plan) -> dict[str, Any]:
+def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
     """What a template may read. Extents are left out: they reach the kernel as arguments."""
-    sizes = extents(problem)
+    problem, sizes = instance.problem, extents(instance.problem)
     chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
-    signatures = {launch.entry: signature(operator, problem, plan, launch) for launch in plan.launches}
-    return chosen | to_fields(config) | dict(plan.constants) | {"signature": _Signatures(signatures)}
+    signatures = {launch.entry: signature(instance.operator, problem, plan, launch) for launch in plan.launches}
+    return chosen | to_fields(instance.config) | dict(plan.constants) | {"signature": _Signatures(signatures)}
 
 
 class _Signatures(dict[str, str]):

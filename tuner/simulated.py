@@ -20,11 +20,10 @@ from tuner import arch, emulator, operators
 from tuner.canonical import encode
 from tuner.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
 from tuner.emulator import Buffer, Mode
+from tuner.instance import Instance
 from tuner.operator import (
     Argument,
     Array,
-    Implementation,
-    Operator,
     Plan,
     Role,
     canonical,
@@ -82,9 +81,7 @@ def _release(buffers: Mapping[int, Buffer]) -> None:
 class _Program:
     """A config as this device runs it."""
 
-    operator: Operator[Any]
-    implementation: Implementation[Any, Any]
-    config: Any
+    instance: Instance
     time_us: float
     plants: frozenset[str]
     kernel: emulator.Kernel | None
@@ -130,15 +127,15 @@ class SimulatedDevice:
         return emulator.encode(tensor)
 
     def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
-        operator, implementation, problem, config = operators.named(code)
+        instance = operators.named(code)
         plants = frozenset(each.what for each in self._told.plants if code.config.get(each.field) == each.value)
         if Fault.REFUSED.name in plants:
             raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)
         kernel = None
         if self._told.emulated:
-            kernel = emulator.build(render(operator, implementation, problem, config, "host"), checked=False)
-        time_us = dict(self._told.times_us).get(encode(code.config)) or self._modelled(implementation, problem, config)
-        return _Program(operator, implementation, config, time_us, plants, kernel)
+            kernel = emulator.build(render(instance, "host"), checked=False)
+        time_us = dict(self._told.times_us).get(encode(code.config)) or self._modelled(instance)
+        return _Program(instance, time_us, plants, kernel)
 
     def run(self, program: _Program, call: Call, limit_s: float) -> None:
         _provoke(program.plants, limit_s)
@@ -179,28 +176,29 @@ class SimulatedDevice:
         whole = self._buffers[begin].view(np.uint8, (self._buffers[begin].nbytes,))
         return whole[address - begin : address - begin + nbytes]
 
-    def _modelled(self, implementation: Implementation[Any, Any], problem: Any, config: Any) -> float:
+    def _modelled(self, instance: Instance) -> float:
         """The predictor's cost, off by what predictors are off by, as a time."""
-        work, plan = implementation.work(problem, config, self._gpu), implementation.plan(problem, config)
-        cycles = uncompiled(plan, work, self._gpu).cost
-        off = np.random.default_rng(crc32(f"{self._told.seed}{implementation.name}{canonical(config)}".encode()))
+        cycles = uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
+        spelled = f"{self._told.seed}{instance.implementation.name}{canonical(instance.config)}"
+        off = np.random.default_rng(crc32(spelled.encode()))
         return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
 
     def _stand_in(self, program: _Program, call: Call) -> None:
         """The reference, rounded as kernels round it, in the place of the kernels."""
-        values, arrays = _values(program, call), dict[str, Any](scalars(program.operator, call.problem))
-        for argument in program.operator.arguments:
+        operator = program.instance.operator
+        values, arrays = _values(program, call), dict[str, Any](scalars(operator, call.problem))
+        for argument in operator.arguments:
             if argument.role is Role.SCALAR and argument.name in values:  # others take their default
                 arrays[argument.name] = values[argument.name].item()
             elif argument.given:
                 arrays[argument.name] = self._tensor(argument, call.problem, values)
-        right = program.operator.rounded(call.problem, arrays)
-        for argument in program.operator.written:
+        right = operator.rounded(call.problem, arrays)
+        for argument in operator.written:
             self._tensor(argument, call.problem, values)[...] = right[argument.name]
 
     def _spoil(self, program: _Program, call: Call) -> None:
         """What planted faults do to the first output."""
-        output = program.operator.outputs[0]
+        output = program.instance.operator.outputs[0]
         values = _values(program, call)
         tensor = self._tensor(output, call.problem, values)
         if Fault.WRONG.name in program.plants:
@@ -220,10 +218,10 @@ class SimulatedDevice:
 
 def _values(program: _Program, call: Call) -> dict[str, np.generic]:
     """Pointers and scalars by argument."""
-    plan = program.implementation.plan(call.problem, program.config)
+    plan = program.instance.at(call.problem).plan()
     found: dict[str, np.generic] = {}
     for step in call.steps:
-        taken = parameters(program.operator, call.problem, plan, step.launch)
+        taken = parameters(program.instance.operator, call.problem, plan, step.launch)
         for parameter, value in zip(taken, step.arguments, strict=True):
             if parameter.tensor_map is not None:
                 found[parameter.argument] = np.uint64(emulator.base_address(value))

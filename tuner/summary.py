@@ -13,6 +13,7 @@ import numpy as np
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
+from tuner.instance import Instance
 from tuner.operator import Cost, Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
@@ -183,7 +184,7 @@ def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRe
     if not implementation.declared:
         return (UNDECLARED, *_rate_facts(operator.cost(problem), gpu, record, multiplies=False))
     config = from_fields(implementation.config, record.config)
-    whole = floor.together(floor.declared(operator, implementation, problem, config, gpu))
+    whole = floor.together(floor.declared(Instance(operator, implementation, problem, config), gpu))
     facts = []
     if whole.mma:
         facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
@@ -298,9 +299,9 @@ def _space_facts(lane: Lane) -> SpaceFacts:
 
 def _source(operator: Operator[Any], problem: Any, name: str, config: Mapping[str, Any]) -> str:
     implementation: Implementation[Any, Any] = operators.implementation(operator.name, name)
-    return render(operator, implementation, problem, from_fields(implementation.config, config)).text
+    return render(Instance(operator, implementation, problem, from_fields(implementation.config, config))).text
 
 
 def _default_source(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> str:
     implementation = operators.implementation(operator.name, record.identity.implementation)
-    return render(operator, implementation, problem, implementation.default(problem, gpu.arch)).text
+    return render(Instance.default(operator, implementation, problem, gpu.arch)).text

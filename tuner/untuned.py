@@ -3,11 +3,10 @@
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
-from tuner.choice import Choice, search_command
+from tuner.choice import Choice
 from tuner.errors import UsageError
-from tuner.operator import Operator, canonical, statics, to_fields
+from tuner.operator import canonical, statics, to_fields
 from tuner.result import Fields
 
 _REMEMBERED = 16384  # problems; the oldest is forgotten first
@@ -31,8 +30,8 @@ class Miss:
 class Tally:
     """Counts the calls of one problem, from any thread."""
 
-    def __init__(self, operator: Operator[Any], choice: Choice) -> None:
-        self._operator, self._choice = operator, choice
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
         self._calls, self._lock = 0, threading.Lock()
 
     def add(self) -> None:
@@ -40,9 +39,8 @@ class Tally:
             self._calls += 1
 
     def miss(self) -> Miss:
-        problem, gpu = self._choice.problem, self._choice.gpu
-        command = search_command(self._operator, problem, gpu)
-        return Miss(self._operator.name, to_fields(problem), gpu.name, self._calls, command)
+        instance, gpu = self._choice.instance, self._choice.gpu
+        return Miss(instance.operator.name, to_fields(instance.problem), gpu.name, self._calls, self._choice.command)
 
 
 class Untuned:
@@ -53,25 +51,25 @@ class Untuned:
         self._tallies: dict[object, Tally] = {}
         self._warned: set[object] = set()
 
-    def tally(self, operator: Operator[Any], choice: Choice, depth: int) -> Tally:
+    def tally(self, choice: Choice, depth: int) -> Tally:
         """The tally of a problem; warns, `depth` callers up, of the first problem with its static fields on a GPU."""
-        self._complain(operator, choice, depth + 1)
-        key = operator.name, choice.gpu.name, canonical(choice.problem)
+        self._complain(choice, depth + 1)
+        key = choice.instance.operator.name, choice.gpu.name, canonical(choice.instance.problem)
         if key not in self._tallies and len(self._tallies) >= _REMEMBERED:
             del self._tallies[next(iter(self._tallies))]
-        return self._tallies.setdefault(key, Tally(operator, choice))
+        return self._tallies.setdefault(key, Tally(choice))
 
     def misses(self) -> tuple[Miss, ...]:
         """The most frequent first."""
         return tuple(sorted((each.miss() for each in list(self._tallies.values())), key=lambda miss: -miss.calls))
 
-    def _complain(self, operator: Operator[Any], choice: Choice, depth: int) -> None:
-        kernel = operator.name, choice.gpu.name, tuple(getattr(choice.problem, n) for n in statics(operator.problem))
+    def _complain(self, choice: Choice, depth: int) -> None:
+        operator, problem = choice.instance.operator.name, choice.instance.problem
+        kernel = operator, choice.gpu.name, tuple(getattr(problem, name) for name in statics(problem))
         if self._strict:
-            command = search_command(operator, choice.problem, choice.gpu)
-            raise UsageError(f"{operator.name}: no record serves this problem, and TUNER_STRICT is set: `{command}`")
+            raise UsageError(f"{operator}: no record serves this problem, and TUNER_STRICT is set: `{choice.command}`")
         if kernel not in self._warned:
             self._warned.add(kernel)
-            command = search_command(operator, choice.problem, choice.gpu)
-            text = f"{operator.name} runs {choice.implementation.name} with its default config; tune it: `{command}`"
+            runs = f"{operator} runs {choice.instance.implementation.name} with its default config"
+            text = f"{runs}; tune it: `{choice.command}`"
             warnings.warn(text, UntunedWarning, stacklevel=depth + 1)

@@ -199,9 +199,9 @@ class Stand:
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
-        operator, implementation, _, _ = operators.named(task.code)
-        for case in cases(operator, task.code.problem, every=self.device.thorough):
-            if not operators.serves(implementation, case.problem):
+        instance = operators.named(task.code)
+        for case in cases(instance.operator, task.code.problem, every=self.device.thorough):
+            if not operators.serves(instance.implementation, case.problem):
                 continue
             judge.run(case, twice=self.device.thorough)
             if not judge.right:
@@ -215,10 +215,10 @@ class Stand:
 
     def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
         """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
-        _, implementation, problem, config = operators.named(code)
-        plan = implementation.plan(problem, config)
+        instance = operators.named(code)
+        plan = instance.plan()
         arena = self._prepared(code)
-        call = arena.call(plan) if arena else Call(problem, ())
+        call = arena.call(plan) if arena else Call(instance.problem, ())
         return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
 
     def _release(self) -> None:
@@ -235,11 +235,13 @@ class Stand:
         if self.device.executes and key != self._timed.key:
             if self._timed.arena:
                 self._timed.arena.close()
-            operator, _, problem, _ = operators.named(code)
-            self._timed = _Timed(key, Arena(self.device, operator, problem, self._draw(code)), {})
+            instance = operators.named(code)
+            arena = Arena(self.device, instance.operator, instance.problem, self._draw(code))
+            self._timed = _Timed(key, arena, {})
         return self._timed.arena
 
 
 def _drawn(code: Code) -> Mapping[str, Any]:
-    operator, _, problem, _ = operators.named(code)
-    return operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
+    instance = operators.named(code)
+    operator = instance.operator
+    return operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])

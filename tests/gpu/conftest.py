@@ -2,10 +2,14 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import driver
 import pytest
+
+from tuner.gpu_device import Physical
+from tuner.worker import Worker
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "emulator"), str(TESTS)]
@@ -16,6 +20,13 @@ def _usable() -> None:
     """Nothing is asked of a device that an earlier kernel hangs on: the answer would never come."""
     if driver.lost:
         pytest.fail(f"not run: {driver.lost[0]}")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """The device's own process."""
+    with Worker(Physical()) as started:
+        yield started
 
 
 def pytest_unconfigure() -> None:

@@ -1,15 +1,13 @@
 """Measuring on a real device: times, faults and the process around them."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from tuner import bench, gpu, operators
 from tuner.device import Code, Fault
 from tuner.gpu_device import Physical
+from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
-from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
 from tuner.source import Source
@@ -26,21 +24,15 @@ SPIN = "while (*(volatile const short*)q != 12345) {}"
 STRAY = "*(volatile int*)8 = 1;"
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Physical()) as started:
-        yield started
-
-
 def code(body: str | None = None) -> Code:
     """The naive kernel, or one with its signature and another body."""
-    config = NAIVE.default(PROBLEM, gpu.current_gpu().arch)
-    source = render(OPERATOR, NAIVE, PROBLEM, config)
+    instance = Instance.default(OPERATOR, NAIVE, PROBLEM, gpu.current_gpu().arch)
+    source = render(instance)
     if body is not None:
         opening = source.text.index("{", source.text.index("flash_attention_naive("))
         source = Source(source.entries, source.text[: opening + 1] + body + "}\n", source.headers, "cuda")
     cubin = compile(source, Options(gpu.current_gpu().arch.name))
-    return Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(config), cubin.image)
+    return Code(*instance.fields(), cubin.image)
 
 
 def test_a_right_kernel_is_timed(worker: Worker) -> None:
@@ -79,10 +71,9 @@ def test_ours_is_compared_with_a_copy_and_the_peers_that_are_installed() -> None
 
 def test_a_plan_of_several_launches_is_right_and_timed_in_a_graph(worker: Worker) -> None:
     kda, prep_scan = operators.load("kda"), operators.implementation("kda", "prep_scan")
-    problem = kda.problem(seq_len=256, heads=2)
-    config = prep_scan.default(problem, gpu.current_gpu().arch)
-    cubin = compile(render(kda, prep_scan, problem, config), Options(gpu.current_gpu().arch.name))
-    several = Code("kda", "prep_scan", to_fields(problem), to_fields(config), cubin.image)
+    instance = Instance.default(kda, prep_scan, kda.problem(seq_len=256, heads=2), gpu.current_gpu().arch)
+    cubin = compile(render(instance), Options(gpu.current_gpu().arch.name))
+    several = Code(*instance.fields(), cubin.image)
     found = worker.time(Task(several, MeasurementPolicy(launch="graph")))
     assert found.fell is None, found.fell
     assert found.samples

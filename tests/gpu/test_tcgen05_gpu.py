@@ -3,7 +3,7 @@
 To be run first where a device has sm_100a; a failure names the columns that are wrong, and so the panel's width.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -20,9 +20,8 @@ from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.dtype import DType
-from tuner.gpu_device import Physical
+from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
@@ -39,7 +38,7 @@ pytestmark = [
 
 @cache
 def compiled(problem: Any, config: Any) -> Cubin:
-    source = render(OPERATOR, TCGEN05, problem, config)
+    source = render(Instance(OPERATOR, TCGEN05, problem, config))
     cubin = compile(source, Options("sm_100a"), Cache.of("cubin"))  # another run of these tests finds it there
     assert isinstance(cubin, Cubin), cubin
     return cubin
@@ -75,20 +74,12 @@ def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
     assert [column for column in given if wrong_lse(given[column], column, lse[column])] == []
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Physical()) as started:
-        yield started
-
-
 @pytest.mark.parametrize("packed", [False, True], ids=["batch", "packed"])
 @pytest.mark.parametrize("D", CASES)
 def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: int, packed: bool) -> None:
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
     problem = Problem(D, DType.BF16, True, use_cu_seqlens=packed, batch=1, heads=2, seq_q=300, use_softcap=packed)
-    code = Code(
-        "flash_attention", "tcgen05", to_fields(problem), to_fields(CASES[D]), compiled(problem, CASES[D]).image
-    )
+    code = Code(*Instance(OPERATOR, TCGEN05, problem, CASES[D]).fields(), compiled(problem, CASES[D]).image)
     found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
     assert found.fell is None, found.fell
     assert found.verdict is not None and found.verdict.ok, found.verdict

@@ -3,7 +3,7 @@
 To be run first where a device has sm_90a; a failure names the columns that are wrong, and so the panel's width.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -31,7 +31,7 @@ from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.dtype import DType
-from tuner.gpu_device import Physical
+from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
@@ -53,7 +53,7 @@ by_backward_question = pytest.mark.parametrize("question", BACKWARD_QUESTIONS, i
 
 @cache
 def compiled(operator: str, problem: Any, config: Any) -> Cubin:
-    source = render(operators.load(operator), operators.implementation(operator, "wgmma"), problem, config)
+    source = render(Instance(operators.load(operator), operators.implementation(operator, "wgmma"), problem, config))
     cubin = compile(source, Options("sm_90a"), Cache.of("cubin"))  # another run of these tests finds it there
     assert isinstance(cubin, Cubin), cubin
     return cubin
@@ -130,12 +130,6 @@ def test_gradients_are_found_along_and_across_the_rows_of_a_tile(ask: Any, quest
         found = answered("flash_attention_backward", question, arrays)
         wrong[column] = wrong_gradients(question.problem, arrays, found)
     assert {column: names for column, names in wrong.items() if names} == {}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Physical()) as started:
-        yield started
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

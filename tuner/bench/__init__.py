@@ -88,8 +88,7 @@ def _met(meeting: Meeting, patience_s: float) -> Comparison:
 
 def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
     """The policy's own way to launch, and the other where a plan or a peer has several launches."""
-    _, implementation, problem, config = operators.named(code)
-    launches = implementation.plan(problem, config).launches
+    launches = operators.named(code).plan().launches
     if len(launches) == 1 and not any(peer.many_launches for peer in peers.of(code.operator)):
         return (policy,)
     return policy, replace(policy, launch="graph" if policy.launch == "eager" else "eager")

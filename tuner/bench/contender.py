@@ -8,7 +8,7 @@ from tuner.cache import Cache
 from tuner.choice import choose
 from tuner.device import Code
 from tuner.errors import TemplateError
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Failed
@@ -20,13 +20,11 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
 
     Raises UsageError where no implementation serves it, TemplateError where it does not compile.
     """
-    choice = choose(operator, problem, (gpu,), snapshot)
-    source = render(operator, choice.implementation, problem, choice.config)
-    outcome = nvrtc.compile(source, Options(gpu.arch.name), Cache.of("cubin"))
+    instance = choose(operator, problem, (gpu,), snapshot).instance
+    outcome = nvrtc.compile(render(instance), Options(gpu.arch.name), Cache.of("cubin"))
     if isinstance(outcome, Failed):
-        raise TemplateError(f"{operator.name}/{choice.implementation.name} does not compile: {outcome.reason}")
-    config = to_fields(choice.config)
-    return Code(operator.name, choice.implementation.name, to_fields(problem), config, outcome.image)
+        raise TemplateError(f"{instance.name} does not compile: {outcome.reason}")
+    return Code(*instance.fields(), outcome.image)
 
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:

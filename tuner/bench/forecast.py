@@ -9,7 +9,8 @@ from tuner.arch import GPU, MMA_FLOPS
 from tuner.bench.comparison import spelled
 from tuner.bench.contender import context
 from tuner.choice import choose
-from tuner.operator import Implementation, Operator, to_fields
+from tuner.instance import Instance
+from tuner.operator import Operator, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Snapshot
 from tuner.result import Evidence, Fields
@@ -83,19 +84,17 @@ def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
     """What an application would get first, then the defaults of the other implementations."""
     choice = choose(operator, problem, (gpu,), snapshot)
     origin = "a record" if choice.record else "the default"
-    yield _outlook(operator, problem, choice.implementation, choice.config, gpu, origin)
+    yield _outlook(choice.instance, gpu, origin)
     for each in operators.implementations(operator.name):
-        if each.name != choice.implementation.name and each.refusal(problem, gpu.arch) is None:
-            yield _outlook(operator, problem, each, each.default(problem, gpu.arch), gpu, "the default")
+        if each.name != choice.instance.implementation.name and each.refusal(problem, gpu.arch) is None:
+            yield _outlook(Instance.default(operator, each, problem, gpu.arch), gpu, "the default")
 
 
-def _outlook(
-    operator: Operator[Any], problem: Any, implementation: Implementation[Any, Any], config: Any, gpu: GPU, origin: str
-) -> Outlook:
-    least, work = operator.cost(problem), implementation.work(problem, config, gpu)
-    prediction = uncompiled(implementation.plan(problem, config), work, gpu)
+def _outlook(instance: Instance, gpu: GPU, origin: str) -> Outlook:
+    least, work = instance.operator.cost(instance.problem), instance.work(gpu)
+    prediction = uncompiled(instance.plan(), work, gpu)
     return Outlook(
-        name=f"{operator.name}/{implementation.name}",
+        name=instance.name,
         origin=origin,
         flops=sum(launch.products for launch in work) * MMA_FLOPS,
         needed_flops=least.flops,

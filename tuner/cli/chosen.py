@@ -12,11 +12,11 @@ from tuner.cli.output import say
 from tuner.cubin import Cubin
 from tuner.errors import UsageError
 from tuner.evaluate import contenders
-from tuner.operator import Implementation, Operator, Plan, to_fields
+from tuner.instance import Instance
+from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Failed, spelled
-from tuner.source import Source, Target
 from tuner.toolkit import Options
 
 
@@ -24,43 +24,36 @@ from tuner.toolkit import Options
 class Chosen:
     """A config of one problem on one GPU, and how it came."""
 
-    operator: Operator[Any]
-    problem: Any
+    instance: Instance
     gpu: GPU
-    implementation: Implementation[Any, Any]
-    config: Any
     why: str
-
-    def plan(self) -> Plan:
-        return self.implementation.plan(self.problem, self.config)
-
-    def source(self, target: Target = "cuda") -> Source:
-        return render(self.operator, self.implementation, self.problem, self.config, target)
 
     def compiled(self) -> Cubin | Failed:
         """For its GPU. Raises MachineError without NVRTC."""
-        return nvrtc.compile(self.source(), Options(self.gpu.arch.name), Cache.of("cubin"))
+        return nvrtc.compile(render(self.instance), Options(self.gpu.arch.name), Cache.of("cubin"))
 
     def about(self) -> dict[str, Any]:
         """As JSON has it."""
+        operator, implementation, problem, config = self.instance.fields()
         return {
-            "operator": self.operator.name,
-            "implementation": self.implementation.name,
-            "problem": to_fields(self.problem),
+            "operator": operator,
+            "implementation": implementation,
+            "problem": problem,
             "gpu": self.gpu.name,
-            "config": to_fields(self.config),
+            "config": config,
             "why": self.why,
         }
 
     def describe(self) -> None:
         """Say what was chosen."""
-        say(f"{self.implementation.name} {spelled(to_fields(self.config))} ({self.why})")
+        _, implementation, _, config = self.instance.fields()
+        say(f"{implementation} {spelled(config)} ({self.why})")
 
     def refuse(self) -> None:
         """Raises UsageError where the config is not one of its space."""
-        space = self.implementation.space(self.problem, self.gpu.arch)
-        if reasons := space.refusals(self.config):
-            raise UsageError(f"{self.implementation.name} refuses this config: {'; '.join(reasons)} ({self.why})")
+        implementation, problem = self.instance.implementation, self.instance.problem
+        if reasons := implementation.space(problem, self.gpu.arch).refusals(self.instance.config):
+            raise UsageError(f"{implementation.name} refuses this config: {'; '.join(reasons)} ({self.why})")
 
 
 def choose(
@@ -76,15 +69,14 @@ def choose(
         raise UsageError(f"this command looks at one problem, and {len(problems)} were given: give one value an option")
     (problem,), target = problems, arch.gpu(gpu)
     served = choice.choose(operator, problem, [target], snapshot(db))
-    if implementation not in (None, served.implementation.name):
+    instance, why = served.instance, served.why
+    if implementation not in (None, instance.implementation.name):
         (wanted,) = contenders(operator, problem, target, implementation)
-        chosen = Chosen(operator, problem, target, wanted, wanted.default(problem, target.arch), "its default config")
-    else:
-        chosen = Chosen(operator, problem, target, served.implementation, served.config, served.why)
+        instance, why = Instance.default(operator, wanted, problem, target.arch), "its default config"
     if settings:
-        config = parse_config(chosen.implementation.config, chosen.config, settings)
-        return replace(chosen, config=config, why="given by hand")
-    return chosen
+        config = parse_config(instance.implementation.config, instance.config, settings)
+        instance, why = replace(instance, config=config), "given by hand"
+    return Chosen(instance, target, why)
 
 
 def snapshot(db: str | None) -> Snapshot:

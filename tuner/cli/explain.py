@@ -29,8 +29,8 @@ def explain(
         _explain_config(chosen, as_json)
         return
     known = snapshot(db)
-    served = choice.choose(operator, chosen.problem, [chosen.gpu], known)
-    found = choice.explain(operator, served, [chosen.gpu], known)
+    served = choice.choose(operator, chosen.instance.problem, [chosen.gpu], known)
+    found = choice.explain(served, [chosen.gpu], known)
     if as_json:
         emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
     else:
@@ -38,12 +38,13 @@ def explain(
 
 
 def _explain_config(chosen: Chosen, as_json: bool) -> None:
-    space = chosen.implementation.space(chosen.problem, chosen.gpu.arch)
-    reasons = space.refusals(chosen.config)
+    instance = chosen.instance
+    space = instance.implementation.space(instance.problem, chosen.gpu.arch)
+    reasons = space.refusals(instance.config)
     if as_json:
-        emit_json({"config": to_fields(chosen.config), "valid": not reasons, "refused_by": list(reasons)})
+        emit_json({"config": to_fields(instance.config), "valid": not reasons, "refused_by": list(reasons)})
         return
-    typer.echo(f"{chosen.implementation.name} {spelled(to_fields(chosen.config))}")
+    typer.echo(f"{instance.implementation.name} {spelled(to_fields(instance.config))}")
     typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
     removed = [(reason, f"{count:,}") for reason, count in space.counts()]
     about = "" if space.enumerated else "about "

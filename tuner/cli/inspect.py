@@ -15,10 +15,11 @@ from tuner.cli.waits import as_json as waits_as_json
 from tuner.cli.waits import print_waiting, waiting
 from tuner.cubin import Cubin
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.evaluate import Candidate, steady_mix
+from tuner.evaluate import steady_mix
 from tuner.floor import Declared
 from tuner.lint import lint_all
 from tuner.operator import Operator
+from tuner.render import render
 from tuner.result import Failed, Lint
 from tuner.usage import occupancy
 
@@ -40,7 +41,7 @@ def render_command(
     chosen.refuse()
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
-    source = chosen.source("cuda" if target == "cuda" else "host")
+    source = render(chosen.instance, "cuda" if target == "cuda" else "host")
     if as_json:
         emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
         return
@@ -69,20 +70,20 @@ def inspect_command(
     if isinstance(cubin, Failed):
         typer.echo(cubin.log, err=True)
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
-    launches = chosen.plan().launches
+    launches = chosen.instance.plan().launches
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
     found, work = lint_all(cubin), _work(chosen)
-    costs = predicted(cubin, operator, Candidate(chosen.implementation, chosen.config), chosen.problem, chosen.gpu)
+    costs = predicted(chosen.instance, chosen.gpu, cubin)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
-        least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.problem))}
+        least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.instance.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
         told = {"waits": waits_as_json(replayed)} if waits else {}
         emit_json({**chosen.about(), "kernels": _used(chosen, cubin), **compiled, **least, **ranked, **told})
         return
     chosen.describe()
-    title = f"{operator.name}/{chosen.implementation.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
+    title = f"{chosen.instance.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
     _print_kernels(title, _used(chosen, cubin))
     _print_mixes(mixes)
     _print_work(work, chosen)
@@ -99,7 +100,7 @@ def inspect_command(
 def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
     """Each launch, what its kernel uses, and how many of its blocks fit an SM."""
     rows = []
-    for launch in chosen.plan().launches:
+    for launch in chosen.instance.plan().launches:
         usage = cubin.entries[launch.entry]
         fit = occupancy(usage, launch, chosen.gpu.arch)
         rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
@@ -108,7 +109,7 @@ def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
 
 def _work(chosen: Chosen) -> tuple[Declared, ...]:
     """What each launch declares to do, then all together."""
-    launches = floor.declared(chosen.operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu)
+    launches = floor.declared(chosen.instance, chosen.gpu)
     return (*launches, floor.together(launches))
 
 
@@ -150,10 +151,11 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
 
 def _print_work(work: Sequence[Declared], chosen: Chosen) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
-    if not chosen.implementation.declared:
-        typer.echo(f"work: not declared by {chosen.implementation.name}.py; the prediction counts machine code instead")
+    operator, implementation = chosen.instance.operator, chosen.instance.implementation
+    if not implementation.declared:
+        typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts machine code instead")
         return
-    least = chosen.operator.cost(chosen.problem)
+    least = operator.cost(chosen.instance.problem)
     names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
     table(
         f"declared work a {least.item}; least: {least.bytes / least.items:.6g} bytes, "

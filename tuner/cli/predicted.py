@@ -1,13 +1,12 @@
 """What `tuner inspect` says of a prediction: the terms of each launch, in a user's words."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from tuner.arch import GPU
 from tuner.cli.output import table
 from tuner.cubin import Cubin
-from tuner.evaluate import Candidate, predict_launches
-from tuner.operator import Operator
+from tuner.evaluate import predict_launches
+from tuner.instance import Instance
 from tuner.predict import MODEL, TERMS, in_turn
 from tuner.result import Prediction
 
@@ -16,9 +15,9 @@ _LEAST = 0.005  # of the whole cost: smaller terms are not printed
 Named = tuple[str, Prediction]  # a kernel's, or of all together
 
 
-def predicted(cubin: Cubin, operator: Operator[Any], candidate: Candidate, problem: Any, gpu: GPU) -> tuple[Named, ...]:
+def predicted(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Named, ...]:
     """What each launch is predicted to cost and, where there are several, all of them in turn."""
-    found = predict_launches(operator, candidate, problem, gpu, cubin)
+    found = predict_launches(instance, gpu, cubin)
     whole = [("together", in_turn([prediction for _, prediction in found]))] if len(found) > 1 else []
     return (*found, *whole)
 

@@ -23,6 +23,7 @@ from tuner.cli.found import show, title
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
 from tuner.errors import NoValidConfigError
 from tuner.evaluate import contenders
+from tuner.instance import Instance
 from tuner.nvrtc import Compiler
 from tuner.operator import Implementation, Operator
 from tuner.policy import MeasurementPolicy
@@ -137,7 +138,7 @@ def _warn_of_promises(request: tune.Request, racing: Sequence[Implementation[Any
         return
     problem, target = request.problem, request.gpu
     for each in racing:
-        for sentence in broken(request.operator, each, problem, each.default(problem, target.arch), target):
+        for sentence in broken(Instance.default(request.operator, each, problem, target.arch), target):
             say(f"warning: {each.name}: {sentence}")
 
 

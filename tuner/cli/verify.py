@@ -12,7 +12,7 @@ from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate import resources_of
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
 from tuner.promises import broken
 from tuner.result import Failed, Verdict
 
@@ -36,15 +36,11 @@ def verify_command(
     chosen = choose(operator, problems, gpu, implementation, config, db)
     chosen.refuse()
     modes = check.PLAIN + (check.CHECKED if checked else ())
-    data = to_fields(chosen.problem), to_fields(chosen.config)
-    job = check.Job(operator.name, chosen.implementation.name, *data, modes, thorough)
+    job = check.Job(*chosen.instance.fields(), modes, thorough)
     with check.Checker(workers=1) as checker:
         ((_, verdict),) = checker.check_many([job])
     verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
-    promises = (
-        *broken(operator, chosen.implementation, chosen.problem, chosen.config, chosen.gpu),
-        *_not_launched(chosen),
-    )
+    promises = (*broken(chosen.instance, chosen.gpu), *_not_launched(chosen))
     wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
     if as_json:
         second = {"ptx": asdict(verdicts[-1])} if ptx else {}
@@ -69,7 +65,7 @@ def _not_launched(chosen: Chosen) -> tuple[str, ...]:
         return ()
     if isinstance(cubin, Failed):
         return (f"it does not compile for {chosen.gpu.arch.name}: {cubin.reason}",)
-    found = resources_of(cubin, chosen.plan(), chosen.gpu)
+    found = resources_of(cubin, chosen.instance.plan(), chosen.gpu)
     return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
 
 

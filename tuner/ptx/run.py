@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tuner.argument import Located, Role, span
-from tuner.operator import Implementation, Operator, Plan, parameters, scalars
+from tuner.instance import Instance
+from tuner.operator import Operator, Plan, parameters, scalars
 from tuner.ptx.launch import Shape, launch
 from tuner.ptx.memory import FaultError, Global
-from tuner.ptx.parse import Entry
+from tuner.ptx.module import Entry
+from tuner.ptx.tables import Table
 from tuner.ptx.values import Array
 from tuner.ptx.wave import Order
 
@@ -23,22 +27,16 @@ class Run:
 
 
 def run(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    entries: Mapping[str, Entry],
-    problem: Any,
-    config: Any,
-    arrays: Mapping[str, Any],
-    *,
-    order: Order = "together",
+    instance: Instance, entries: Mapping[str, Entry], arrays: Mapping[str, Any], *, order: Order = "together"
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
     `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
     are NaN.
     """
-    plan = implementation.plan(problem, config)
-    device = _Device.of(operator, problem, plan, arrays)
+    operator, problem, plan = instance.operator, instance.problem, instance.plan()
+    tables = {table.key: table for entry in entries.values() for table in entry.tables}
+    device = _Device.of(operator, problem, plan, arrays, tuple(tables.values()))
     given, tensors = scalars(operator, problem, arrays), device.located()
     executed, fault = 0, ""
     for step in plan.launches:
@@ -61,7 +59,9 @@ class _Device:
     views: Mapping[str, Array]
 
     @classmethod
-    def of(cls, operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any]) -> "_Device":
+    def of(
+        cls, operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any], tables: tuple[Table, ...]
+    ) -> "_Device":
         tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
         given = {each.name: each.laid_out(each.drawn(problem, arrays)) for each in tensors if each.given}
         free = {each.name: (each.dtype_of(problem).numpy, each.shape(problem)) for each in tensors if not each.given}
@@ -69,7 +69,11 @@ class _Device:
         sizes = {name: span(array) for name, array in given.items()}
         sizes |= {name: dtype.itemsize * prod(shape) for name, (dtype, shape) in free.items()}
         writable = {each.name for each in tensors if each.written} | {space.name for space in plan.workspaces}
+        sizes |= {table.key: len(table.data) for table in tables}
+        writable |= {table.key for table in tables if not table.constant}
         memory = Global(sizes, frozenset(writable))
+        for table in tables:
+            memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
         views = {name: memory.view(name, dtype, shape) for name, (dtype, shape) in free.items()}
         for name, array in given.items():
             views[name] = memory.view(name, array.dtype, array.shape, array.strides)

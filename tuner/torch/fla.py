@@ -13,6 +13,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.rows import addressable
+from tuner.torch.unserved import refuse
 
 
 def chunk_kda(
@@ -57,10 +58,8 @@ def chunk_kda(
     Raises InputError for return_intermediate_states, cp_context and unknown arguments, for a safe_gate of the kernel's
     own gate without its lower_bound, for two layouts of states, and for tensors that do not fit.
     """
-    _refuse(
-        "chunk_kda",
-        {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context is not None, **others},
-    )
+    unserved = {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context is not None}
+    refuse("chunk_kda", unserved | others, "fla.ops.kda.chunk_kda")
     if safe_gate and use_gate_in_kernel and lower_bound is None:
         raise InputError("chunk_kda: safe_gate bounds the kernel's own gate: pass a lower_bound in [-5, 0), or drop it")
     if state_v_first and transpose_state_layout is not None:
@@ -125,14 +124,6 @@ def fused_recurrent_kda(
         **others,
     )
     return o.to(v.dtype), final_state
-
-
-def _refuse(function: str, unserved: Mapping[str, Any]) -> None:
-    for name, wanted in unserved.items():
-        if wanted is not None and wanted is not False:
-            raise InputError(
-                f"{function}: {name}={wanted!r} is not served: leave it out, or call fla.ops.kda.{function}"
-            )
 
 
 def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ All are the operator `flash_attention`, and with a window to the left `streaming
 `paged_attention`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +13,9 @@ import torch
 from tuner.errors import UsageError
 from tuner.torch.kvcache import attend_packed
 from tuner.torch.rows import addressable
+from tuner.torch.unserved import refuse
+
+_THEIRS = "flash_attn's"
 
 
 def flash_attn_func(
@@ -40,11 +42,11 @@ def flash_attn_func(
     o and lse have gradients. Tensors of any strides are taken: what kernels cannot address is copied. Raises UsageError
     for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for tensors that do not fit.
     """
-    _refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes})
+    refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
     rows = tuple(map(addressable, (q, k, v)))
     window = _window("flash_attn_func", window_size, causal)
     if window is not None:
-        _refuse("flash_attn_func", {"softcap": softcap}, "with a window_size to the left")
+        refuse("flash_attn_func", {"softcap": softcap}, _THEIRS, "with a window_size to the left")
         o, lse = torch.ops.tuner.streaming_attention(*rows, window=window, softmax_scale=softmax_scale)
     else:
         o, lse = torch.ops.tuner.flash_attention(
@@ -86,7 +88,7 @@ def flash_attn_varlen_func(
     without block_table one to the left; InputError for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
-    _refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes})
+    refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
     if block_table is not None:
         window = _window(name, window_size, causal or max_seqlen_q == 1)
         if not (_causal(window_size, causal) or max_seqlen_q == 1):
@@ -128,15 +130,6 @@ def flash_attn_varlen_qkvpacked_func(qkv: Any, cu_seqlens: Any, max_seqlen: int,
 def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
     """`flash_attn_varlen_func` of q [T, H, D] and kv [S, 2, HK, D]; `options` from cu_seqlens_q on."""
     return flash_attn_varlen_func(q, *kv.unbind(1), *options, **named)
-
-
-def _refuse(function: str, unserved: Mapping[str, Any], why: str = "") -> None:
-    for name, wanted in unserved.items():
-        if isinstance(wanted, torch.Tensor) or wanted:
-            said = "a tensor" if isinstance(wanted, torch.Tensor) else wanted
-            raise UsageError(
-                f"{function}: {name}={said} is not served{f' {why}' * bool(why)}: leave it out, or call flash_attn's"
-            )
 
 
 def _causal(window_size: tuple[int, int], causal: bool) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.rows import addressable
+from tuner.torch.unserved import refuse
 
 
 def flash_attn_with_kvcache(
@@ -49,8 +50,9 @@ def flash_attn_with_kvcache(
     Raises InputError for rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap without block_table,
     which are not served, and for tensors that do not fit.
     """
-    _refuse({"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx})
-    _refuse({"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes})
+    unserved = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx}
+    unserved |= {"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes}
+    refuse("flash_attn_with_kvcache", unserved, "flash_attn's")
     lengths = _lengths(q, k_cache, cache_seqlens, block_table)
     if k is not None or v is not None:
         lengths = _append(k, v, k_cache, v_cache, lengths, cache_seqlens, block_table)
@@ -85,12 +87,6 @@ def attend_packed(
     paged = torch.ops.tuner.paged_attention
     o, lse = paged(rows, k_cache, v_cache, block_table, lengths, bounds, max_seqlen_q=longest, **options)
     return o[0], lse[0]
-
-
-def _refuse(unserved: Mapping[str, Any]) -> None:
-    for name, given in unserved.items():
-        if given is not None:
-            raise InputError(f"flash_attn_with_kvcache: {name} is not served: leave it out, or call flash_attn's")
 
 
 def _window(window_size: tuple[int, int], causal: bool) -> int | None:
