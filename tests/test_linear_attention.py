@@ -349,6 +349,13 @@ def test_beta_decides_how_it_comes() -> None:
     assert requests[1].arrays["beta"].shape == (2, 1)
 
 
+def test_a_beta_that_fp32_rounds_above_its_bound_keeps_the_promise() -> None:
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    beta = float(np.float32(0.2))
+    assert beta > 0.2
+    assert linear_attention(q, q, q, beta, beta_bound=0.2).scalars == {"beta_scalar": beta}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -94,6 +94,11 @@ def test_fp32_gradients_are_right_for_every_kind_of_input(name: str, kind: str) 
     run(name, WITH_STATES, mode=IN_ORDER, arrays=draw(WITH_STATES, kind))
 
 
+def test_what_rounding_leaves_of_no_gradient_is_right_in_many_channels_too() -> None:
+    problem = Problem(head_dim=1024, heads=2, seq_len=1)
+    run("lookback", problem, arrays=draw(problem, "far_values"))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_where_all_is_forgotten_the_gradient_of_keys_is_nothing(name: str) -> None:
     arrays = draw(WITH_STATES, "forget_at_once")

@@ -53,7 +53,7 @@ def test_an_all_zero_reference_is_compared_absolutely() -> None:
     zero = np.zeros(4)
     assert compare("o", zero, zero, zero, Tolerance(1e-3)).ok
     assert not compare("o", zero + 1, zero, zero, Tolerance(1e-3)).ok
-    assert distance(zero + 1, zero) == (2.0, 1.0)
+    assert distance(zero + 1, zero) == (1.0, 1.0)
 
 
 def test_what_sums_leave_of_terms_that_cancel_is_no_error_where_all_is_zero() -> None:
@@ -61,6 +61,13 @@ def test_what_sums_leave_of_terms_that_cancel_is_no_error_where_all_is_zero() ->
     assert compare("dq", left, zero, zero, Tolerance(5e-3)).ok
     assert not compare("dq", left, zero, zero, Tolerance(1e-5)).ok
     assert not compare("dq", 100 * left, zero, zero, Tolerance(5e-3)).ok
+
+
+def test_what_is_left_of_zeros_is_judged_alike_in_few_elements_and_in_many() -> None:
+    for count in (4, 1 << 20):
+        zero, left = np.zeros(count), np.full(count, 3e-6)
+        assert compare("dk", left, zero, zero, Tolerance(1e-5)).ok
+        assert not compare("dk", 4 * left, zero, zero, Tolerance(1e-5)).ok
 
 
 def test_an_output_that_the_problem_does_not_have_is_not_listed() -> None:

@@ -82,7 +82,10 @@ def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: T
 
 
 def distance(actual: Array, exact: Array) -> tuple[float, float]:
-    """(‖actual − exact‖ / ‖exact‖, largest |actual − exact|); infinite where they disagree on what is finite."""
+    """(‖actual − exact‖ / ‖exact‖, largest |actual − exact|); infinite where they disagree on what is finite.
+
+    Where `exact` is all zero, the first is the root mean square of what is off, of however many elements.
+    """
     actual, exact = np.asarray(actual, np.float64), np.asarray(exact, np.float64)
     finite = np.isfinite(exact)
     if actual.shape != exact.shape or not np.array_equal(actual[~finite], exact[~finite]):
@@ -90,5 +93,5 @@ def distance(actual: Array, exact: Array) -> tuple[float, float]:
     difference = np.abs(actual[finite] - exact[finite])
     if not np.isfinite(difference).all():
         return np.inf, np.inf
-    norm = float(np.linalg.norm(exact[finite])) or 1.0  # an all-zero reference leaves the absolute error
+    norm = float(np.linalg.norm(exact[finite])) or max(difference.size, 1) ** 0.5
     return float(np.linalg.norm(difference)) / norm, float(difference.max(initial=0.0))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
@@ -119,7 +121,7 @@ def _number(beta: Any, bound: float) -> float:
         value = float(beta + 0)  # + 0: text is no number
     except TypeError as error:
         raise UsageError(f"beta is a {type(beta).__name__}: give a number, or an fp32 array [H] or [H, D]") from error
-    if not 0 <= value <= bound:
+    if not 0 <= np.float32(value) <= np.float32(bound):  # kernels have it in fp32, as callers' tensors do
         raise UsageError(f"beta {value}: must lie between 0 and beta_bound, {bound}")
     return value
 
