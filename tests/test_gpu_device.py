@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +11,20 @@ import numpy as np
 import pytest
 from cupy_double import Driver, Graph, Stream, driver
 
-from tuner import emulator, gpu_device, gpu_tensor_map, operators
+from tuner import emulator, exclusive, gpu_device, gpu_tensor_map, operators
 from tuner.arch import gpu
 from tuner.arena import Arena
 from tuner.device import Code, Fault
 from tuner.emulator import Buffer
 from tuner.errors import MachineError
+from tuner.exclusive import Presence
 from tuner.gpu_device import Physical
 from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
+from tuner.samples import State
 from tuner.trial import Heat, Task
 from tuner.worker import Stand
 
@@ -52,6 +55,7 @@ class Runtime:
         self.status = 0  # of the next query
         self.capture_status = self.captured = self.copied = 0
         self.cleared = 0
+        self.late = 0  # of the next launches, those that the device begins before the host has queued them
 
     def malloc(self, nbytes: int) -> int:
         buffer = Buffer("device", nbytes, writable=True)
@@ -87,8 +91,11 @@ class Runtime:
         assert stream == 0
         self.events[event] = 0.01 * len(self.driver.launches) + 1e-6 * self.copied
 
-    def eventQuery(self, _event: int) -> int:  # noqa: N802
-        return self.status
+    def eventQuery(self, event: int) -> int:  # noqa: N802
+        if event % 2:
+            return self.status
+        self.late -= 1  # it is a begin
+        return 0 if self.late >= 0 else 600
 
     def eventElapsedTime(self, begin: int, end: int) -> float:  # noqa: N802
         return self.events[end] - self.events[begin]
@@ -107,8 +114,10 @@ class CapturingStream(Stream):
 
 
 @pytest.fixture
-def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime]:
     import cupy
+
+    monkeypatch.setattr(exclusive, "FOLDER", tmp_path / "gpus")
 
     found, known = Runtime(driver), cupy.cuda.runtime
     answers: dict[str, Callable[..., Any]] = {
@@ -188,6 +197,24 @@ def test_a_plain_copy_is_timed_like_a_kernel() -> None:
     assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
 
 
+def test_launches_that_waited_for_the_host_do_not_count(runtime: Runtime) -> None:
+    device = Physical().open()
+    copy, runtime.late = device.ready_copy(4000), 2
+    assert len(device.times_us(copy, 8, POLICY)) == 6
+    assert runtime.cleared == 8
+
+
+def test_where_most_launches_wait_for_the_host_it_gets_more_time_from_then_on(runtime: Runtime) -> None:
+    device = Physical().open()
+    copy, runtime.late = device.ready_copy(4000), 8 + 8
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+    assert runtime.cleared == (1 + 2 + 4) * 8
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+    assert runtime.cleared == (1 + 2 + 4 + 4) * 8
+    runtime.late = 1000  # a host that is never in time
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+
+
 def test_where_memory_ends_in_a_measurement_of_copies_what_it_has_is_given_back(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +231,17 @@ def test_where_memory_ends_in_a_measurement_of_copies_what_it_has_is_given_back(
     with pytest.raises(MachineError, match="the GPU has no 1048576 bytes left"):
         device.copy_gb_s()
     assert len(runtime.buffers) == held
+
+
+@pytest.mark.usefixtures("runtime")
+def test_processes_that_take_turns_with_this_one_are_none_that_disturb_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Physical().open()
+    monkeypatch.setattr(device, "_monitor", SimpleNamespace(state=lambda: State(1980, 0, 60, processes=3)))
+    assert device.state().processes == 3
+    other = Presence(Physical().bus_id)
+    assert device.state() == State(1980, 0, 60, processes=2)
+    del other
+    assert device.state().processes == 3
 
 
 def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:

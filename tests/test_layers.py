@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
-assets dtype result source elf toolkit pool policy samples ledger constraint
+assets dtype result source elf toolkit pool exclusive policy samples ledger constraint
 arch tensor_map cache places space sass screening final peers
 argument cupy_folder
 operator tuned portfolio

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -124,6 +124,26 @@ def seconds_of_a_request(asked: Code) -> float:
         return time.monotonic() - started
 
 
+class Idle(SimulatedDevice):
+    """Its clock is low at first, and up after so many runs."""
+
+    rise = 60
+
+    def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        share = self.state().sm_mhz / super().state().sm_mhz
+        return [time_us / share for time_us in super().times_us(ready, launches, policy)]
+
+    def state(self) -> State:
+        found = super().state()
+        return replace(found, sm_mhz=round(found.sm_mhz * min(1.0, 0.3 + 0.7 * self._runs / self.rise)))
+
+
+def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
+    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
+    found = Stand(Idle(told)).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
+
+
 class Crowded(SimulatedDevice):
     """Every tenth sample finds another process."""
 
@@ -207,6 +227,20 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert evaluator.canary.times_us
 
 
+def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
+    def longer(*asked: Any) -> dict[str, Any]:
+        drawn = PAGED.inputs(*asked)
+        return {**drawn, "cache_seqlens": drawn["cache_seqlens"] + 1}
+
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    identities = [
+        Measurer(each, DECODING, GPU, *machines, Bench(calm_worker, POLICY)).identity(candidate)
+        for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
+    ]
+    assert identities[0] == identities[1] != identities[2]
+    assert replace(identities[2], policy=identities[0].policy) == identities[0]
+
+
 def naive_configs() -> list[Any]:
     space = NAIVE.space(DECODING, GPU.arch)
     return [space[index] for index in range(len(space))]
@@ -288,6 +322,27 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
     assert standing is not None and outcome.record is not None
     assert len(standing.places) == 2
     assert outcome.record.config == second.attempt.config
+
+
+def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.tune.FINALISTS", 2)
+    monkeypatch.setattr("tuner.settle.FINALISTS", 2)
+    configs = naive_configs()
+    with Store.open(":memory:") as store:
+        for budget, pace in ((3, 1.0), (len(configs), 1.1)):
+            known = [dict(each.attempt.config) for each in store.attempts(operator=PAGED.name)]
+            times = [pace * (50.0 if to_fields(each) in known else 47.5) for each in configs]
+            times = times if known else [50.0] * len(configs)
+            with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
+                evaluator = measurer(machines, worker)
+                found = tune.search(request(budget), store, evaluator)
+                outcome, standing = settle(found, store, evaluator)
+    assert found.record is not None and dict(found.record.config) in known
+    assert outcome.record is not None and dict(outcome.record.config) not in known
+    assert standing is not None
+    assert standing.places[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
 
 
 def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(

@@ -11,7 +11,7 @@ import pytest
 from tuner.errors import UsageError
 from tuner.final import Rules, decide
 from tuner.policy import MeasurementPolicy
-from tuner.samples import Sample, State, estimate, interval, undisturbed, usual
+from tuner.samples import Sample, State, estimate, interval, typical, undisturbed, usual
 from tuner.screening import screen
 
 POLICY = MeasurementPolicy()
@@ -38,6 +38,26 @@ def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
         found = [interval(rng.normal(0, 0.02, n)) for _ in range(400)]
         held = sum(each.low <= 0 <= each.high for each in found) / 400
         assert held >= 0.93, (n, held)
+
+
+def ticking(time_us: float, rng: np.random.Generator, launches: int = 32, tick_us: float = 0.5) -> list[float]:
+    """Times of launches by a clock that steps: each begins somewhere between two steps."""
+    begin = rng.uniform(0, tick_us, launches)
+    ticks = np.floor((begin + time_us * np.exp(0.002 * rng.standard_normal(launches))) / tick_us)
+    return list(tick_us * ticks)
+
+
+def test_kernels_that_differ_by_less_than_a_step_of_the_clock_are_told_apart() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        times = [[typical(ticking(each, rng)) for each in (5.0, 5.15)] for _ in range(POLICY.rounds)]
+        assert np.mean(times, axis=0) == pytest.approx([5.0, 5.15], rel=0.01)
+        assert decide(times, Rules(((2,), (1,))), seed).winner == 0
+
+
+def test_launches_that_something_held_up_are_no_part_of_a_sample() -> None:
+    assert typical([5.0, 5.5, 5.0, 5.5, 90.0]) == pytest.approx(5.25)
+    assert typical([500.0, 510.0, 505.0, 900.0]) == pytest.approx(505.0)
 
 
 def test_one_lying_sample_moves_a_median_little() -> None:

@@ -126,7 +126,7 @@ def _row(outcome: Outcome, columns: Sequence[Candidate]) -> list[float]:
     known = {_key(each.candidate): each for each in outcome.tried}
     found = [known.get(_key(column)) for column in columns]
     open_ = [each for each in found if each and each.verdict is None and each.attempt.value is not None]
-    best = min(_right(outcome) or open_, key=lambda each: (each.flawed, each.attempt.value), default=None)
+    best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
     if best is None:
         return [float("inf")] * len(columns)
     return [_behind(each, best) if each is not None else float("inf") for each in found]
@@ -136,7 +136,7 @@ def _behind(each: Tried, best: Tried) -> float:
     """By what share a config's value is over the best one's, at least 0; inf where it may not serve."""
     value, least = each.attempt.value, best.attempt.value
     wrong = each.verdict is not None and not each.verdict.ok
-    if value is None or least is None or wrong or each.flawed > best.flawed:
+    if value is None or least is None or wrong or each.attempt.flawed > best.attempt.flawed:
         return float("inf")
     return max(0.0, value / least - 1)
 

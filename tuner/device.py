@@ -116,7 +116,7 @@ class Device(Protocol):
         """For `times_us`: a copy that moves so many bytes, half of them read and half written."""
 
     def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        """Microseconds of each of so many runs of what is ready, without the host's part."""
+        """Microseconds of so many runs of what is ready, each without the host's part; those with one are left out."""
 
     def state(self) -> State: ...
 

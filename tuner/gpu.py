@@ -63,6 +63,11 @@ def current_gpu(ordinal: int | None = None) -> GPU:
     return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
 
 
+def bus_id(ordinal: int) -> str:
+    """Where a GPU is on the PCI bus; slices of one are at the same place."""
+    return str(_cupy().cuda.runtime.deviceGetPCIBusId(ordinal))
+
+
 def identify(name: str, capability: int) -> GPU:
     """The GPU of a driver's model name and compute capability (90); the arch alone where the model is not known."""
     try:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from tuner import gpu, gpu_tensor_map
 from tuner.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
 from tuner.errors import MachineError
+from tuner.exclusive import Presence
 from tuner.gpu_monitor import Monitor
 from tuner.operator import Plan
 from tuner.policy import MeasurementPolicy
@@ -30,7 +31,8 @@ _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
 _REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720, 801, 912})
 _UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
-_LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch
+_LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch, mostly
+_MOST_FLUSHES = 16  # before a launch, where the host needs longer
 _COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
 
 
@@ -39,6 +41,10 @@ class Physical:
     """A GPU of this machine, by its CUDA ordinal."""
 
     ordinal: int = 0
+
+    @property
+    def bus_id(self) -> str:
+        return gpu.bus_id(self.ordinal)
 
     def open(self) -> "GpuDevice":
         return GpuDevice(self.ordinal)
@@ -58,10 +64,12 @@ class GpuDevice:
         # The fatal fault, which ends the process soon. Until then its traceback keeps all alive that was loaded: to
         # unload a module is to wait for the device, and a kernel that hangs never ends.
         self._lost: DeviceFaultError | None = None
+        bus_id = gpu.bus_id(ordinal)
+        self._presence = Presence(bus_id)  # before it is opened, so that nobody counts a stranger
         self._open(ordinal)
-        self._monitor = Monitor(self._runtime.deviceGetPCIBusId(ordinal))
+        self._monitor = Monitor(bus_id)
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
-        self._flush = self.allocate(self._flush_bytes)
+        self._flush, self._flushes = self.allocate(self._flush_bytes), 1
         self._events: list[tuple[int, int]] = []
 
     def facts(self) -> Fields:
@@ -139,30 +147,42 @@ class GpuDevice:
         self.fill(source, half)
         return lambda: self._runtime.memcpyAsync(target, source, half, _ON_DEVICE, _DEFAULT_STREAM)
 
-    def times_us(
-        self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy, *, flushes: int = 1
-    ) -> Sequence[float]:
+    def times_us(self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy) -> Sequence[float]:
         """Anything that puts work on the default stream when it is called is ready.
 
-        A flush keeps the GPU busy while the host queues what follows, so that no launch waits for the host; where the
-        host has more to do, give more `flushes`.
+        A flush keeps the GPU busy while the host queues what follows. A launch that began before all of it was queued
+        may have waited for the host, and does not count; where most did, there are more flushes from then on.
         """
-        runtime, pairs = self._runtime, self._pairs(launches)
+        while True:
+            times, late = self._timed(ready, launches, policy)
+            if 2 * sum(late) <= launches:
+                return [time_us for time_us, missed in zip(times, late, strict=True) if not missed]
+            if self._flushes == _MOST_FLUSHES:
+                return times
+            self._flushes *= 2
+
+    def _timed(
+        self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy
+    ) -> tuple[list[float], list[bool]]:
+        """(microseconds, whether the host was late) of each launch."""
+        runtime, pairs, late = self._runtime, self._pairs(launches), list[bool]()
         with self._faults():
             if policy.l2 == "warm":
-                self._clear(flushes * launches)
+                self._clear(self._flushes * launches)
                 ready()
             for begin, end in pairs:
                 if policy.l2 == "cold":
-                    self._clear(flushes)
+                    self._clear(self._flushes)
                 runtime.eventRecord(begin, _DEFAULT_STREAM)
                 ready()
                 runtime.eventRecord(end, _DEFAULT_STREAM)
+                late.append(runtime.eventQuery(begin) != _NOT_READY)
             self._wait(pairs[-1][1], policy.limit_s)
-            return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs]
+            return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs], late
 
     def state(self) -> State:
-        return self._monitor.state()
+        found = self._monitor.state()
+        return replace(found, processes=found.processes - self._presence.others()) if found.processes > 1 else found
 
     def copy_gb_s(self) -> float:
         times = []

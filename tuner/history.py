@@ -12,7 +12,7 @@ from tuner.canonical import decode, encode
 from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
 from tuner.records_read import arch_of
-from tuner.result import Attempt, Fields, Scalar
+from tuner.result import Fields, Scalar
 from tuner.space import Space
 from tuner.store import Store
 
@@ -146,10 +146,6 @@ def _results(
     found: dict[str, dict[str, float | None]] = {}
     for each in stored:
         if each.id not in resumed and not each.attempt.spared:
-            value = None if each.id in wrong or _flawed(each.attempt) else each.attempt.value
+            value = None if each.id in wrong or each.attempt.flawed else each.attempt.value
             found.setdefault(each.attempt.identity.implementation, {})[encode(each.attempt.config)] = value
     return found
-
-
-def _flawed(attempt: Attempt) -> bool:
-    return attempt.resources is None or bool(attempt.resources.flaws)

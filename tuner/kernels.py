@@ -14,6 +14,7 @@ from tuner.instance import Instance
 from tuner.operator import Operator, canonical, statics
 from tuner.render import render
 from tuner.result import Failed
+from tuner.source import Source
 from tuner.toolkit import Options
 
 Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
@@ -24,7 +25,7 @@ class Kernels:
     """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
 
     def __init__(self) -> None:
-        self._cubins: dict[object, Cubin] = {}
+        self._made: dict[object, tuple[Source, Cubin]] = {}
         self._emulated: dict[object, emulator.Kernel] = {}
 
     def compile(self, choice: Choice, place: int) -> None:
@@ -32,7 +33,7 @@ class Kernels:
         if place == CPU:
             self._emulator_kernel(choice.instance)
         else:
-            nvrtc.keep(render(choice.instance), self._cubin(choice), Cache.of("cubin"))
+            nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
     def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> Run:
         """A choice, ready for arrays of a framework at a place.
@@ -43,28 +44,30 @@ class Kernels:
         operator, plan = instance.operator, instance.at(binding.problem).plan()
         if place == CPU:
             return emulated.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
-        return gpu.Kernel(operator, binding, plan, self._cubin(choice), arrays, place)
+        _, cubin = self._make(choice)
+        return gpu.Kernel(operator, binding, plan, cubin, arrays, place)
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
         if place == CPU:
             return ""
-        known = self._cubins.get((_key(choice.instance), choice.gpu.arch.name))
+        known = self._made.get((_key(choice.instance), choice.gpu.arch.name))
         try:
-            return str(known.toolkit if known else nvrtc.toolkit())
+            return str(known[1].toolkit if known else nvrtc.toolkit())
         except MachineError as error:
-            known = nvrtc.kept(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin"))
-            return f"{known.toolkit}, by a warm-up elsewhere" if known else f"none: {error}"
+            cubin = nvrtc.kept(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin"))
+            return f"{cubin.toolkit}, by a warm-up elsewhere" if cubin else f"none: {error}"
 
-    def _cubin(self, choice: Choice) -> Cubin:
+    def _make(self, choice: Choice) -> tuple[Source, Cubin]:
         key = _key(choice.instance), choice.gpu.arch.name
-        if key not in self._cubins:
-            outcome = _compiled(choice)
+        if key not in self._made:
+            source = render(choice.instance)
+            outcome = _compiled(choice, source)
             if isinstance(outcome, Failed):
                 what = f"{choice.instance.name} for {choice.gpu.arch.name}"
                 raise TemplateError(f"{what} does not compile: {outcome.reason}\n{outcome.log}")
-            self._cubins[key] = outcome
-        return self._cubins[key]
+            self._made[key] = source, outcome
+        return self._made[key]
 
     def _emulator_kernel(self, instance: Instance) -> emulator.Kernel:
         key = _key(instance)
@@ -90,9 +93,9 @@ def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) 
     return run
 
 
-def _compiled(choice: Choice) -> Cubin | Failed:
+def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
     """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
-    source, options, cache = render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin")
+    options, cache = Options(choice.gpu.arch.name), Cache.of("cubin")
     try:
         return nvrtc.compile(source, options, cache)
     except MachineError as error:

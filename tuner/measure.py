@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
-from queue import Queue
-from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from tuner import operators
 from tuner.arch import GPU
@@ -20,6 +19,7 @@ from tuner.device import SIMULATED, Code, Fault
 from tuner.errors import UsageError
 from tuner.evaluate import Candidate, Predictor
 from tuner.ledger import Ledger
+from tuner.measure_ahead import ahead, led
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, to_fields
 from tuner.policy import MeasurementPolicy
@@ -66,6 +66,7 @@ class Measurer(Predictor):
         self.bench = replace(bench, policy=bench.policy.on(found))
         self.best_us = inf
         self.canary = Canary(bench.worker, self.bench.policy)
+        self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
         self._earlier: Candidate | None = None
         self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
         self._started = -1  # how often the worker had restarted when it last did
@@ -74,7 +75,8 @@ class Measurer(Predictor):
         self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
         self._model = str(found["model"])
         # What a simulation says must never be taken for what a device did.
-        self.policy = self.bench.policy.name + (" simulated" if self._model == SIMULATED else "")
+        simulated = " simulated" if self._model == SIMULATED else ""
+        self.policy = f"{self.bench.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
         if gpu.arch.name != found["arch"]:
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
@@ -85,9 +87,9 @@ class Measurer(Predictor):
         started, line = time.perf_counter(), self._line(batch)
         self._prepare_plain()  # which needs the compilers, as the batch does from here on
         jobs = [(self.source(candidate), self._options) for _, candidate in line]
-        with _ahead(self._compiler.compile_many(jobs)) as outcomes:
+        with ahead(self._compiler.compile_many(jobs)) as outcomes:
             self._run_plain()
-            for i, outcome in _led(outcomes) if self.best_us == inf else outcomes:
+            for i, outcome in led(outcomes) if self.best_us == inf else outcomes:
                 position, candidate = line[i]
                 attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
                 if attempt.failure is None and isinstance(outcome, Cubin):
@@ -115,6 +117,10 @@ class Measurer(Predictor):
                 return left, raced
             left.pop(raced.fell.culprit)
         return [], Raced()
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether its time is of this session, and of the pace at which the device runs now."""
+        return _twin(attempt) in self._current
 
     def _run_plain(self) -> None:
         """Let a new process run the plain kernel before all others.
@@ -156,11 +162,12 @@ class Measurer(Predictor):
         if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
             slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
-        twin = cubin.sass_digest, attempt.identity.plan
+        twin = _twin(attempt)
         duplicate = twin in self._twins
         if not duplicate:
             task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
             self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
+            self._current.add(twin)
         spelled, timed = self._twins[twin]
         if timed.verdict is not None:
             self._verdicts[attempt.identity] = timed.verdict
@@ -186,8 +193,9 @@ class Measurer(Predictor):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
-        if before_us:
+        if before_us and self.canary.level_us != before_us:
             self.best_us *= self.canary.level_us / before_us
+            self._current.clear()
         return timed
 
     def _on_device(self, identity: Identity, task: Task) -> Timed:
@@ -229,6 +237,15 @@ class Measurer(Predictor):
         return Code(*self._instance(candidate).fields(), cubin.image)
 
 
+def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
+    """Of what the operator draws for its smallest sizes. Lengths and gates are drawn, too: others are other work."""
+    drawn = operator.inputs(operator.tails(problem)[0], np.random.default_rng(0), operator.input_kinds[0])
+    parts = [
+        f"{name} {np.asarray(drawn[name]).dtype}".encode() + np.asarray(drawn[name]).tobytes() for name in sorted(drawn)
+    ]
+    return sha256(b"".join(parts)).hexdigest()[:8]
+
+
 def _measurement(samples: Sequence[Sample]) -> Measurement:
     found = estimate([each.time_us for each in samples])
     return Measurement(found.mid, found.low, found.high, found.count)
@@ -240,58 +257,11 @@ def _verdict(timed: Timed, where: str) -> Verdict:
     return Verdict((), (timed.fell.reason if timed.fell else "nothing was compared",), (), where)
 
 
+def _twin(attempt: Attempt) -> object:
+    """What attempts at one machine code have in common, launched alike."""
+    assert attempt.resources is not None, "what is timed was compiled"
+    return attempt.resources.sass_digest, attempt.identity.plan
+
+
 def _key(identity: Identity) -> str:
     return sha256(repr(identity).encode()).hexdigest()[:16]
-
-
-T = TypeVar("T")
-_END = object()
-
-
-@contextmanager
-def _ahead(source: Iterator[T]) -> Iterator[Iterator[T]]:
-    """The items of `source`, drawn by a thread of its own: it begins at once, and goes on while the caller is busy."""
-    queue: Queue[Any] = Queue()
-    enough = Event()
-    thread = Thread(target=_draw, args=(source, queue, enough), daemon=True)
-    thread.start()
-    try:
-        yield _drawn(queue)
-    finally:
-        enough.set()
-        thread.join()
-
-
-def _drawn(queue: "Queue[Any]") -> Iterator[Any]:
-    while (item := queue.get()) is not _END:
-        if isinstance(item, _Raised):
-            raise item.error
-        yield item
-
-
-def _led(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-    """The same, but that of position 0 before all others, which compile meanwhile."""
-    early = []
-    for each in outcomes:
-        if each[0] == 0:
-            yield each
-            break
-        early.append(each)
-    yield from early
-    yield from outcomes
-
-
-@dataclass(frozen=True)
-class _Raised:
-    error: BaseException
-
-
-def _draw(source: Iterator[T], queue: "Queue[Any]", enough: Event) -> None:
-    try:
-        for item in source:
-            queue.put(item)
-            if enough.is_set():
-                break
-    except BaseException as error:  # the caller's to raise
-        queue.put(_Raised(error))
-    queue.put(_END)

@@ -194,6 +194,11 @@ class Attempt:
         return "duplicate" if self.measurement and self.measurement.duplicate_of else "ok"
 
     @property
+    def flawed(self) -> bool:
+        """Whether it ranks behind all that has no flaws; what nobody looked at is not known to have none."""
+        return self.resources is None or bool(self.resources.flaws)
+
+    @property
     def spared(self) -> bool:
         """Whether nothing is known of it: another session tries it."""
         return self.failure is not None and self.failure.stage is Stage.SPARED
@@ -212,9 +217,8 @@ def order(attempt: Attempt, value: float) -> tuple[bool, float, int, str]:
     """The sort key of attempts that work, best first: what has flaws, such as spills, stands behind; ties go to the
     least shared memory.
     """
-    used = attempt.resources
-    flawed, smem_bytes = (bool(used.flaws), used.smem_bytes) if used else (False, 0)
-    return flawed, value, smem_bytes, attempt.identity.implementation + encode(attempt.config)
+    smem_bytes = attempt.resources.smem_bytes if attempt.resources else 0
+    return attempt.flawed, value, smem_bytes, attempt.identity.implementation + encode(attempt.config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ Times = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80  # NVML: hardware, software-thermal, hardware-thermal, power-brake slowdown
 _CLOCK_DROP = 0.95  # of the kernel's own median clock
+_TICK_US, _ALIKE = 1.0, 0.05  # what tells equal launches apart at most: steps of a device's clock, and their own noise
 _PRIOR_SD = 0.02  # relative noise that is assumed before a kernel has shown its own …
 _PRIOR_WEIGHT = 3.0  # … and how many samples that is worth
 _MEDIAN_LOSS = 1.2533  # sqrt(π / 2): standard error of a median over that of a mean, normal noise
@@ -26,7 +27,7 @@ class State:
     sm_mhz: int = 0
     throttle: int = 0  # NVML's clock event reasons, a bit each
     temperature_c: int = 0
-    processes: int = 0  # that compute on it, this one included
+    processes: int = 0  # that compute on it, this one included, and without those that take turns with it
 
     @property
     def slowed(self) -> int:
@@ -36,7 +37,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The time of a launch, a median over a few, and the device just after them."""
+    """The time of a launch, what a few have in common, and the device just after them."""
 
     time_us: float
     state: State = State()
@@ -50,6 +51,16 @@ class Estimate:
     low: float
     high: float
     count: int
+
+
+def typical(times: Sequence[float]) -> float:
+    """Microseconds that launches of one kernel have in common: the mean of those near their median.
+
+    Events tell time in steps of up to 0.5 µs, a tenth of a short kernel. Where a launch falls between two steps is
+    chance, so a mean sees less than a step, and a median does not. What is far from the median is something else.
+    """
+    mid = median(times)
+    return fmean(each for each in times if abs(each - mid) <= max(_TICK_US, _ALIKE * mid))
 
 
 def usual(history: Sequence[State]) -> State:

@@ -12,7 +12,7 @@ from tuner.measure import Measurer
 from tuner.operator import to_fields
 from tuner.result import Evidence, Measurement, TuningRecord, order
 from tuner.store import Store
-from tuner.tune import FINALISTS, Outcome, Tried
+from tuner.tune import FINALISTS, Outcome, Tried, ranked
 from tuner.tune.contest import passed
 
 _LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
@@ -37,13 +37,20 @@ def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) ->
 
 
 def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
-    """Who races: right, of this search, and near the best; the default and the last record's config in any case."""
+    """Who races: right, of this search, and near the best; the default and the last record's config in any case.
+
+    Times of another day, or from before the device changed its pace, do not compare with those since: where some of the
+    best are of then, as many of the best since race too.
+    """
     right = passed(outcome.tried)
     if not right:
         return []
     best = right[0].attempt.value or 0.0
     near = [each for each in right[:FINALISTS] if (each.attempt.value or 0.0) <= _WITHIN * best]
     wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
+    if not all(measurer.is_current(each.attempt) for each in near):
+        since = [each for each in ranked(outcome.tried) if measurer.is_current(each.attempt)]
+        wanted += since[:FINALISTS]
     missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
     verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
     judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]

@@ -66,6 +66,7 @@ class Simulation:
     emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
     plants: tuple[Plant, ...] = ()
     times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
+    bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
         return SimulatedDevice(self)

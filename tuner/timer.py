@@ -1,12 +1,14 @@
 """A config that is loaded and warm, and the samples that are drawn of it."""
 
 from collections.abc import MutableSequence
-from statistics import median
 from typing import Any
 
 from tuner.device import Call, Device
 from tuner.policy import MeasurementPolicy
-from tuner.samples import Sample, State
+from tuner.samples import Sample, State, typical
+
+_MOST_WARM_UPS = 20  # of the policy's length
+_RISEN = 0.01  # of the clock, relative, that is no more than its own unrest
 
 
 class Timer:
@@ -24,12 +26,20 @@ class Timer:
         times = self._device.times_us(self._ready, self._launches, self._policy)
         state = self._device.state()
         self._states.append(state)
-        return Sample(median(times), state)
+        return Sample(typical(times), state)
 
     def _warm_up(self) -> None:
-        """By time: until the clocks are up. The last times say how many launches make a sample."""
+        """By time, and again while the clock still rises: a device that was idle between two batches needs longer."""
+        for _ in range(_MOST_WARM_UPS):
+            before_mhz = self._device.state().sm_mhz
+            self._run_for(self._policy.warm_up_us)
+            if self._device.state().sm_mhz <= before_mhz * (1 + _RISEN):
+                return
+
+    def _run_for(self, warm_up_us: float) -> None:
+        """The last times say how many launches make a sample."""
         spent, last = 0.0, 0.0
-        while spent < self._policy.warm_up_us:
-            last = median(self._device.times_us(self._ready, self._launches, self._policy))
+        while spent < warm_up_us:
+            last = typical(self._device.times_us(self._ready, self._launches, self._policy))
             spent += max(last * self._launches, 1.0)
             self._launches = self._policy.launches(last)

@@ -16,6 +16,7 @@ from tuner.arena import Arena
 from tuner.canonical import encode
 from tuner.device import Call, Code, Device, DeviceFaultError, Fault
 from tuner.errors import InputError, MachineError
+from tuner.exclusive import alone
 from tuner.judge import Judge, cases
 from tuner.ledger import Falls
 from tuner.operator import Array
@@ -32,6 +33,10 @@ _REMEMBERED = 256  # states of the device that say what is usual
 
 class Place(Hashable, Protocol):
     """Which device: a hashable value that travels, and opens the device in the process that will own it."""
+
+    @property
+    def bus_id(self) -> str:
+        """What names the GPU to all who share it, as slices do; empty for one that nobody shares."""
 
     def open(self) -> Device: ...
 
@@ -84,6 +89,11 @@ class Worker:
         return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
 
     def _ask(self, request: Request) -> Answer | Fell:
+        runs = not isinstance(request, Look) or request.ceilings
+        with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Answer | Fell:
         started = time.monotonic()
         ((_, answer),) = self._pool.run([(self._place, request)])
         if isinstance(answer, Lost):

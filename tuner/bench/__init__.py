@@ -17,6 +17,7 @@ from tuner.bench.page import page
 from tuner.bench.tables import tables
 from tuner.device import Code
 from tuner.errors import MachineError, UsageError
+from tuner.exclusive import alone
 from tuner.operator import Operator
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
@@ -62,7 +63,8 @@ def compare(
     policies = _policies(code, policy or MeasurementPolicy())
     with tempfile.TemporaryDirectory() as folder:
         meeting = Meeting(code, context, place, policies, kind, seed, Path(folder) / "journal")
-        return _met(meeting, patience_s)
+        with alone(place.bus_id):  # all of it: while they get ready, peers time kernels of their own to choose among
+            return _met(meeting, patience_s)
 
 
 def inputs_kind(operator: Operator[Any], wanted: str | None) -> str:

@@ -20,14 +20,13 @@ from tuner.operator import from_fields, scalars
 from tuner.peers import AbsentError, Peer
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Lost
-from tuner.samples import State, Times, disturbed, estimate, in_units, interval, usual
+from tuner.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
 from tuner.trial import Task, Timed
 from tuner.worker import Place, Stand
 
 OURS = "tuner"
 COPY = "plain copy"
 _WARM_UPS = 3
-_FLUSHES = 4  # the Python of a framework takes tens of microseconds a call
 
 Sampler = Callable[[], float]  # the time of a run, in microseconds
 
@@ -136,7 +135,7 @@ class _Field:
         run()
         for policy in self._policies:
             ready = run if policy.launch == "eager" else peers.captured(run)
-            yield policy.launch, self._sampler(ready, policy, flushes=_FLUSHES)
+            yield policy.launch, self._sampler(ready, policy)
 
     def _race(self, rounds: int) -> Times:
         """[rounds, contenders] in microseconds: everybody once a round, in random order.
@@ -164,12 +163,11 @@ class _Field:
             rows.append(Row(name, state, note, launch, estimate(times[:, i].tolist()), ratio))
         return rows
 
-    def _sampler(self, ready: Any, policy: MeasurementPolicy, flushes: int = 1) -> Sampler:
-        """Medians of as many runs as make a sample."""
-        more = {"flushes": flushes} if flushes > 1 else {}  # of a GPU only: others have no host to wait for
+    def _sampler(self, ready: Any, policy: MeasurementPolicy) -> Sampler:
+        """What as many runs as make a sample have in common."""
 
         def times(launches: int) -> float:
-            return median(self._device.times_us(ready, launches, policy, **more))
+            return typical(self._device.times_us(ready, launches, policy))
 
         launches = policy.launches(median(times(1) for _ in range(_WARM_UPS)))
         return lambda: times(launches)

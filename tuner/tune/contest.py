@@ -32,12 +32,17 @@ def ties(each: Tried, best: Tried) -> bool:
     """Whether nothing tells two configs apart: equal costs, or times whose intervals overlap."""
     a, b = each.attempt.measurement, best.attempt.measurement
     overlap = a is not None and b is not None and a.low_us <= b.high_us and b.low_us <= a.high_us
-    return _equal(each, best) or (overlap and each.flawed <= best.flawed)
+    return _equal(each, best) or (overlap and each.attempt.flawed <= best.attempt.flawed)
 
 
 def _equal(each: Tried, best: Tried) -> bool:
     value, least = each.attempt.value, best.attempt.value
-    return value is not None and least is not None and value <= least * (1 + _TIE) and each.flawed <= best.flawed
+    return (
+        value is not None
+        and least is not None
+        and value <= least * (1 + _TIE)
+        and each.attempt.flawed <= best.attempt.flawed
+    )
 
 
 def passed(tried: Sequence[Tried], count: int | None = None) -> list[Tried]:

@@ -28,11 +28,6 @@ class Tried:
     verdict: Verdict | None = None
 
     @property
-    def flawed(self) -> bool:
-        """Whether it ranks behind all that has no flaws."""
-        return self.attempt.resources is None or bool(self.attempt.resources.flaws)
-
-    @property
     def wrong(self) -> bool:
         """Whether it was checked, and does not compute what it should."""
         return self.verdict is not None and not self.verdict.ok
@@ -93,7 +88,7 @@ class Log:
         self.tried.append(tried)
         self.failed += attempt.failure is not None
         self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
-        self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=tried.flawed)
+        self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
     def _default_of(self, implementation: AnyImplementation) -> Fields:
         return to_fields(implementation.default(self._request.problem, self._request.gpu.arch))

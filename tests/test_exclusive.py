@@ -1,0 +1,178 @@
+"""Processes that time on the same GPU, each a real one: they take turns, and none stops another for good."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tuner import exclusive, operators
+from tuner.arch import gpu
+from tuner.device import Code, Plan
+from tuner.exclusive import Presence, alone
+from tuner.instance import Instance
+from tuner.policy import MeasurementPolicy
+from tuner.simulated import SimulatedDevice, Simulation
+from tuner.trial import Task
+from tuner.worker import Worker
+
+GPU = "0000:1B:00.0"
+OPERATOR = operators.load("paged_attention")
+NAIVE = operators.implementation("paged_attention", "naive")
+PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
+CODE = Code(*Instance.default(OPERATOR, NAIVE, PROBLEM, gpu("sm_80").arch).fields(), b"")
+TASK = Task(CODE, MeasurementPolicy(warm_up_us=100))
+TASKS = 8
+CALLER = """
+import sys
+from pathlib import Path
+from tuner import exclusive
+exclusive.FOLDER = Path(sys.argv[1])
+import test_exclusive
+getattr(test_exclusive, sys.argv[2])(*sys.argv[3:])
+"""
+
+
+@dataclass(frozen=True)
+class Noted(Simulation):
+    """A device that notes who times on it."""
+
+    journal: str = ""
+
+    def open(self) -> SimulatedDevice:
+        return _Noted(self)
+
+
+class _Noted(SimulatedDevice):
+    _loads = 0
+
+    def load(self, code: Code, plan: Plan) -> object:
+        self._loads += 1
+        return super().load(code, plan)
+
+    def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        with Path(self._told.journal).open("a") as file:
+            file.write(f"{os.getpid()} {self._loads}\n")
+        time.sleep(0.001)
+        return super().times_us(ready, launches, policy)
+
+
+def time_tasks(folder: str, journal: str, bus_id: str) -> None:
+    """Once another process is ready to do so, too."""
+    with Worker(Noted("sm_80", bus_id=bus_id, journal=journal)) as worker:
+        worker.look()
+        (Path(folder) / str(os.getpid())).touch()
+        while len(list(Path(folder).iterdir())) < 2:
+            time.sleep(0.001)
+        assert all(worker.time(TASK).samples for _ in range(TASKS))
+
+
+def hold(seconds: str) -> None:
+    with alone(GPU):
+        present = Presence(GPU)
+        print("held", present.others(), flush=True)
+        time.sleep(float(seconds))
+
+
+def started(*arguments: object) -> "subprocess.Popen[str]":
+    """A process that calls a function of this file."""
+    command = [sys.executable, "-c", CALLER, str(exclusive.FOLDER), *map(str, arguments)]
+    path = os.pathsep.join(sys.path)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+@contextmanager
+def holder(seconds: float) -> "Iterator[subprocess.Popen[str]]":
+    """A process that has the GPU for itself, for so long."""
+    with started("hold", seconds) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held 0\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(exclusive, "FOLDER", tmp_path / "gpus")
+    exclusive._tell_once.cache_clear()
+    return tmp_path / "gpus"
+
+
+def test_two_processes_on_one_gpu_take_turns_at_whole_batches_of_timings_and_say_so_once(tmp_path: Path) -> None:
+    (ready := tmp_path / "ready").mkdir()
+    both = [started("time_tasks", ready, tmp_path / "journal", GPU) for _ in range(2)]
+    told = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    turns = [key for key, _ in groupby((tmp_path / "journal").read_text().splitlines())]
+    assert len(turns) == len(set(turns)) == 2 * TASKS
+    assert len(list(groupby(turn.split()[0] for turn in turns))) > 2  # neither waits for all of the other
+    assert max(words.count("take turns") for _, words in told) == 1, told
+
+
+@pytest.mark.filterwarnings("ignore:another process times kernels")
+def test_a_process_that_is_killed_leaves_the_gpu_to_the_next() -> None:
+    with holder(3600) as process:
+        process.kill()
+        with alone(GPU):
+            assert Presence(GPU).others() == 0
+
+
+def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other() -> None:
+    with holder(0.5):
+        with alone("0000:2B:00.0"), alone(""):
+            pass
+        with pytest.warns(RuntimeWarning, match=f"times kernels on the GPU at {GPU}"), alone(GPU):
+            pass
+
+
+@pytest.mark.filterwarnings("ignore:another process times kernels")
+def test_a_config_is_not_taken_for_one_that_hangs_because_others_are_timed() -> None:
+    with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
+        assert worker.time(TASK).samples
+        started_s = time.monotonic()
+        assert worker.time(TASK).samples
+        patience_s = 8 * (time.monotonic() - started_s) + 0.2
+    with Worker(Simulation("sm_80", bus_id=GPU), patience_s) as worker:
+        worker.look()
+        with holder(patience_s + 0.2):
+            assert worker.time(TASK).samples
+
+
+def test_who_takes_turns_is_counted_while_it_lives() -> None:
+    present = Presence(GPU)
+    assert (present.others(), Presence("0000:2B:00.0").others()) == (0, 0)
+    with started("hold", 3600) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held 1\n"
+        assert present.others() == 1
+        process.kill()
+    assert present.others() == 0
+    assert len(list(exclusive.FOLDER.glob(f"{GPU} *"))) == 1  # the file of the dead is gone
+
+
+def test_a_folder_that_cannot_be_written_stops_nobody(folder: Path) -> None:
+    folder.write_text("in the way")
+    with alone(GPU):
+        assert Presence(GPU).others() == 0
+
+
+def test_files_of_other_users_are_locked_and_those_that_lead_elsewhere_are_not(folder: Path, tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with alone(GPU):
+            pass
+        present = Presence(GPU)
+    finally:
+        os.umask(old)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o644}
+    assert present.others() == 0
+    (folder / "0000:2B:00.0").symlink_to(tmp_path / "elsewhere")
+    with alone("0000:2B:00.0"):
+        assert not (tmp_path / "elsewhere").exists()

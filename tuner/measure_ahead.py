@@ -1,0 +1,60 @@
+"""Items that are made while the caller is busy with those before."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Queue
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_END = object()
+
+
+@contextmanager
+def ahead(source: Iterator[T]) -> Iterator[Iterator[T]]:
+    """The items of `source`, drawn by a thread of its own: it begins at once, and goes on while the caller is busy."""
+    queue: Queue[Any] = Queue()
+    enough = Event()
+    thread = Thread(target=_draw, args=(source, queue, enough), daemon=True)
+    thread.start()
+    try:
+        yield _drawn(queue)
+    finally:
+        enough.set()
+        thread.join()
+
+
+def _drawn(queue: "Queue[Any]") -> Iterator[Any]:
+    while (item := queue.get()) is not _END:
+        if isinstance(item, _Raised):
+            raise item.error
+        yield item
+
+
+def led(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    """The same, but that of position 0 before all others, which compile meanwhile."""
+    early = []
+    for each in outcomes:
+        if each[0] == 0:
+            yield each
+            break
+        early.append(each)
+    yield from early
+    yield from outcomes
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: BaseException
+
+
+def _draw(source: Iterator[T], queue: "Queue[Any]", enough: Event) -> None:
+    try:
+        for item in source:
+            queue.put(item)
+            if enough.is_set():
+                break
+    except BaseException as error:  # the caller's to raise
+        queue.put(_Raised(error))
+    queue.put(_END)
