@@ -22,8 +22,10 @@ def own_folder() -> Iterator[None]:
     from tuner import operators
 
     folder = Path(__file__).parent / "operators"
-    operators.add_folder(folder)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(operators.VARIABLE, "")  # which add_folder sets, for processes that these tests start
+        operators.add_folder(folder)
+        yield
     operators.__path__.remove(str(folder))
 
 

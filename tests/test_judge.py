@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,11 +48,8 @@ class Idle(SimulatedDevice):
 
 
 @pytest.fixture(scope="module")
-def row_norm() -> Iterator[Operator[Any]]:
-    folder = str(Path(__file__).parent / "operators")
-    operators.add_folder(Path(folder))
-    yield operators.load("row_norm")
-    operators.__path__.remove(folder)
+def row_norm(own_folder: None) -> Operator[Any]:  # noqa: ARG001  # where it is found
+    return operators.load("row_norm")
 
 
 @contextmanager
