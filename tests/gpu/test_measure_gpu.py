@@ -96,6 +96,15 @@ def test_a_faulty_kernel_has_its_class_and_the_next_one_is_timed(worker: Worker,
     assert worker.time(Task(code(), POLICY)).samples
 
 
+def test_another_process_that_takes_turns_is_no_stranger(worker: Worker) -> None:
+    worker.look()
+    device = Physical().open()
+    before = device.state().processes
+    with Worker(Physical()) as other:
+        other.look()
+        assert device.state().processes == before
+
+
 def test_the_device_tells_what_it_is(worker: Worker) -> None:
     facts = worker.look(ceilings=True).facts
     assert facts["gpu"] == gpu.current_gpu().name
