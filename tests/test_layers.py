@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[1]
 LAYERS = """
 errors canonical
 assets dtype result source elf toolkit pool exclusive policy samples ledger constraint
-arch tensor_map cache places space sass screening final peers
+arch tensor_map cache places space sass screening final peers sizes
 argument cupy_folder
 operator tuned portfolio
 instance usage draw outline
-contract defaults
+contract defaults generality
 cubin operators arrays records_read sampler store device
-render verify edges lint predict floor timeline records nvrtc binding arena timer trial
+render standalone verify edges lint predict floor timeline records nvrtc binding arena timer trial
 emulator ptx choice judge history belief promises
 gpu check simulated worker undeclared
 emulated evaluate canary

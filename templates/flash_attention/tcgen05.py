@@ -18,7 +18,6 @@ from .tcgen05_config import (
     ROWS,
     Config,
     apart_columns,
-    blocks,
     smem_bytes,
     tensor_columns,
     used_columns,
@@ -77,7 +76,8 @@ def tile_constraints(D: int, DV: int, arch: Arch) -> tuple[Constraint, ...]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = int(blocks(problem, config)) * (problem.heads // heads) * problem.sequences
+    tiles = -(-problem.longest // (ROWS * config.row_tiles // heads))
+    taken = tiles * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN)
     optional, spelled = optional_arguments(problem)
     return block_plan(ENTRY, problem, config, taken, maps, (*_SCALARS, *optional), spelled)

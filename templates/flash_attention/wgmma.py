@@ -153,7 +153,8 @@ def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[
 
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = -(-int(row_tiles(problem, config)) // config.cluster) * (problem.heads // heads) * problem.sequences
+    tiles = -(-problem.longest // (ROWS * config.warpgroups // heads))
+    taken = -(-tiles // config.cluster) * (problem.heads // heads) * problem.sequences
     maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
     optional, spelled = optional_arguments(problem)
     smem = int(smem_bytes(problem.head_dim, config, problem.head_dim_v))

@@ -19,4 +19,4 @@ def queries(problem: Any, config: Config) -> int:
 
 def blocks(problem: Any, config: Config) -> int:
     """Of one head, or of the heads that share their rows."""
-    return -(-int(problem.seq_q) // queries(problem, config))
+    return -(-problem.seq_q // queries(problem, config))

@@ -25,4 +25,4 @@ def queries(problem: Any, config: Config) -> int:
 
 def row_tiles(problem: Any, config: Config) -> int:
     """Of one head, or of the heads that share them."""
-    return -(-int(problem.seq_q) // queries(problem, config))
+    return -(-problem.seq_q // queries(problem, config))

@@ -47,7 +47,9 @@ COMMANDS = (  # those first that are needed first
     Command("inspect", "inspect", "inspect_command", "Compile a config and print what it uses.", True),
     Command("new", "new", "new", "Write a small operator of your own to start from."),
     Command("operators", "list_operators", "list_operators", "List the operators, or say all about one."),
-    Command("render", "inspect", "render_command", "Print the CUDA source of a config.", True),
+    Command(
+        "render", "render", "render_command", "Print the CUDA source of a config, or write it for a C++ program.", True
+    ),
     Command("replay", "replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
     Command("verify", "verify", "verify_command", "Check a config on the CPU emulator.", True),
 )

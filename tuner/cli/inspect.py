@@ -1,4 +1,4 @@
-"""`tuner render`, `inspect`: look at one config: its source, what it compiles to."""
+"""`tuner inspect`: look at what one config compiles to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,40 +14,13 @@ from tuner.cli.predicted import predicted, print_predicted
 from tuner.cli.waits import as_json as waits_as_json
 from tuner.cli.waits import print_waiting, waiting
 from tuner.cubin import Cubin
-from tuner.errors import NoValidConfigError, UsageError
+from tuner.errors import NoValidConfigError
 from tuner.evaluate import steady_mix
 from tuner.floor import Declared
 from tuner.lint import lint_all
 from tuner.operator import Operator
-from tuner.render import render
 from tuner.result import Failed, Lint
 from tuner.usage import occupancy
-
-
-def render_command(
-    operator: Operator[Any],
-    problems: Sequence[Any],
-    *,
-    gpu: GpuOption,
-    implementation: ImplementationOption = None,
-    config: ConfigOption = None,
-    target: Annotated[str, typer.Option(help="cuda, or host: what the emulator compiles")] = "cuda",
-    headers: Annotated[bool, typer.Option(help="print every header it includes as well")] = False,
-    db: DbOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Print the CUDA source of a config."""
-    chosen = choose(operator, problems, gpu, implementation, config, db)
-    chosen.refuse()
-    if target not in ("cuda", "host"):
-        raise UsageError(f"--target {target!r}: give cuda or host")
-    source = render(chosen.instance, "cuda" if target == "cuda" else "host")
-    if as_json:
-        emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
-        return
-    for name, text in source.headers if headers else ():
-        typer.echo(f"// ---- {name}\n{text}")
-    typer.echo(source.text)
 
 
 def inspect_command(

@@ -1,0 +1,80 @@
+"""`tuner render`: the source of one config, to read or to compile elsewhere."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner import __version__
+from tuner.choice import telling
+from tuner.cli.chosen import Chosen, choose
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
+from tuner.errors import UsageError
+from tuner.generality import general
+from tuner.operator import Operator, statics
+from tuner.render import render
+from tuner.result import spelled
+from tuner.standalone import Standalone
+
+
+def render_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    target: Annotated[str, typer.Option(help="cuda, or host: what the emulator compiles")] = "cuda",
+    headers: Annotated[bool, typer.Option(help="print every header it includes as well")] = False,
+    standalone: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="write a .cu with kernels and a launcher, and its .h, for a C++ program"),
+    ] = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the CUDA source of a config, or write it with a launcher for a C++ program."""
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    chosen.refuse()
+    if standalone is not None:
+        write(chosen, standalone)
+        return
+    if target not in ("cuda", "host"):
+        raise UsageError(f"--target {target!r}: give cuda or host")
+    source = render(chosen.instance, "cuda" if target == "cuda" else "host")
+    if as_json:
+        emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
+        return
+    for name, text in source.headers if headers else ():
+        typer.echo(f"// ---- {name}\n{text}")
+    typer.echo(source.text)
+
+
+def write(chosen: Chosen, folder: Path) -> None:
+    """NAME.h and NAME.cu, and say how to compile them."""
+    found = standalone(chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, text in ((".h", found.header()), (".cu", found.code())):
+        path = folder / f"{found.name}{suffix}"
+        path.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {path}")
+    typer.echo(f"compile it: {found.command}")
+
+
+def standalone(chosen: Chosen) -> Standalone:
+    """The config as C++ for programs that do without this one."""
+    operator, implementation, problem, config = chosen.instance.fields()
+    operation, arch = chosen.instance.operator, chosen.gpu.arch
+    fixed = {name: value for name, value in problem.items() if name in statics(operation.problem)}
+    known = {name: value for name, value in telling(chosen.instance.problem).items() if name in fixed}
+    words = [name if value is True else f"{name}_{value}" for name, value in known.items()]
+    about = (
+        f"{operator}: {operation.summary}",
+        f"for {spelled(fixed)}, on {arch.name}",
+        f"{implementation} {spelled(config)}",
+        f"({chosen.why}; written by kerntune {__version__})",
+    )
+    name = re.sub(r"\W", "_", "_".join([operator, *words, arch.name]))
+    return Standalone(name, operation, general(chosen.instance, arch), render(chosen.instance), arch.name, about)

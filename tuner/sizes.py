@@ -1,0 +1,185 @@
+"""Sizes that remember what they were computed from: what a plan says of one problem, as expressions for others.
+
+A `Size` is an int. Arithmetic on it gives Sizes, and each comparison leaves a condition under which the same way is
+taken again. `int()` and NumPy give plain numbers: who reads expressions checks them at other sizes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A size by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An operation: `ceil` divides and rounds up, `/` rounds down."""
+
+    operation: str
+    operands: "tuple[Operand, ...]"
+
+
+Operand = Term | Named | int
+
+
+def value(operand: Operand, sizes: Mapping[str, int]) -> int:
+    """What it comes to."""
+    if isinstance(operand, Term):
+        return int(_OPERATIONS[operand.operation](*(value(each, sizes) for each in operand.operands)))
+    return sizes[operand.name] if isinstance(operand, Named) else operand
+
+
+def names(operand: Operand) -> Iterator[str]:
+    """The sizes that it follows from."""
+    if isinstance(operand, Term):
+        for each in operand.operands:
+            yield from names(each)
+    elif isinstance(operand, Named):
+        yield operand.name
+
+
+def spell(operand: Operand) -> str:
+    """In C++, where integer division rounds towards zero: of what may be negative `floor_div` does not."""
+    if not isinstance(operand, Term):
+        return operand.name if isinstance(operand, Named) else str(operand)
+    if operand.operation == "ceil":
+        return f"ceil_div({', '.join(map(spell, operand.operands))})"
+    if operand.operation == "/" and not _natural(operand.operands[0]):
+        return f"floor_div({', '.join(map(spell, operand.operands))})"
+    words = [_in_parentheses(each, operand.operation) for each in operand.operands]
+    return f"-{words[0]}" if len(words) == 1 else f" {operand.operation} ".join(words)
+
+
+def _in_parentheses(operand: Operand, around: str) -> str:
+    """Within another operation."""
+    inner = operand.operation if isinstance(operand, Term) else "ceil"
+    binds = inner == "ceil" or (inner in ("*", "/", "%") and around in ("+", "-")) or (inner, around) == ("*", "*")
+    bare = binds or (around in _ASKED and inner != "&")
+    return spell(operand) if bare else f"({spell(operand)})"
+
+
+def _natural(operand: Operand) -> bool:
+    """Whether it cannot be negative: sizes are not."""
+    if isinstance(operand, Term):
+        return operand.operation in ("+", "*", "/", "%", "ceil") and all(map(_natural, operand.operands))
+    return isinstance(operand, Named) or operand >= 0
+
+
+class Size(int):
+    """A size and the term that it is; `conditions` holds, for all that came from the same problem, what was asked."""
+
+    term: Operand
+    conditions: dict[Term, None]
+
+    @classmethod
+    def named(cls, name: str, number: int, conditions: dict[Term, None]) -> "Size":
+        return cls.of(number, Named(name), conditions)
+
+    @classmethod
+    def of(cls, number: int, term: Operand, conditions: dict[Term, None]) -> "Size":
+        found = cls(number)
+        found.term, found.conditions = term, conditions
+        return found
+
+    __hash__ = int.__hash__
+
+    def __bool__(self) -> bool:
+        return self._asked("!=", "==", 0, int(self) != 0)
+
+    def __neg__(self) -> "Size":
+        return Size.of(-int(self), _negative(self.term), self.conditions)
+
+    def _asked(self, operation: str, otherwise: str, other: Any, answer: bool) -> bool:
+        terms = self.term, term_of(other)
+        if terms[0] != terms[1] and not all(isinstance(each, int) for each in terms):
+            self.conditions[Term(operation if answer else otherwise, terms)] = None
+        return answer
+
+
+def term_of(number: Any) -> Operand:
+    """What a number is: a Size's term, or itself."""
+    return number.term if isinstance(number, Size) else int(number)
+
+
+def _negative(term: Operand) -> Operand:
+    if isinstance(term, int):
+        return -term
+    inner = _negated(term)
+    return Term("-", (term,)) if inner is None else inner
+
+
+def _negated(term: Operand) -> Operand | None:
+    """What a minus stands before."""
+    alone = isinstance(term, Term) and term.operation == "-" and len(term.operands) == 1
+    return term.operands[0] if isinstance(term, Term) and alone else None
+
+
+def _combined(operation: str, left: Operand, right: Operand) -> Operand:
+    """`left operation right`; a sign goes outwards, so that -(-a // b) is a division that rounds up."""
+    inner = _negated(left)
+    if inner is not None and operation == "*":
+        return _negative(_combined("*", inner, right))
+    if inner is not None and operation == "/" and right != 1 and _natural(inner) and _natural(right):
+        return _negative(Term("ceil", (inner, right)))
+    if operation == "*" and 0 in (left, right):
+        return 0
+    if operation in ("*", "/") and right == 1:
+        return left
+    if operation == "*" and left == 1:
+        return right
+    return Term(operation, (left, right))
+
+
+_ASKED = ("<", "<=", ">", ">=", "==", "!=")
+_OPERATIONS: dict[str, Callable[..., int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b=None: -a if b is None else a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "&": lambda a, b: a & b,
+    "ceil": lambda a, b: -(-a // b),
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%", "and": "&"}
+_COMPARISONS = {"lt": ("<", ">="), "le": ("<=", ">"), "gt": (">", "<="), "ge": (">=", "<")}
+_EQUALITIES = {"eq": ("==", "!="), "ne": ("!=", "==")}
+
+
+def _arithmetic(operation: str, *, swapped: bool) -> Callable[[Size, Any], Any]:
+    def method(self: Size, other: Any) -> Any:
+        if not isinstance(other, int | np.integer):
+            return NotImplemented
+        left, right = (other, self) if swapped else (self, other)
+        number = _OPERATIONS[operation](int(left), int(right))
+        return Size.of(number, _combined(operation, term_of(left), term_of(right)), self.conditions)
+
+    return method
+
+
+def _comparison(operation: str, otherwise: str) -> Callable[[Size, Any], Any]:
+    def method(self: Size, other: Any) -> Any:
+        if not isinstance(other, int | np.integer):
+            return NotImplemented
+        return self._asked(operation, otherwise, other, bool(_OPERATIONS[operation](int(self), int(other))))
+
+    return method
+
+
+for _name, _operation in _ARITHMETIC.items():
+    setattr(Size, f"__{_name}__", _arithmetic(_operation, swapped=False))
+    setattr(Size, f"__r{_name}__", _arithmetic(_operation, swapped=True))
+for _name, _pair in (_COMPARISONS | _EQUALITIES).items():
+    setattr(Size, f"__{_name}__", _comparison(*_pair))
