@@ -8,7 +8,7 @@ MINUTES ?= 8
 OUT     ?= reports/out/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search matrix throughput bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help venv test lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ matrix: $(STAMP) ## search every head_dim, dtype, mask and architecture (about 2
 
 throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 	$(BIN)/python benchmarks/throughput.py
+
+fuzz: $(STAMP) ## draw problems and configs at random and judge them on the CPU (MINUTES=8)
+	$(BIN)/python benchmarks/fuzz.py --count 100000 --seconds $$((60 * $(MINUTES)))
 
 conformance: $(STAMP) ## compare emulator and GPU bit for bit (skips without a GPU)
 	$(BIN)/python -m pytest tests/gpu/test_conformance.py

@@ -1,0 +1,78 @@
+"""Draw problems and configs at random, run them on the CPU, and judge them against float64.
+
+    python benchmarks/fuzz.py [--operator kda …] [--implementation wgmma …] [--first SEED] [--count 200] [--seconds 600]
+
+A draw is an implementation, static fields of its problem in any combination, a config of its space in which one
+parameter's value is as likely as any other, and small problems: sizes of 1, beside a tile, primes, packed sequences of
+which some are empty, heads that share others, views with gaps in any order of dims. Each runs on the emulator in two
+orders, one of them with the race detector, to the same bits; what NVRTC makes of some runs on the machine for PTX.
+A seed is the same draw wherever the code is the same: `--first SEED --count 1` with the same operators repeats it.
+Prints what is wrong as it is found, then a table in Markdown; exits with 1 where something was.
+"""
+
+import argparse
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import fuzz_judge
+from fuzz_judge import Tried
+
+from tuner import emulator, operators
+
+_TIMEOUT_S = 600.0  # of a draw, on a busy machine
+
+
+def main() -> int:
+    options = _options()
+    jobs = list(_jobs(options))
+    started, done = time.perf_counter(), list[Tried]()
+    with emulator.Pool(options.workers, _TIMEOUT_S) as pool:
+        for position, answer in pool.map(fuzz_judge.tried, jobs):
+            operator, implementation, seed = jobs[position]
+            lost = isinstance(answer, emulator.Finding)
+            done.append(Tried(f"{operator}/{implementation}", findings=(str(answer),)) if lost else answer)
+            for finding in done[-1].findings:
+                print(f"seed {seed}: {done[-1].name} {finding}", flush=True)
+            if time.perf_counter() - started > options.seconds:
+                break
+    print("\n".join(_table(done)))
+    return 1 if any(each.findings for each in done) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
+    parser.add_argument("--implementation", nargs="+", default=[], help="[all]")
+    parser.add_argument("--first", type=int, default=0, help="seed")
+    parser.add_argument("--count", type=int, default=200, help="draws")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--workers", type=int, default=None)
+    return parser.parse_args()
+
+
+def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """A draw a seed: most often of implementations that no device has confirmed, least of naive ones."""
+    known = [each for name in options.operator for each in ((name, it) for it in operators.implementations(name))]
+    wanted = [(name, it) for name, it in known if it.name in options.implementation or not options.implementation]
+    weights = [0.2 if it.name == "naive" else 2 if it.unproven else 1 for _, it in wanted]
+    for seed in range(options.first, options.first + options.count):
+        ((operator, implementation),) = random.Random(f"which {seed}").choices(wanted, weights)
+        yield operator, implementation.name, seed
+
+
+def _table(done: list[Tried]) -> Iterator[str]:
+    yield "| implementation | configs | problems | on PTX | findings |"
+    yield "|---|---|---|---|---|"
+    configs = Counter(each.name for each in done if each.emulated)
+    for name in sorted({each.name for each in done}):
+        own = [each for each in done if each.name == name]
+        emulated, executed = sum(each.emulated for each in own), sum(each.executed for each in own)
+        yield f"| {name} | {configs[name]} | {emulated} | {executed} | {sum(len(each.findings) for each in own)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""What `fuzz.py` draws: a problem's static fields in any combination, a config, small hostile sizes, and inputs."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from tuner import operators
+from tuner.arch import ARCHES, Arch
+from tuner.errors import UsageError
+from tuner.instance import Instance
+from tuner.operator import Argument, Array, Arrays, Implementation, Operator, scalars, to_fields
+from tuner.space import Space
+from tuner.verify import Expected, expect
+
+_TRIES = 300  # draws of static fields, of which an implementation refuses the most
+_NEARBY = 256  # configs among which one parameter's value is chosen
+_CASES = 2  # sizes of a draw
+_FLOPS, _NAIVE_FLOPS = 4e7, 4e6  # of a case at most: what the emulator does in a second
+_PRIMES = (2, 3, 5, 7, 13, 31, 67, 101, 131, 167, 257)
+_PACKED = ("use_cu_seqlens", "use_cu_seqlens_q", "varlen")  # fields that pack sequences into a batch of 1
+_STATICS: Mapping[str, Sequence[Any]] = {  # that name no choices
+    "head_dim": (1, 2, 3, 8, 20, 31, 32, 40, 64, 100, 128, 136, 256),
+    "key_floor": (60, 20, 1),
+    "beta_bound": (1.0, 0.95, 0.7, 0.2, 0.0),
+}
+_EXTENTS: Mapping[str, Sequence[int]] = {  # of the problem whose space configs come from
+    "kv_heads": (0, 4, 1),
+    "value_heads": (0, 128),
+    "seq_q": (1, 4, 64, 4096),
+    "seq_len": (1, 100, 8192),
+    "window": (128, 4096),
+    "batch": (1, 16),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A config that was made for `arch`, and small problems that it has to serve, each with a kind of inputs."""
+
+    instance: Instance
+    arch: Arch
+    cases: tuple[tuple[Any, str], ...]
+
+
+def draw(operator: Operator[Any], implementation: Implementation[Any, Any], rng: random.Random) -> Draw | None:
+    """None where no draw was served, which is rare."""
+    for _ in range(_TRIES):
+        arch, problem = rng.choice(list(ARCHES.values())), _static(operator, implementation, rng)
+        if problem is None or implementation.refusal(problem, arch):
+            continue
+        config = _config(implementation.space(problem, arch), rng)
+        most = _NAIVE_FLOPS if implementation.name == "naive" else _FLOPS
+        small = [found for _ in range(20 * _CASES) if (found := _sized(operator, problem, config, rng))]
+        served = [
+            each for each in small if operator.cost(each).flops <= most and operators.serves(implementation, each)
+        ]
+        if served:
+            cases = tuple((each, rng.choice(operator.input_kinds)) for each in served[:_CASES])
+            return Draw(Instance(operator, implementation, problem, config), arch, cases)
+    return None
+
+
+def _static(operator: Operator[Any], implementation: Implementation[Any, Any], rng: random.Random) -> Any:
+    """The implementation's example with some of its static fields, and of the sizes that spaces read, changed."""
+    base, share = implementation.example or operator.problem(), rng.choice((0.2, 0.5, 0.8))
+    choices = {
+        each.name: (False, True)
+        if isinstance(each.default, bool)
+        else each.metadata["choices"] or _STATICS.get(each.name, (each.default,))
+        for each in fields(base)
+        if each.metadata["kind"] == "static"
+    }
+    choices |= {each.name: _EXTENTS[each.name] for each in fields(base) if each.name in _EXTENTS}
+    changed = {name: rng.choice(values) for name, values in choices.items() if rng.random() < share}
+    if any(changed.get(name) for name in _PACKED):
+        changed["batch"] = 1
+    try:
+        return replace(base, **changed)
+    except UsageError:
+        return None
+
+
+def _config(space: Space[Any], rng: random.Random) -> Any:
+    """A config in which the value of one parameter is as likely as any other that some config nearby has."""
+    generator = np.random.default_rng(rng.getrandbits(32))
+    nearby = [space[int(index)] for index in space.draw(_NEARBY, generator)]
+    name = rng.choice(space.names)
+    value = rng.choice(sorted({getattr(each, name) for each in nearby}))
+    return rng.choice([each for each in nearby if getattr(each, name) == value])
+
+
+def _sized(operator: Operator[Any], problem: Any, config: Any, rng: random.Random) -> Any:
+    """The problem on small sizes, those of a tail where they have other names; None where they do not go together."""
+    marks = [n for n in to_fields(config).values() if isinstance(n, int) and 8 <= n <= 256] + [16, 32, 64]
+    names = {each.name for each in fields(problem)}
+    sizes = _sizes(problem, names, lambda: _length(marks, rng), rng)
+    try:
+        tail = rng.choice(operator.tails(problem))
+        small = replace(tail, **{name: size for name, size in sizes.items() if name in names})
+    except UsageError:
+        return None
+    if not getattr(problem, "rolling", False):
+        return small
+    more, seq_k = rng.choice((0, 1, 37)), 0 if problem.ragged else small.seq_k  # slots than there have to be
+    return replace(small, slots=small.slots + more, seq_k=seq_k)
+
+
+def _length(marks: Sequence[int], rng: random.Random) -> int:
+    """1, a few, beside one or two tiles, a prime, or any."""
+    mark = rng.choice(marks)
+    beside, twice = mark + rng.randint(-1, 1), 2 * mark + rng.randint(-1, 1)
+    return rng.choice((1, rng.randint(2, 9), beside, beside, twice, rng.choice(_PRIMES), rng.randint(1, 700)))
+
+
+def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random.Random) -> dict[str, int]:
+    """Extents of any operator, by name."""
+    has = {name: bool(getattr(problem, name, False)) for name in (*_PACKED, "ragged", "rolling", "use_state_indices")}
+    packed = any(has[name] for name in _PACKED)
+    N = rng.choice((1, 2, 3, 4, 7, 12, 40) if packed else (1, 1, 2, 3))
+    shared, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3, 4, 8))
+    found = {"batch": 1 if packed else N, "boundaries": (N + 1) * packed, "sequences": N * packed}
+    found |= {"heads": shared * group, "kv_heads": shared}
+    if "kv_heads" not in names:  # all of mla_decode's share one; kda's are of values
+        found |= {"heads": shared, "value_heads": shared * group} if "value_heads" in names else {"heads": 5 * group}
+    T = rng.choice((length(), rng.randint(1, 9)))
+    found |= {"seq_len": length(), "seq_q": T, "seq_k": rng.choice((length(), T)), "slots": 0}
+    found |= {"max_seqlen_q": packed * rng.choice((0, rng.randint(-(-T // N), T)))}
+    found |= {"window": length(), "sinks": rng.choice((0, 1, 4, length()))}
+    found |= {
+        "pool_states": getattr(problem, "inplace_final_state", 0) * (N + rng.randint(0, 3) * has["use_state_indices"])
+    }
+    if has["ragged"]:
+        found |= {"slots": 0 if has["rolling"] else found["seq_k"], "seq_k": 0}
+    if "page_size" in names:
+        page_size = 1 << rng.randint(0, 8)
+        max_pages = -(-found["seq_k"] // page_size)
+        found |= {
+            "page_size": page_size,
+            "max_pages": max_pages,
+            "pages": rng.choice((0, rng.randint(1, N * max_pages))),
+        }
+        found["window"] = rng.choice((0, found["window"]))
+    return found
+
+
+def given(operator: Operator[Any], problem: Any, kind: str, seed: int) -> tuple[Arrays, Expected]:
+    """Inputs of a kind, now and then with values that no kind has, as views with gaps; and what is expected of them."""
+    generator = np.random.default_rng(seed)
+    inputs = operator.inputs(problem, generator, kind)
+    if generator.random() < 0.5:
+        inputs |= _unusual(operator.name, problem, inputs, generator)
+    arrays = {**inputs, **scalars(operator, problem, inputs)}
+    expected = expect(operator, problem, arrays)
+    for argument in operator.arguments:
+        if argument.given and argument.name in arrays:
+            arrays[argument.name] = _viewed(argument, arrays[argument.name], generator)
+    return arrays, expected
+
+
+def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Generator) -> Arrays:
+    """Other scales; of kda gates that forget all, or tokens of zeros as padding leaves them; of linear_attention any β,
+    tokens behind the last sequence, and channels whose state is 0."""
+    found: Arrays = {}
+    if name in (
+        "flash_attention",
+        "paged_attention",
+        "mla_decode",
+        "streaming_attention",
+    ):  # others are given o and lse
+        found["softmax_scale"] = inputs["softmax_scale"] * generator.choice((0.1, 3.0))
+        if "softcap" in inputs:
+            found["softcap"] = generator.choice((0.1, 1.0, 50.0))
+    elif name.startswith("kda"):
+        found["scale"] = generator.choice((1e-3, 1.0, 2.0))
+        padding = generator.random(problem.seq_len) < 0.2 * problem.use_qk_l2norm_in_kernel
+        found |= {
+            tensor: np.where(padding[:, None, None], 0, inputs[tensor]).astype(inputs[tensor].dtype) for tensor in "qkv"
+        }
+        if not (problem.safe_gate or problem.use_gate_in_kernel):
+            gone = generator.random(inputs["g"].shape) < generator.choice((0, 0.02, 0.5))
+            gate = generator.choice((-100, -6e4, -np.inf))
+            found["g"] = np.where(gone, gate, inputs["g"].astype(np.float32)).astype(inputs["g"].dtype)
+    elif name.startswith("linear"):
+        found["beta"] = (generator.random(inputs["beta"].shape) ** 0.2).astype(np.float32)
+        found["initial_state"] = inputs["initial_state"] * (generator.random(problem.head_dim) < 0.7).astype(np.float32)
+        if problem.varlen:
+            found["cu_seqlens"] = np.sort(generator.integers(0, problem.seq_len + 1, problem.boundaries)).astype(
+                np.int32
+            )
+            found["cu_seqlens"][0] = 0
+    return {each: value for each, value in found.items() if each in inputs}
+
+
+def _viewed(argument: Argument, array: Array, generator: np.random.Generator) -> Array:
+    """The array inside of a larger one, whose dims lie in another order: gaps hold NaN, or what is no index."""
+    if not argument.strided or not array.size or generator.random() < 0.3:
+        return array
+    outer = array.ndim - (argument.strided != "all")  # dims that may be exchanged
+    aligned = math.gcd(16, array.shape[-1] * array.itemsize) // array.itemsize if outer < array.ndim else 1
+    order = [*generator.permutation(outer).tolist(), *range(outer, array.ndim)]
+    gaps = [aligned * int(generator.integers(3)) if axis == order[-1] else int(generator.integers(3)) for axis in order]
+    hole = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
+    whole = np.full([array.shape[axis] + gap for axis, gap in zip(order, gaps, strict=True)], hole, array.dtype)
+    view = whole.transpose(np.argsort(order))[tuple(map(slice, array.shape))]
+    view[...] = array
+    return view

@@ -1,0 +1,88 @@
+"""One draw of `fuzz.py`, run on the machines and judged against float64."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import fuzz_draw
+
+from tuner import emulator, operators, ptx
+from tuner.check import Job
+from tuner.check_ptx import compiled
+from tuner.emulator import Mode
+from tuner.errors import TunerError
+from tuner.instance import Instance
+from tuner.operator import Arrays
+from tuner.result import Failed, OutputError, spelled
+from tuner.verify import Expected, trespass
+
+_ON_PTX = 0.15  # of the draws
+_FLOPS_ON_PTX = 1e6  # of a case at most: what that machine does in seconds
+_NO_DIGITS = 0.1  # where rounding alone costs as much, terms cancelled, and only the largest error says something
+_LSE = 1e-6  # an error that sums in fp32 leave of a logarithm, however near to 0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a draw: how many problems its config ran on, on each machine, and what is wrong."""
+
+    name: str
+    emulated: int = 0
+    executed: int = 0  # of the PTX
+    findings: tuple[str, ...] = ()
+
+
+def tried(job: tuple[str, str, int]) -> Tried:
+    """Of (operator, implementation, seed)."""
+    operator, implementation, seed = job
+    rng = random.Random(seed)
+    drawn = fuzz_draw.draw(operators.load(operator), operators.implementation(operator, implementation), rng)
+    name = f"{operator}/{implementation}"
+    if drawn is None:
+        return Tried(name)
+    entries = compiled(Job(*drawn.instance.fields()), drawn.arch) if rng.random() < _ON_PTX else None
+    findings = [f"{drawn.arch.name}: {entries.reason}"] if isinstance(entries, Failed) else []
+    emulated = executed = 0
+    for problem, kind in drawn.cases:
+        instance, order = drawn.instance.at(problem), rng.choice(ptx.ORDERS)
+        arrays, expected = fuzz_draw.given(instance.operator, problem, kind, rng.getrandbits(32))
+        said = f"{drawn.arch.name} {spelled(instance.fields()[3])} on {spelled(instance.fields()[2])} {kind}"
+        try:
+            findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]
+            emulated += 1
+            if isinstance(entries, dict) and instance.operator.cost(problem).flops <= _FLOPS_ON_PTX:
+                outputs, run = ptx.run(instance, entries, arrays, order=order)
+                wrong = run.fault or _wrong(instance, arrays, expected, outputs)
+                findings += [f"{said}: PTX, {order}: {wrong}"] if wrong else []
+                executed += 1
+        except TunerError as error:
+            findings.append(f"{said}: {type(error).__name__}: {error}")
+    return Tried(name, emulated, executed, tuple(findings))
+
+
+def _emulated(instance: Instance, arrays: Arrays, expected: Expected, rng: random.Random) -> Iterator[str]:
+    """In two orders, one of them with the race detector: up to the first finding."""
+    schedule, timing = rng.choice(("order", "random")), rng.choice(("early", "late", "random"))
+    first: dict[str, bytes] = {}
+    for mode in (Mode(False, "reverse", "late"), Mode(True, schedule, timing, rng.getrandbits(16))):
+        outputs, run = emulator.run(instance, arrays, mode, instrumented=True)
+        bits = {name: array.tobytes() for name, array in outputs.items()}
+        wrong = str(run.findings[0]) if run.findings else _wrong(instance, arrays, expected, outputs)
+        if wrong := wrong or ("other bits in another order" if first and first != bits else ""):
+            yield f"{mode}: {wrong}"
+            return
+        first = bits
+
+
+def _wrong(instance: Instance, arrays: Arrays, expected: Expected, outputs: Arrays) -> str:
+    """Why outputs are wrong; empty where they are right."""
+    if instance.operator.name == "linear_attention" and arrays["cu_seqlens"].size:
+        end = arrays["cu_seqlens"][-1]  # what o is of tokens that lie in no sequence means nothing
+        outputs["o"][:, end:] = expected.exact["o"][:, end:]
+    errors = [each.reason for each in expected.errors(outputs) if not (each.ok or _says_nothing(each))]
+    return trespass(instance.operator, arrays, expected.exact, outputs) or "; ".join(errors)
+
+
+def _says_nothing(error: OutputError) -> bool:
+    cancelled = error.limit > _NO_DIGITS and error.max_abs <= error.max_limit
+    return cancelled or (error.name == "lse" and error.max_abs <= _LSE)

@@ -1,0 +1,53 @@
+"""What benchmarks/fuzz.py draws, and that it sees what is wrong."""
+
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner import operators
+from tuner.operator import extents
+
+
+@pytest.fixture(autouse=True)
+def beside_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1] / "benchmarks")])
+
+
+def drawn(operator: str, implementation: str, seed: int) -> Any:
+    wanted = operators.load(operator), operators.implementation(operator, implementation)
+    return import_module("fuzz_draw").draw(*wanted, random.Random(seed))
+
+
+def test_a_seed_is_one_draw_and_another_seed_another() -> None:
+    draws = [drawn("flash_attention", "mma_sync", seed) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize("name", operators.names())
+def test_all_sizes_of_a_problem_are_drawn(name: str) -> None:
+    problem = operators.load(name).problem()
+    assert {*extents(problem)} <= {*import_module("fuzz_draw")._sizes(problem, {*extents(problem)}, lambda: 7, random)}
+
+
+def test_views_hold_what_they_are_made_of_in_rows_that_can_be_loaded() -> None:
+    q, fuzz = operators.load("flash_attention").argument("q"), import_module("fuzz_draw")
+    array = np.arange(240, dtype=np.float16).reshape(2, 5, 3, 8)
+    views = [fuzz._viewed(q, array, np.random.default_rng(seed)) for seed in range(8)]
+    assert all(np.array_equal(view, array) for view in views)
+    assert all(stride % 16 == 0 for view in views for stride in view.strides[:3])
+    assert len({view.strides for view in views}) > 3
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_kernel_that_writes_where_it_may_not_is_found() -> None:
+    found = [import_module("fuzz_judge").tried(("row_add", "naive", seed)) for seed in range(8)]
+    strays = [drawn("row_add", "naive", seed).instance.config.stray for seed in range(8)]
+    complaints = ["".join(each.findings) for each in found]
+    assert any("was to stay" in each for each in complaints)
+    assert not any(complaint for complaint, stray in zip(complaints, strays, strict=True) if stray < 0)
+    assert all(each.emulated for each in found)
