@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,15 +22,11 @@ _NOT_FOLLOWED = os.O_RDONLY | os.O_NOFOLLOW  # reading is enough for a lock, and
 @contextmanager
 def alone(bus_id: str) -> Iterator[None]:
     """Nobody else is `alone` on that GPU meanwhile; who has to wait says so once. Without a bus id there is no lock."""
-    file = _opened(FOLDER / bus_id) if bus_id else None
-    try:
-        if file is not None:
-            with suppress(OSError):  # a file system without locks
-                _lock(file, bus_id)
+    with ExitStack() as held:
+        if bus_id:
+            with _locked(FOLDER / f"{bus_id}.next", bus_id):  # who was alone just now comes after who waits here
+                held.enter_context(_locked(FOLDER / bus_id, bus_id))
         yield
-    finally:
-        if file is not None:
-            os.close(file)
 
 
 class Presence:
@@ -50,6 +46,19 @@ class Presence:
     def others(self) -> int:
         """How many other processes have said so, and live."""
         return sum(_is_held(each) for each in FOLDER.glob(f"{self._bus_id} *") if each != self._own)
+
+
+@contextmanager
+def _locked(path: Path, bus_id: str) -> Iterator[None]:
+    file = _opened(path)
+    try:
+        if file is not None:
+            with suppress(OSError):  # a file system without locks
+                _lock(file, bus_id)
+        yield
+    finally:
+        if file is not None:
+            os.close(file)
 
 
 def _leave(file: int, path: Path) -> None:
