@@ -51,6 +51,7 @@ COMMANDS = (  # those first that are needed first
         "render", "render", "render_command", "Print the CUDA source of a config, or write it for a C++ program.", True
     ),
     Command("replay", "replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
+    Command("warmup", "warmup", "warmup_command", "Compile ahead what calls on a GPU need.", True),
     Command("verify", "verify", "verify_command", "Check a config on the CPU emulator.", True),
 )
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, places, records_read
+from tuner import arch, places, records_read, tuned
 from tuner.canonical import decode
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
-from tuner.errors import TunerError
+from tuner.errors import TunerError, UsageError
 from tuner.result import Evidence, Identity, TuningRecord, spelled, to_data
 
 
@@ -18,9 +18,14 @@ def show(
     operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="only this operator's records")] = None,
     gpu: Annotated[str | None, typer.Option(help="only records of this GPU")] = None,
     db: DbOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write them as lines of a .jsonl file, which TUNER_DB may name")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the records: the best config known for each problem and GPU."""
+    if out is not None and out.suffix != ".jsonl":
+        raise UsageError(f"--out {out}: records are read from files named ….jsonl")
     wanted = arch.gpu(gpu).name if gpu else None
     if operator is not None:
         _operators().load(operator)
@@ -28,6 +33,9 @@ def show(
     records = [
         each for each in stored if operator in (None, each.identity.operator) and wanted in (None, each.identity.gpu)
     ]
+    if out is not None:
+        tuned.write(out, records)
+        say(f"records written to {out}: {len(records)}")
     if as_json:
         emit_json({"records": [to_data(record) for record in records]})
         return

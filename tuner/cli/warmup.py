@@ -1,0 +1,33 @@
+"""`tuner warmup`: compile ahead what calls on a GPU need, such as while an image is built."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tuner import arch, choice
+from tuner.cache import cache_dir
+from tuner.cli.output import GpuOption, JsonOption, emit_json, table
+from tuner.dispatcher import Dispatcher
+from tuner.operator import Operator
+from tuner.records import Snapshot
+from tuner.result import spelled
+
+
+def warmup_command(
+    operator: Operator[Any], problems: Sequence[Any], *, gpu: GpuOption, as_json: JsonOption = False
+) -> None:
+    """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it."""
+    target, known = arch.gpu(gpu), Snapshot.load()
+    Dispatcher(known).warmup(operator.name, *problems, target=target)
+    chosen = [choice.choose(operator, problem, [target], known) for problem in problems]
+    if as_json:
+        told = []
+        for each in chosen:
+            _, implementation, problem, config = each.instance.fields()
+            told.append({"problem": problem, "implementation": implementation, "config": config, "why": each.why})
+        emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
+        return
+    rows = [
+        (spelled(choice.telling(each.instance.problem)) or "the defaults", each.instance.implementation.name, each.why)
+        for each in chosen
+    ]
+    table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
