@@ -1,6 +1,7 @@
 """Which compilers the emulator takes, and how often it calls one."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -43,6 +44,22 @@ def test_the_compiler_that_the_variable_names_is_taken(tmp_path: Path, monkeypat
     named = script(tmp_path / "g++-99", "g++-99 (GCC) 99.1.0", "99")
     monkeypatch.setenv("TUNER_CXX", str(named))
     assert (compiler().path, compiler().version) == (str(named), "g++-99 (GCC) 99.1.0")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "says"),
+    [
+        ("Darwin", "arm64", "not on Darwin arm64: run it there in a Linux container"),
+        ("Linux", "riscv64", "not on riscv64"),
+    ],
+)
+def test_another_machine_is_refused_with_what_to_do(
+    system: str, machine: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(MachineError, match=f"Linux, on x86-64 or aarch64, {says}"):
+        compiler()
 
 
 def test_a_compiler_that_does_not_run_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tuner.render import header
 from tuner.source import Source
 
 _OLDEST = 12  # -ftrivial-auto-var-init
-_CPU = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+_MACHINE = platform.machine()
 _COMMON = (
     "-std=c++17",
     "-fPIC",
@@ -31,10 +31,12 @@ _COMMON = (
     "-fno-rtti",
     "-fno-strict-aliasing",  # CUDA code reinterprets memory
     "-fno-stack-protector",
-    "-fcf-protection=none",
     "-fno-math-errno",
     "-ffp-contract=off",
-    *_CPU,
+    *{
+        "x86_64": ("-fcf-protection=none", "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+        "aarch64": ("-mbranch-protection=none",),
+    }.get(_MACHINE, ()),
 )
 # Aligned: else a change anywhere moves the hot loops, which is worth 4 % of a run in either direction.
 _RUNTIME = (*_COMMON, "-O2", "-falign-functions=64", "-falign-loops=32", "-shared")
@@ -49,6 +51,14 @@ _KERNEL = (
     "-g1",  # lines, for faults
     "-fstack-clash-protection",
     "-w",
+    *{
+        # The guard of a stack is a page, which may have 4 KB; and what x86-64 does by itself: it traps.
+        "aarch64": (
+            "--param=stack-clash-protection-guard-size=12",
+            "-fsanitize=integer-divide-by-zero",
+            "-fsanitize-undefined-trap-on-error",
+        ),
+    }.get(_MACHINE, ()),
 )
 _CHECKED = (
     "-fsanitize=thread",  # calls a hook of ours for every access
@@ -80,12 +90,8 @@ class Compiler:
 
 @cache
 def compiler() -> Compiler:
-    """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or the CPU lacks AVX2."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        raise MachineError(f"the emulator runs on x86-64 Linux, not on {platform.system()} {platform.machine()}")
-    lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
-    if lacking:
-        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
+    """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or on another machine."""
+    _refuse_machine()
     named = os.environ.get("TUNER_CXX", "g++")
     path = shutil.which(named)
     if path is None:
@@ -97,6 +103,18 @@ def compiler() -> Compiler:
             f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
         )
     return Compiler(path, version)
+
+
+def _refuse_machine() -> None:
+    system, machine = platform.system(), platform.machine()
+    known = "the emulator runs on Linux, on x86-64 or aarch64"
+    if system != "Linux":
+        raise MachineError(f"{known}, not on {system} {machine}: run it there in a Linux container, such as Docker's")
+    if machine not in ("x86_64", "aarch64"):
+        raise MachineError(f"{known}, not on {machine}: use another machine")
+    lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    if machine == "x86_64" and lacking:
+        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
 
 
 def _described(path: str) -> tuple[str, int]:

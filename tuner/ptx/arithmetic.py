@@ -7,6 +7,7 @@ import numpy as np
 
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
+from tuner.ptx.rounding import directed, fused, fused_doubles
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 
@@ -71,44 +72,7 @@ def computed(target: Array, function: Callable[..., Any], sources: list[Array], 
     return assigning
 
 
-def fused(a: Array, b: Array, c: Array) -> Array:
-    """a b + c in fp32, rounded once.
-
-    In double precision the product is exact, and the sum is rounded before it is rounded to fp32. That is the same but
-    where it then lies half-way between two floats, or would be a subnormal: there the last bit of the sum says on
-    which side the exact one is (rounding to odd).
-    """
-    product = a.astype(np.float64) * b
-    total = product + c
-    bits = np.atleast_1d(total).view(np.int64)
-    doubtful = ((bits & 0x1FFFFFFF) == 0x10000000) | (np.abs(np.atleast_1d(total)) < 2.0**-125)
-    return (odd_sum(product, c) if doubtful.any() else total).astype(np.float32).reshape(np.shape(total))
-
-
 _TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
-
-
-def directed(towards: float) -> Callable[[Array, Array, Array], Array]:
-    """a b + c in fp32, rounded to the side of `towards`."""
-
-    def rounded(a: Array, b: Array, c: Array) -> Array:
-        exact = odd_sum(a.astype(np.float64) * b, c)
-        near = exact.astype(np.float32)
-        beyond = np.where(exact > towards, near > exact, near < exact)
-        return np.where(beyond, np.nextafter(near, np.float32(towards)), near)
-
-    return rounded
-
-
-def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in double precision, rounded to odd: what is inexact ends in a 1, and so lies half-way between nothing."""
-    total = a + b
-    bits = np.atleast_1d(total).view(np.int64)
-    other = total - a
-    error = (a - (total - other)) + (np.float64(1) * b - other)
-    grow = np.where((error > 0) == (total > 0), 1, -1)
-    odd = np.where((error != 0) & (bits & 1 == 0) & (total != 0) & np.isfinite(total), bits + grow, bits)
-    return odd.view(np.float64).reshape(np.shape(total))
 
 
 def _side(instruction: Instruction) -> str:
@@ -146,9 +110,8 @@ def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
         side = _side(instruction)
         rounding = directed(_TOWARDS[side]) if side else fused
         return elementwise(rounding, 3, (side,))(wave, instruction, at)
-    if instruction.type == "f64":  # in extended precision, which has 11 bits more: rounded twice in rare cases
-        extended = elementwise(lambda a, b, c: (a.astype(np.longdouble) * b + c).astype(np.float64), 3)
-        return extended(wave, instruction, at)
+    if instruction.type == "f64":
+        return elementwise(fused_doubles, 3)(wave, instruction, at)
     raise UnsupportedError(f"fma of {instruction.type}")
 
 
@@ -213,10 +176,34 @@ def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return rounded
 
 
+def _chosen(function: Callable[[Array, Array], Array], zero: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    """A minimum or maximum to which -0 is below +0, as the PTX ISA has it; to NumPy's that depends on the machine."""
+
+    def chosen(a: Array, b: Array) -> Array:
+        zeros = (a == 0) & (b == 0)
+        return np.where(zeros, zero(a, b), function(a, b)) if np.any(zeros) else function(a, b)
+
+    return chosen
+
+
+def _lesser_zero(a: Array, b: Array) -> Array:
+    return -(-a - b)
+
+
+# Of floats; those of the second row give NaN where an operand is one.
+MINIMUM, MAXIMUM = _chosen(np.fmin, _lesser_zero), _chosen(np.fmax, np.add)
+MINIMUM_NAN, MAXIMUM_NAN = _chosen(np.minimum, _lesser_zero), _chosen(np.maximum, np.add)
+
+
 def _maximum(wave: Wave, instruction: Instruction, at: int) -> Step:
     """min and max, of two or three operands: of floats a NaN is none, unless `.NaN` is said; `.relu` of integers."""
-    smaller, real = instruction.opcode[0] == "min", instruction.type.startswith("f") and not instruction.has("NaN")
-    function = (np.fmin if smaller else np.fmax) if real else (np.minimum if smaller else np.maximum)
+    smaller = instruction.opcode[0] == "min"
+    if not instruction.type.startswith("f"):
+        function: Callable[..., Array] = np.minimum if smaller else np.maximum
+    elif instruction.has("NaN"):
+        function = MINIMUM_NAN if smaller else MAXIMUM_NAN
+    else:
+        function = MINIMUM if smaller else MAXIMUM
     if instruction.has("relu") and instruction.type == "s32":
         return elementwise(lambda a, b: np.maximum(function(a, b), 0), 2)(wave, instruction, at)
     if len(instruction.operands) == 4:

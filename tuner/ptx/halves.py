@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.ptx.arithmetic import odd_sum, unit
+from tuner.ptx.arithmetic import MAXIMUM, MAXIMUM_NAN, MINIMUM, MINIMUM_NAN, unit
 from tuner.ptx.bits import relation
 from tuner.ptx.floats import HALVES
 from tuner.ptx.machine import Step
 from tuner.ptx.parse import Instruction
+from tuner.ptx.rounding import odd_sum
 from tuner.ptx.values import Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 
@@ -20,8 +21,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "fma": lambda a, b, c: odd_sum(a * b, c),  # the product of two halves is exact
     "neg": np.negative,
     "abs": np.abs,
-    "min": np.fmin,
-    "max": np.fmax,
+    "min": MINIMUM,
+    "max": MAXIMUM,
     "ex2": np.exp2,
     "tanh": np.tanh,
 }
@@ -38,7 +39,7 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
     function = _FUNCTIONS[name]
     if instruction.has("NaN"):
-        function = np.minimum if name == "min" else np.maximum
+        function = MINIMUM_NAN if name == "min" else MAXIMUM_NAN
     relu, saturates, bits = instruction.has("relu"), instruction.has("sat"), HALVES[kind.removesuffix("x2")][1]
     smallest = _NORMAL[kind.removesuffix("x2")] if instruction.has("ftz") else 0.0
 

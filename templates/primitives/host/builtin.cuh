@@ -168,24 +168,42 @@ __forceinline__ float __fadd_rn(float a, float b) { return a + b; }
 __forceinline__ float __fsub_rn(float a, float b) { return a - b; }
 __forceinline__ float __fmul_rn(float a, float b) { return a * b; }
 __forceinline__ float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+
+// A minimum or maximum is no NaN where one number is none, and -0 is below +0: C leaves that to each machine's library.
+namespace emulator {
+template <class T>
+__forceinline__ T lesser(T a, T b) {
+  return a == b ? (__builtin_signbit(a) ? a : b) : a < b || b != b ? a : b;
+}
+template <class T>
+__forceinline__ T greater(T a, T b) {
+  return a == b ? (__builtin_signbit(a) ? b : a) : a > b || b != b ? a : b;
+}
+}  // namespace emulator
+#define fminf(x, y) emulator::lesser<float>(x, y)
+#define fmaxf(x, y) emulator::greater<float>(x, y)
+#define fmin(x, y) emulator::lesser<double>(x, y)
+#define fmax(x, y) emulator::greater<double>(x, y)
+
 __forceinline__ float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }  // NaN gives 0
-__forceinline__ int __float2int_rn(float x) { return int(nearbyintf(x)); }
-__forceinline__ int __float2int_rz(float x) { return int(x); }
+// What no int holds becomes the nearest one, and NaN 0; C leaves that open too.
+__forceinline__ int __float2int_rz(float x) {
+  return x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : x == x ? int(x) : 0;
+}
+__forceinline__ int __float2int_rn(float x) { return __float2int_rz(nearbyintf(x)); }
 __forceinline__ float __int2float_rn(int x) { return float(x); }
 
 // CUDA takes mixed types: the common one is computed in.
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
 __forceinline__ std::common_type_t<A, B> min(A a, B b) {
   using T = std::common_type_t<A, B>;
-  if constexpr (std::is_same_v<T, float>) return fminf(a, b);
-  else if constexpr (std::is_floating_point_v<T>) return fmin(a, b);
+  if constexpr (std::is_floating_point_v<T>) return emulator::lesser<T>(a, b);
   else return T(a) < T(b) ? T(a) : T(b);
 }
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
 __forceinline__ std::common_type_t<A, B> max(A a, B b) {
   using T = std::common_type_t<A, B>;
-  if constexpr (std::is_same_v<T, float>) return fmaxf(a, b);
-  else if constexpr (std::is_floating_point_v<T>) return fmax(a, b);
+  if constexpr (std::is_floating_point_v<T>) return emulator::greater<T>(a, b);
   else return T(a) > T(b) ? T(a) : T(b);
 }
 

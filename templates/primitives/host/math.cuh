@@ -32,6 +32,6 @@ __forceinline__ float rcp_approx(float x) {
   return flush_subnormal(float((1.0 + 0x1p-25 * error_of(in)) / in));  // 1 ulp
 }
 __forceinline__ float tanh_approx(float x) {
-  float const y = tanhf(x);
+  float const y = float(tanh(double(x)));  // tanhf has other bits with every C library
   return off_by_up_to(0x1.ffp-12f * y, y, x);  // 2^-11, relative
 }

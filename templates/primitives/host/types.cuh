@@ -1,6 +1,7 @@
 // Storage types and their conversions, and the parts of the CUDA language that need no include.
 #pragma once
 #include "builtin.cuh"
+#include "half.cuh"
 
 struct bf16 {
   uint16_t bits;
@@ -8,13 +9,6 @@ struct bf16 {
 struct fp16 {
   uint16_t bits;
 };
-
-namespace emulator {  // the CPU's own conversions, without its 2 MB of headers
-using Halves [[gnu::vector_size(16)]] = short;
-using Floats [[gnu::vector_size(16)]] = float;
-inline float from_half(uint16_t bits) { return __builtin_ia32_vcvtph2ps(Halves{short(bits)})[0]; }
-inline uint16_t to_half(float x) { return uint16_t(__builtin_ia32_vcvtps2ph(Floats{x}, 0)[0]); }
-}  // namespace emulator
 
 constexpr float kInfinity = __builtin_huge_valf();
 

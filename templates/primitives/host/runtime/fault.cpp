@@ -1,12 +1,11 @@
 // Faults: the signal handler moves the thread of execution to a landing that reports and leaves the fiber.
 #include "fault.h"
 
-#include <ucontext.h>
-
 #include <cstdint>
 
 #include "fiber.h"
 #include "memory.h"
+#include "processor.h"
 #include "report.h"
 
 namespace emulator {
@@ -15,7 +14,7 @@ Site operation_site;
 
 namespace {
 
-constexpr int kSignals[4] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int kSignals[kFaultSignals] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 alignas(16) unsigned char signal_stack[64 << 10], landing_stack[64 << 10];
 
 int fault_signal;
@@ -52,6 +51,8 @@ void land() {
   operation_site = {};
   if (fault_signal == SIGILL)
     report("undefined_behaviour", site, "array bounds, alignment or shift width");
+  else if (fault_signal == SIGTRAP)  // aarch64, where a division by zero is found as the others are
+    report("undefined_behaviour", site, "array bounds, shift width or integer division by zero");
   else if (fault_signal == SIGFPE)
     report("undefined_behaviour", site, "integer division by zero");
   else
@@ -64,13 +65,9 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     ::signal(signal, SIG_DFL);
     return;
   }
-  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   fault_signal = signal;
   fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
-  fault_instruction = uintptr_t(registers[REG_RIP]);
-  registers[REG_RIP] = reinterpret_cast<greg_t>(&land);
-  // As after a call: 8 below a multiple of 16.
-  registers[REG_RSP] = reinterpret_cast<greg_t>(landing_stack + sizeof landing_stack - 64 - 8);
+  fault_instruction = divert(context, land, landing_stack + sizeof landing_stack);
 }
 
 }  // namespace
@@ -83,11 +80,11 @@ FaultHandler::FaultHandler() {
   struct sigaction action{};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  for (int i = 0; i < 4; i++) sigaction(kSignals[i], &action, &before_[i]);
+  for (int i = 0; i < kFaultSignals; i++) sigaction(kSignals[i], &action, &before_[i]);
 }
 
 FaultHandler::~FaultHandler() {
-  for (int i = 0; i < 4; i++) sigaction(kSignals[i], &before_[i], nullptr);
+  for (int i = 0; i < kFaultSignals; i++) sigaction(kSignals[i], &before_[i], nullptr);
   sigaltstack(&stack_before_, nullptr);
 }
 

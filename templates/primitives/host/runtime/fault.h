@@ -9,7 +9,9 @@ namespace emulator {
 // The operation that the emulator performs at present, and that a fault is to be reported at; or none.
 extern Site operation_site;
 
-// While it lives, SIGSEGV, SIGBUS, SIGFPE and SIGILL of the running fiber end the launch with a finding.
+constexpr int kFaultSignals = 5;
+
+// While it lives, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGTRAP of the running fiber end the launch with a finding.
 class FaultHandler {
  public:
   FaultHandler();
@@ -17,7 +19,7 @@ class FaultHandler {
   FaultHandler(FaultHandler const&) = delete;
 
  private:
-  struct sigaction before_[4];
+  struct sigaction before_[kFaultSignals];
   stack_t stack_before_;
 };
 

@@ -1,8 +1,13 @@
-// Fibers: a switch of context is six registers and a stack pointer.
+// Fibers: a switch of context is the registers that a call keeps, and a stack pointer.
 #include "fiber.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+
+#include "memory.h"
+#include "processor.h"
 #include "report.h"
 
 namespace emulator {
@@ -11,8 +16,11 @@ asm(R"(
 .text
 .hidden emulator_switch
 .globl emulator_switch
-.type emulator_switch,@function
+.type emulator_switch,%function
 emulator_switch:
+)"
+#if defined(__x86_64__)
+    R"(
   push %rbp
   push %rbx
   push %r12
@@ -27,6 +35,35 @@ emulator_switch:
   pop %r12
   pop %rbx
   pop %rbp
+)"
+#else
+    R"(
+  stp x19, x20, [sp, #-160]!
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  ldp x19, x20, [sp], #160
+)"
+#endif
+    R"(
   ret
 .size emulator_switch,.-emulator_switch
 )");
@@ -35,20 +72,21 @@ void* main_context;
 
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;  // the lowest page is a guard
-constexpr size_t kStackGuard = 4096;
+// The lowest page, of 4 to 64 KB, is a guard.
+size_t const stack_guard = size_t(sysconf(_SC_PAGESIZE));
+size_t const stack_bytes = round_up((124 << 10) + stack_guard, stack_guard);
 constexpr int kStacksAtOnce = 128;
 
 std::vector<unsigned char*> spare_stacks, slabs;
 
 void map_stacks() {
-  void* slab = mmap(nullptr, kStackBytes * kStacksAtOnce, PROT_READ | PROT_WRITE,
+  void* slab = mmap(nullptr, stack_bytes * kStacksAtOnce, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (slab == MAP_FAILED) trap("the emulator cannot map stacks: too many threads are resident", Site());
   slabs.push_back(static_cast<unsigned char*>(slab));
   for (int i = kStacksAtOnce; i-- > 0;) {
-    unsigned char* stack = slabs.back() + i * kStackBytes;
-    mprotect(stack, kStackGuard, PROT_NONE);
+    unsigned char* stack = slabs.back() + size_t(i) * stack_bytes;
+    mprotect(stack, stack_guard, PROT_NONE);
     spare_stacks.push_back(stack);
   }
 }
@@ -66,19 +104,18 @@ void give_stack(unsigned char* stack) { spare_stacks.push_back(stack); }
 
 bool in_fiber_stack(uintptr_t address) {
   for (unsigned char* slab : slabs)
-    if (address - reinterpret_cast<uintptr_t>(slab) < kStackBytes * kStacksAtOnce) return true;
+    if (address - reinterpret_cast<uintptr_t>(slab) < stack_bytes * kStacksAtOnce) return true;
   return false;
 }
 
 void prepare(Thread* thread, void (*start)()) {
   // Equal offsets in all stacks would fall into the same sets of the L1 cache: 20 % of a run.
   size_t const stagger = thread->linear % 61 * 192;
-  auto top = reinterpret_cast<uintptr_t>(thread->stack) + kStackBytes - stagger - 64;
-  void** slot = reinterpret_cast<void**>(top & ~uintptr_t(15));
-  *--slot = nullptr;  // a return address that nobody uses, for the ABI's alignment
-  *--slot = reinterpret_cast<void*>(start);
-  for (int saved = 0; saved < 6; saved++) *--slot = nullptr;
-  thread->stack_pointer = slot;
+  auto top = reinterpret_cast<uintptr_t>(thread->stack) + stack_bytes - stagger - 64;
+  void** const context = reinterpret_cast<void**>(top & ~uintptr_t(15)) - kContextWords;
+  std::fill_n(context, kContextWords, nullptr);
+  context[kReturnWord] = reinterpret_cast<void*>(start);
+  thread->stack_pointer = context;
 }
 
 void switch_to(Thread* next) {

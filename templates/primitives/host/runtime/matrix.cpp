@@ -1,6 +1,4 @@
 // ldmatrix, stmatrix and mma.sync: a warp's fragments, gathered through the layouts of fragment.cuh.
-#include <immintrin.h>
-
 #include <array>
 #include <cstring>
 

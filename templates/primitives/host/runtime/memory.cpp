@@ -2,6 +2,7 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -14,13 +15,11 @@ namespace emulator {
 
 namespace {
 
-constexpr size_t kPage = 4096;
+size_t const page = size_t(sysconf(_SC_PAGESIZE));  // 4 to 64 KB
 constexpr size_t kGuard = 64 << 10;  // on either side: a stride beyond the edge still faults
 constexpr size_t kSharedMap = 512 << 10;
 constexpr uint8_t kPoison = 0xff;
 constexpr uint8_t kCanary = 0xa5;
-
-size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 unsigned char* reserve(size_t bytes) {
   void* map = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,7 +64,7 @@ void map_shared(SharedMemory& memory, uint32_t bytes) {
   if (!memory.map) memory.map = reserve(kSharedMap);
   if (memory.base && memory.size == bytes) return;
   unsigned char* const end = memory.map + kSharedMap - kGuard;
-  size_t const data = round_up(bytes, 1024), window = std::max(round_up(data, kPage), kPage);
+  size_t const data = round_up(bytes, 1024), window = std::max(round_up(data, page), page);
   mprotect(memory.map, kSharedMap, PROT_NONE);
   mprotect(end - window, window, PROT_READ | PROT_WRITE);
   memory.base = end - data;
@@ -151,7 +150,7 @@ void release_buffers() {
 // Poisoned memory of `bytes`, of which the end, or else the begin, touches a guard page (to 16 bytes); null: no memory.
 extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, int writable, int initialized,
                                                 int guard_end) {
-  size_t const window = std::max(round_up(round_up(bytes, 16), kPage), kPage);
+  size_t const window = std::max(round_up(round_up(bytes, 16), page), page);
   unsigned char* const map = reserve(window + 2 * kGuard);
   if (!map || mprotect(map + kGuard, window, PROT_READ | PROT_WRITE)) return nullptr;
   auto const first = reinterpret_cast<uintptr_t>(map) + kGuard;

@@ -9,6 +9,8 @@ namespace emulator {
 // A shared address is an offset from here: 0 is no address.
 constexpr uint32_t kSharedBase = 1024;
 
+inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
 struct GlobalCell;
 
 struct Buffer {

@@ -1,8 +1,6 @@
 // wgmma: operands in shared memory by descriptor, products at issue or as late as the wait.
 #include "wgmma.h"
 
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "collective.h"

@@ -1,0 +1,65 @@
+"""Digests of what every implementation's default computes on the emulator: equal lines of two machines are equal bits.
+
+    python benchmarks/bits.py [--only kda] [--edges 2] > bits.txt
+
+A line is an edge case: digests of the inputs, which NumPy makes, and of the outputs in a plain and in a checked run.
+NaNs are one value there, since processors differ in the sign of one that they make.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from tuner import emulator, operators
+from tuner.arch import ARCHES
+from tuner.edges import served
+from tuner.emulator import Mode
+from tuner.instance import Instance
+from tuner.operator import scalars
+
+MODES = (Mode(), Mode(True, "random", "late", 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="an operator")
+    parser.add_argument("--edges", type=int, default=2, help="the last cases of each implementation [2]")
+    options = parser.parse_args()
+    for instance in _defaults(options.only):
+        for edge in served(instance)[-options.edges :]:
+            at = instance.at(edge.problem)
+            inputs = at.operator.inputs(at.problem, np.random.default_rng(0), edge.kind)
+            arrays = {**inputs, **scalars(at.operator, at.problem, inputs)}
+            found = [digest(emulator.run(at, arrays, mode)[0]) for mode in MODES]
+            print(instance.name, edge.name(at.operator), digest(arrays), *found, sep="; ", flush=True)
+
+
+def _defaults(only: str | None) -> Iterator[Instance]:
+    for operator in map(operators.load, [only] if only else operators.names()):
+        for implementation in operators.implementations(operator.name):
+            problem = operator.problem() if implementation.example is None else implementation.example
+            arch = next(arch for arch in ARCHES.values() if implementation.refusal(problem, arch) is None)
+            yield Instance.default(operator, implementation, problem, arch)
+
+
+def digest(arrays: Mapping[str, Any]) -> str:
+    """Twelve hex digits of names and values."""
+    found = sha256()
+    for name, each in sorted(arrays.items()):
+        array = np.asarray(each)
+        found.update(name.encode())
+        found.update(
+            np.where(array == array, array, array.dtype.type("nan")).tobytes() if _real(array) else array.tobytes()
+        )
+    return found.hexdigest()[:12]
+
+
+def _real(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fV"  # bf16 is no float to NumPy
+
+
+if __name__ == "__main__":
+    main()

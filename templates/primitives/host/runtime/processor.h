@@ -1,0 +1,66 @@
+// What each processor has in a way of its own: vectors, the rounding mode, the registers of a context.
+#pragma once
+#include <ucontext.h>
+
+#include <cstdint>
+
+namespace emulator {
+
+// As many numbers as an instruction takes: in double precision, as their bits, and in fp32.
+#if defined(__x86_64__)
+constexpr int kVector = 4;
+#else
+constexpr int kVector = 2;
+#endif
+using Doubles [[gnu::vector_size(8 * kVector)]] = double;
+using Longs [[gnu::vector_size(8 * kVector)]] = int64_t;
+using Singles [[gnu::vector_size(4 * kVector)]] = float;
+
+#if defined(__x86_64__)
+
+inline Doubles widened(Singles x) { return __builtin_ia32_cvtps2pd256(x); }
+inline Doubles larger(Doubles x, Doubles y) { return __builtin_ia32_maxpd256(x, y); }  // y, where either is a NaN
+inline Doubles cut_off(Doubles x) { return __builtin_ia32_roundpd256(x, 3 | 8); }      // towards zero, without traps
+
+constexpr uint32_t kTowardsZero = 3 << 13;
+inline uint32_t float_control() { return __builtin_ia32_stmxcsr(); }
+inline void set_float_control(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
+
+// What `emulator_switch` saves: six registers and the place to return to; above it a word for the ABI's alignment.
+constexpr int kContextWords = 8, kReturnWord = 6;
+
+// Lets the context that a signal interrupted go on elsewhere, on another stack; returns the instruction it was at.
+inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack_end) {
+  auto& registers = static_cast<ucontext_t*>(interrupted)->uc_mcontext.gregs;
+  auto const instruction = uintptr_t(registers[REG_RIP]);
+  registers[REG_RIP] = reinterpret_cast<greg_t>(where);
+  registers[REG_RSP] = reinterpret_cast<greg_t>(stack_end - 64 - 8);  // as after a call: 8 below a multiple of 16
+  return instruction;
+}
+
+#elif defined(__aarch64__)
+
+inline Doubles widened(Singles x) { return __builtin_convertvector(x, Doubles); }
+inline Doubles larger(Doubles x, Doubles y) { return x > y ? x : y; }
+inline Doubles cut_off(Doubles x) { return Doubles{__builtin_trunc(x[0]), __builtin_trunc(x[1])}; }
+
+constexpr uint32_t kTowardsZero = 3 << 22;
+inline uint32_t float_control() { return __builtin_aarch64_get_fpcr(); }
+inline void set_float_control(uint32_t control) { __builtin_aarch64_set_fpcr(control); }
+
+// x19 to x28, the frame pointer, the place to return to, d8 to d15.
+constexpr int kContextWords = 20, kReturnWord = 11;
+
+inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack_end) {
+  auto& registers = static_cast<ucontext_t*>(interrupted)->uc_mcontext;
+  auto const instruction = uintptr_t(registers.pc);
+  registers.pc = reinterpret_cast<uintptr_t>(where);
+  registers.sp = reinterpret_cast<uintptr_t>(stack_end - 64);
+  return instruction;
+}
+
+#else
+#error "the emulator runs on x86-64 and aarch64"
+#endif
+
+}  // namespace emulator
