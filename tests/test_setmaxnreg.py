@@ -57,27 +57,33 @@ def threads(implementation: Implementation[Any, Any], problem: Any, config: Any)
     return tuple(launch.threads for launch in implementation.plan(problem, config).launches)
 
 
-def shapes(pair: tuple[str, str], *, packed: bool) -> Iterator[tuple[Instance, str, Arch, Cubin]]:
-    """Instance, kind of inputs, arch and cubin of each shape of a kernel that may move registers."""
+def shapes(pair: tuple[str, str]) -> Iterator[tuple[Instance, str, Arch, Cubin]]:
+    """Of one problem, and of one with packed sequences where there are such: see `shapes_of`."""
     operator, implementation = operators.load(pair[0]), operators.implementation(*pair)
-    problem = example(operator, implementation)
-    names = {each.name for each in fields(problem)}
-    if not moves(operator, implementation) or (packed and "use_cu_seqlens" not in names):
+    if not moves(operator, implementation):
         return
-    arch = first_arch(implementation, problem)
-    if packed:
+    problem = example(operator, implementation)
+    yield from shapes_of(operator, implementation, problem)
+    names = {each.name for each in fields(problem)}
+    if "use_cu_seqlens" in names:
         dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
-        problem = replace(problem, use_cu_seqlens=True, batch=1, **dims)
+        yield from shapes_of(operator, implementation, replace(problem, use_cu_seqlens=True, batch=1, **dims))
+
+
+def shapes_of(
+    operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any
+) -> Iterator[tuple[Instance, str, Arch, Cubin]]:
+    """Instance, kind of inputs, arch and cubin of each shape of a kernel that may move registers."""
+    arch = first_arch(implementation, problem)
     case = served(Instance.default(operator, implementation, problem, arch))[0]
     for config in configs(implementation, case.problem, arch):
         instance = Instance(operator, implementation, case.problem, config)
         yield instance, case.kind, arch, compiled(render(instance), arch.name)
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str], packed: bool) -> None:
-    for instance, kind, _, cubin in shapes(pair, packed=packed):
+def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
+    for instance, kind, _, cubin in shapes(pair):
         moving = [each for each in instance.plan().launches if holds(cubin.code(each.entry), "USETMAXREG")]
         launched = sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in moving)
         arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), kind)
@@ -91,11 +97,10 @@ def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
     return [({5: "dec", 6: "inc"}[word >> 72 & 0xFF], word >> 32 & 0xFFFF_FFFF) for word in words]
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str], packed: bool) -> None:
+def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str]) -> None:
     """Anything else the ISA leaves undefined."""
-    compiled_shapes = list(shapes(pair, packed=packed))
+    compiled_shapes = list(shapes(pair))
     found = [
         (instance.config, cubin.entries[name].registers, *each)
         for instance, _, arch, cubin in compiled_shapes
