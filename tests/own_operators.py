@@ -15,12 +15,12 @@ Edit = tuple[str, str, str]  # a file, what stands in it, what is to stand there
 
 
 @contextmanager
-def own_operator(place: Path, *edits: Edit) -> Iterator[str]:
+def own_operator(place: Path, *edits: Edit, example: Path = EXAMPLE) -> Iterator[str]:
     """The name of a new operator in `place`, which can be found until the block ends."""
     name = f"own_{next(_NUMBERS)}"
-    write(name, place / name)
+    write(name, place / name, example)
     for file, old, new in edits:
-        before, after = (each.replace(EXAMPLE.name, name) for each in (old, new))
+        before, after = (each.replace(example.name, name) for each in (old, new))
         text = (place / name / file).read_text()
         assert before in text, before
         (place / name / file).write_text(text.replace(before, after))

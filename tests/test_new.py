@@ -10,20 +10,20 @@ import pytest
 from own_operators import Edit, own_operator
 from typer.testing import CliRunner
 
-from tuner import operators
+from tuner import nvrtc_headers, operators
 from tuner.arch import gpu
 from tuner.cli.app import build
 from tuner.instance import Instance
 from tuner.promises import broken
 
 README = (Path(__file__).parents[1] / "templates" / "README.md").read_text()
-SERVED = """python -c 'if True:
-    import numpy as np
-    from tuner import dispatcher
-    y = dispatcher.row_sum(np.eye(5, 256, dtype=np.float16))
-    assert abs(y.astype(float).sum(axis=1) - 1).max() < 1e-2
-    assert dispatcher.explain("row_sum", y).record'
-"""
+SERVED = {  # what a call then gives, and that a record serves it
+    "row_sum": """x = np.eye(5, 256, dtype=np.float16)
+assert d.explain("row_sum", x).record; assert abs(d.row_sum(x).astype(float).sum(1) - 1).max() < 1e-2""",
+    "my_norm": """x, w = np.full((3, 1024), 2, np.float16), np.arange(1024, dtype=np.float16)
+assert "races are not looked for" in str(d.explain("my_norm", x, w)); assert (d.my_norm(x, w) == w).all()""",
+}
+needs_headers = pytest.mark.skipif("cuda_fp16.h" in nvrtc_headers.lacking(), reason="needs the headers of CUDA")
 
 
 def new(*arguments: object) -> "tuple[int, str]":
@@ -31,15 +31,12 @@ def new(*arguments: object) -> "tuple[int, str]":
     return done.exit_code, done.output
 
 
-def test_the_commands_of_the_readme_lead_from_nothing_to_a_record(tmp_path: Path) -> None:
-    (block,) = [
-        each for each in re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "new" in each
-    ]
+@pytest.mark.parametrize("name", ["row_sum", pytest.param("my_norm", marks=needs_headers)])
+def test_the_commands_of_the_readme_lead_from_nothing_to_a_record(name: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (block,) = [each for each in blocks if f"tuner new {name}" in each]
     script = block.replace("--effort quick", "--budget 1 --report r.html")
-    script += "python -c 'from tuner import dispatcher as d; import numpy as np; x = np.eye(5, 256, dtype=np.float16)\n"
-    script += (
-        'assert d.explain("row_sum", x).record; assert abs(d.row_sum(x).astype(float).sum(1) - 1).max() < 1e-2\'\n'
-    )
+    script += f"python -c 'from tuner import dispatcher as d; import numpy as np; {SERVED[name]}'\n"
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     here = {**os.environ, "PATH": programs, "TUNER_DB": str(tmp_path / "tuner.db")}
     line = ["bash", "-e", "-c", script]

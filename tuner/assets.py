@@ -8,5 +8,6 @@ ROOT = _PACKAGE if (_PACKAGE / "templates").is_dir() else _PACKAGE.parent
 TEMPLATES = ROOT / "templates"
 PRIMITIVES = TEMPLATES / "primitives"
 EXAMPLE = TEMPLATES / "examples" / "row_softmax"  # an operator to start from
+PLAIN_EXAMPLE = TEMPLATES / "examples" / "rms_norm"  # the same for a kernel that exists, checked on PTX
 DB = ROOT / "db"
 REPORTS = ROOT / "reports"

@@ -1,39 +1,25 @@
-"""Run one config on the emulator over its operator's edge cases, and judge it against float64."""
+"""Run one config over its operator's edge cases, and judge it against float64: on the emulator, or on its PTX."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from types import TracebackType
 
 import numpy as np
 
 from tuner import check_known, emulator, operators
-from tuner.canonical import decode
+from tuner.arch import ARCHES
+from tuner.check_job import CHECKED as CHECKED
+from tuner.check_job import PLAIN as PLAIN
+from tuner.check_job import Job as Job
+from tuner.check_job import drawn as drawn
 from tuner.check_known import Known
+from tuner.check_ptx import check_ptx, key_on_ptx
 from tuner.edges import Edge, served
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import Arrays, Plan, canonical, from_fields, scalars
-from tuner.result import Fields, OutputError, Verdict
-from tuner.verify import Expected, expect, keep_worst, trespass
-
-# What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
-# other order; races, uninitialised reads and missing waits.
-PLAIN = (Mode(False, "order", "early", 0), Mode(False, "reverse", "late", 0))
-CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A config by name and data, so that it travels to a worker process. `thorough` runs every mode on every case."""
-
-    operator: str
-    implementation: str
-    problem: Fields
-    config: Fields
-    modes: tuple[Mode, ...] = PLAIN + CHECKED
-    thorough: bool = False
+from tuner.operator import Arrays, Plan, canonical
+from tuner.result import OutputError, Verdict
+from tuner.verify import keep_worst, trespass
 
 
 class Checker:
@@ -83,6 +69,8 @@ def check(job: Job) -> Verdict:
     """
     instance = operators.named(job)
     operator = instance.operator
+    if instance.implementation.checked_on == "ptx":
+        return check_ptx(job, ARCHES[job.arch])
     worst: dict[str, OutputError] = {}
     done: list[str] = []
     first: dict[Edge, Arrays] = {}
@@ -113,6 +101,8 @@ def check(job: Job) -> Verdict:
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
     instance = operators.named(job)
+    if instance.implementation.checked_on == "ptx":
+        return key_on_ptx(job)
     rounds = list(_rounds(instance, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
     spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
@@ -128,16 +118,6 @@ def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:
     yield from ((edge, job.modes[0]) for edge in edges)
     for i, mode in enumerate(job.modes[1:]):
         yield edges[-1 - i % len(edges)], mode
-
-
-@lru_cache(maxsize=64)
-def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
-    """Inputs and what is expected of them: once a process, for all modes of all configs."""
-    described = operators.load(operator)
-    value = from_fields(described.problem, decode(problem))
-    inputs = described.inputs(value, np.random.default_rng(0), kind)
-    arrays = {**inputs, **scalars(described, value, inputs)}
-    return arrays, expect(described, value, arrays)
 
 
 def _undeclared(plan: Plan, counters: emulator.Counters) -> str:

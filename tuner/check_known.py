@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner import emulator_build
+from tuner import emulator_build, nvrtc
 from tuner.assets import PRIMITIVES, TEMPLATES
 from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
@@ -59,6 +59,16 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
     return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
 
 
+def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
+    """The same of a config whose PTX runs: its own source, and who compiles it with which headers."""
+    run: list[str] = []
+    for each in map(instance.at, problems):
+        source = render(each)
+        run += (canonical(each.problem), each.plan().digest, source.digest, nvrtc.made_by(source))
+    who = (nvrtc.toolkit().build, np.__version__, _program(instance.operator.folder.parent))
+    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
+
+
 def _run(instance: Instance) -> Iterator[str]:
     yield instance.plan().digest
     yield effective(render(instance, "host"))
@@ -79,6 +89,6 @@ def effective(source: Source) -> str:
 @cache
 def _program(operators: Path) -> str:
     """A digest of the files that plan, run and judge: read once a process, as its modules are."""
-    modules = (*_PROGRAM.glob("*.py"), *TEMPLATES.glob("*/*.py"), *operators.glob("*/*.py"))
+    modules = (*_PROGRAM.glob("*.py"), *_PROGRAM.glob("ptx/*.py"), *TEMPLATES.glob("*/*.py"), *operators.glob("*/*.py"))
     runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return digest_of((*modules, *runtime))

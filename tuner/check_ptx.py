@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tuner import nvrtc, operators, ptx
+from tuner import check_known, nvrtc, operators, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check import Job, drawn
+from tuner.check_job import Job, drawn
 from tuner.edges import Edge, served
+from tuner.errors import UsageError
 from tuner.instance import Instance
 from tuner.operator import canonical
 from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
-from tuner.result import Failed, OutputError, Verdict
+from tuner.result import Failed, OutputError, Stage, Verdict
 from tuner.toolkit import Options
 from tuner.verify import keep_worst, trespass
 
@@ -54,10 +55,24 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     return Verdict(tuple(worst.values()), tuple(findings), tuple(done), where)
 
 
+def key_on_ptx(job: Job) -> str:
+    """All that decides the verdict on a job; see `check_known.key_on_ptx`."""
+    instance = operators.named(job)
+    edges = served(instance)
+    problems = list(dict.fromkeys(edge.problem for edge in edges))
+    spelled = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
+    return check_known.key_on_ptx(instance, problems, (*spelled, job.arch))
+
+
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     """The parsed PTX of a config's kernels, by name."""
     text = nvrtc.ptx(render(operators.named(job)), Options(arch.name), Cache.of("ptx"))
-    return text if isinstance(text, Failed) else ptx.parse(text)
+    if isinstance(text, Failed):
+        return text
+    try:
+        return ptx.parse(text)
+    except UsageError as error:  # of what the machine has no words for, such as recursion
+        return Failed(Stage.EMULATE, str(error))
 
 
 def executed(

@@ -57,11 +57,17 @@ class Explanation:
             f"  runs {self.implementation} {spelled(self.config)}",
             f"  for {self.gpu}: {self.why}",
             *([f"  machine code: {self.compiler}"] if self.compiler else []),
+            *self._checked(),
             *(f"  passed over: {line}" for line in self.passed_over[:_TOLD]),
             *([f"  passed over: {len(self.passed_over) - _TOLD} more"] if len(self.passed_over) > _TOLD else []),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
         ]
         return "\n".join(lines)
+
+    def _checked(self) -> tuple[str, ...]:
+        """Where the record was found right, if something is not seen there."""
+        verdict = self.record.verdict if self.record else None
+        return (f"  checked on the {verdict.where}: {verdict.unseen}",) if verdict and verdict.unseen else ()
 
     @property
     def _tuned(self) -> bool:

@@ -21,6 +21,9 @@ def held_implementation(operator: Operator[Any], implementation: Implementation[
     if not is_frozen(config):
         raise TemplateError(f"{place}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
 
+    if implementation.checked_on not in ("emulator", "ptx"):
+        raise TemplateError(f"{place}: checked_on is {implementation.checked_on!r}: say 'emulator' or 'ptx'")
+
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
         return held(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
 

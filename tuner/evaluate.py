@@ -12,7 +12,7 @@ from tuner.cubin import Cubin
 from tuner.errors import UsageError
 from tuner.instance import Instance
 from tuner.lint import lint_all
-from tuner.nvrtc import Compiler, toolkit
+from tuner.nvrtc import Compiler, made_by
 from tuner.operator import Implementation, Launch, Operator, Plan, Work, canonical, to_fields
 from tuner.predict import MODEL, combine, formula, from_cubin, in_turn, uncompiled
 from tuner.render import render
@@ -78,7 +78,7 @@ class Predictor:
             gpu=self._gpu.name,
             source=source.digest,
             options=str(self._options),
-            toolkit=str(toolkit()),
+            toolkit=made_by(source),
             policy=self.policy,
             plan=self._instance(candidate).plan().digest,
         )
@@ -104,7 +104,8 @@ class Predictor:
             yield position, self._attempt(batch[position], identity, outcome, time.perf_counter() - started)
 
     def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
-        yield from self._checker.check_many([Job(*self._instance(each).fields()) for each in batch])
+        arch = self._gpu.arch.name
+        yield from self._checker.check_many([Job(*self._instance(each).fields(), arch=arch) for each in batch])
 
     def _attempt(self, candidate: Candidate, identity: Identity, outcome: Cubin | Failed, seconds: float) -> Attempt:
         config = to_fields(candidate.config)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner import emulated, emulator, gpu, nvrtc
+from tuner import emulated, emulator, executed, gpu, nvrtc, ptx
 from tuner.arrays import CPU, FRAMEWORKS
 from tuner.binding import Binding
 from tuner.cache import Cache, cache_dir
@@ -27,10 +27,13 @@ class Kernels:
     def __init__(self) -> None:
         self._made: dict[object, tuple[Source, Cubin]] = {}
         self._emulated: dict[object, emulator.Kernel] = {}
+        self._parsed: dict[object, dict[str, ptx.Entry]] = {}
 
     def compile(self, choice: Choice, place: int) -> None:
         """All of `load` that needs no arrays, and no GPU either."""
-        if place == CPU:
+        if place == CPU and choice.instance.implementation.checked_on == "ptx":
+            self._entries(choice)
+        elif place == CPU:
             self._emulator_kernel(choice.instance)
         else:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
@@ -42,6 +45,8 @@ class Kernels:
         """
         instance, arrays = choice.instance, FRAMEWORKS[framework]
         operator, plan = instance.operator, instance.at(binding.problem).plan()
+        if place == CPU and instance.implementation.checked_on == "ptx":
+            return executed.Kernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
         if place == CPU:
             return emulated.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
         _, cubin = self._make(choice)
@@ -64,10 +69,18 @@ class Kernels:
             source = render(choice.instance)
             outcome = _compiled(choice, source)
             if isinstance(outcome, Failed):
-                what = f"{choice.instance.name} for {choice.gpu.arch.name}"
-                raise TemplateError(f"{what} does not compile: {outcome.reason}\n{outcome.log}")
+                raise _refused(choice, outcome)
             self._made[key] = source, outcome
         return self._made[key]
+
+    def _entries(self, choice: Choice) -> dict[str, ptx.Entry]:
+        key = _key(choice.instance), choice.gpu.arch.name
+        if key not in self._parsed:
+            text = nvrtc.ptx(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("ptx"))
+            if isinstance(text, Failed):
+                raise _refused(choice, text)
+            self._parsed[key] = ptx.parse(text)
+        return self._parsed[key]
 
     def _emulator_kernel(self, instance: Instance) -> emulator.Kernel:
         key = _key(instance)
@@ -91,6 +104,11 @@ def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) 
         return tuple(found)
 
     return run
+
+
+def _refused(choice: Choice, failed: Failed) -> TemplateError:
+    what = f"{choice.instance.name} for {choice.gpu.arch.name}"
+    return TemplateError(f"{what} does not compile: {failed.reason}\n{failed.log}")
 
 
 def _compiled(choice: Choice, source: Source) -> Cubin | Failed:

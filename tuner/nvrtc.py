@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
 
-from tuner import nvrtc_library
+from tuner import nvrtc_headers, nvrtc_library
 from tuner.arch import ARCHES
 from tuner.cache import Cache, Entry, key_of
 from tuner.cubin import Cubin, read
@@ -25,6 +25,7 @@ __all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolki
 _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
+_LACKING = re.compile(r'cannot open source file "([^"]+)"')
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 # The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
 # branches that diverge are nested (release notes of CUDA 13.3).
@@ -76,10 +77,16 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
     return outcome
 
 
+def made_by(source: Source) -> str:
+    """What compiles a source, as results carry it: the compiler, and which headers it finds for the source."""
+    headers = nvrtc_headers.digest(source)
+    return f"{toolkit()} headers {headers}" if headers else str(toolkit())
+
+
 def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
     """Leave a cubin of `source` in `cache` for machines that have no compiler; one of another compiler goes."""
-    key, made_by = _key_without(source, cubin.options), cubin.toolkit
-    about = {"name": made_by.name, "version": made_by.version, "build": made_by.build}
+    key, compiler = _key_without(source, cubin.options), cubin.toolkit
+    about = {"name": compiler.name, "version": compiler.version, "build": compiler.build}
     known, entry = cache.get(key), _entry(cubin)
     if known is None or known.data != entry.data:
         cache.put(key, Entry(entry.data, {**entry.metadata, **about}))
@@ -90,8 +97,8 @@ def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
     entry = cache.get(_key_without(source, options))
     if entry is None:
         return None
-    made_by = Toolkit(*(str(entry.metadata[each]) for each in ("name", "version", "build")))
-    return _cubin(entry, options, made_by)
+    compiler = Toolkit(*(str(entry.metadata[each]) for each in ("name", "version", "build")))
+    return _cubin(entry, options, compiler)
 
 
 def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
@@ -182,8 +189,7 @@ class _Batch:
 
 
 def _key(source: Source, options: Options) -> str:
-    made_by = toolkit()
-    return key_of(source.digest, options.digest, str(made_by), made_by.build)
+    return key_of(source.digest, options.digest, made_by(source), toolkit().build)
 
 
 def _key_without(source: Source, options: Options) -> str:
@@ -226,9 +232,10 @@ def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
 @contextmanager
 def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
     """NVRTC's program, which is gone when the context ends."""
-    with nvrtc_library.program(source.text, source.headers) as program:
+    headers = (*source.headers, *nvrtc_headers.supplied(source))
+    with nvrtc_library.program(source.text, headers) as program:
         try:
-            program.compile(flags)
+            program.compile((*flags, *nvrtc_headers.flags(source)))
             yield program
         except NvrtcError as error:
             raise _translated(error, program.log(), flags) from error
@@ -258,7 +265,9 @@ def _too_new(flags: tuple[str, ...]) -> bool:
 
 def _first_error(log: str) -> str:
     found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
-    return (found[0] if found else log.partition("\n")[0]).strip()
+    first = (found[0] if found else log.partition("\n")[0]).strip()
+    lacking = _LACKING.search(first)
+    return f"{first}: {nvrtc_headers.advice(lacking[1])}" if lacking else first
 
 
 def _entry(outcome: Cubin | Failed) -> Entry:
@@ -276,9 +285,9 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
     return _cubin(entry, options, toolkit())
 
 
-def _cubin(entry: Entry, options: Options, made_by: Toolkit) -> Cubin:
+def _cubin(entry: Entry, options: Options, compiler: Toolkit) -> Cubin:
     about = entry.metadata
-    return read(entry.data, str(about["log"]), options, made_by, float(about["compile_seconds"]))
+    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]))
 
 
 def _verdict(outcome: _Outcome) -> Cubin | Failed:

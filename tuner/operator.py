@@ -7,7 +7,7 @@ from enum import Enum
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -264,6 +264,7 @@ class Implementation(Generic[P, C]):
     declared: bool = True  # whether `work` is the implementation's own
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
+    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and races are not found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
 
 

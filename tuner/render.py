@@ -19,9 +19,16 @@ from tuner.source import Source, Target
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
+_ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
+_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, and nobody looks for races"
+_ASSEMBLER = (
+    "inline assembly, of which the emulator has no twin: templates/primitives has the instructions that it knows. "
+    f"Or {_PLAIN}"
+)
 _OURS = (
-    "there are no headers of CUDA or C++, since the GPU's compiler and the emulator's read one text: fp16, bf16 and "
-    "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none"
+    "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
+    "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none. "
+    f"Or {_PLAIN}"
 )
 
 
@@ -31,11 +38,16 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     Raises TemplateError, with file and line, when the template and its Python side disagree.
     """
     folder, name, plan = instance.operator.folder, template_name(instance.implementation), instance.plan()
-    text = _expand(folder, name, _variables(instance, plan))
-    if foreign := _FOREIGN.search(text):
+    on_ptx = instance.implementation.checked_on == "ptx"
+    if target == "host" and on_ptx:
+        raise TemplateError(f"{folder.name}/{name} is checked on PTX: the emulator has no source of it")
+    text = _expand(folder, name, _variables(instance, plan), spaced=on_ptx)
+    if (foreign := _FOREIGN.search(text)) and not on_ptx:
         raise TemplateError(f"{folder.name}/{name}: {foreign[0].strip()}: {_OURS}")
+    if _ASSEMBLY.search(text) and not on_ptx:
+        raise TemplateError(f"{folder.name}/{name}: {_ASSEMBLER}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
-    return Source(entries, text, headers(text, folder, target), target)
+    return Source(entries, text, headers(text, folder, target, passing=on_ptx), target)
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:
@@ -47,7 +59,11 @@ def template_variables(operator: Operator[Any], implementation: Implementation[A
     from jinja2 import meta
 
     text = (operator.folder / template_name(implementation)).read_text(encoding="utf-8")
-    return frozenset(meta.find_undeclared_variables(_environment(operator.folder).parse(text)))
+    environment = _environment(operator.folder, implementation.checked_on == "ptx")
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(text)))
+    except jinja2.TemplateSyntaxError as error:
+        raise _misspelled(operator.folder, template_name(implementation), error) from error
 
 
 def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
@@ -65,18 +81,23 @@ class _Signatures(dict[str, str]):
         raise TemplateError(f"signature.{entry}: the plan launches no {entry!r}, but {', '.join(self)}")
 
 
-def _expand(folder: Path, name: str, variables: dict[str, Any]) -> str:
+def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool = False) -> str:
     try:
-        return _environment(folder).get_template(name).render(variables)
+        return _environment(folder, spaced).get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:
         raise TemplateError(f"{folder.name}: template {error.name} is missing") from error
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"{folder.name}/{error.name}, line {error.lineno}: {error.message}") from error
+        raise _misspelled(folder, error.name or name, error) from error
     except jinja2.UndefinedError as error:
         known = f"a template may read {', '.join(variables)}; sizes at run time are parameters of the kernel"
         raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}: {known}") from error
     except (TemplateError, TypeError) as error:
         raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}") from error
+
+
+def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> TemplateError:
+    why = f"; {_ASSEMBLER}" if _ASSEMBLY.search(error.source or "") else ""  # {%0, %1} begins as Jinja's tags do
+    return TemplateError(f"{folder.name}/{name}, line {error.lineno}: {error.message}{why}")
 
 
 def _line(error: Exception, name: str) -> str:
@@ -85,13 +106,16 @@ def _line(error: Exception, name: str) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def headers(text: str, folder: Path, target: Target) -> tuple[tuple[str, str], ...]:
-    """(include name, text) of every header that `text`, or one of them, includes; `folder` is the operator's."""
+def headers(text: str, folder: Path, target: Target, *, passing: bool = False) -> tuple[tuple[str, str], ...]:
+    """(include name, text) of every header that `text`, or one of them, includes; `folder` is the operator's.
+
+    `passing` over those that are not there, which the compiler may find.
+    """
     found: dict[str, str] = {}
     pending = _INCLUDE.findall(text)
     while pending:
         name = pending.pop()
-        if name not in found:
+        if name not in found and not (passing and _nowhere(name, _folders(folder, target))):
             found[name] = header(name, folder, target)
             pending += _included(found[name])
     return tuple(sorted(found.items()))
@@ -105,13 +129,23 @@ def _included(text: str) -> tuple[str, ...]:
 
 def header(name: str, folder: Path, target: Target) -> str:
     """A header of the target, of both targets, of the operator, or of another operator (`name/tile.cuh`)."""
+    return _header_text(name, _folders(folder, target))
+
+
+def _folders(folder: Path, target: Target) -> tuple[Path, ...]:
     others = dict.fromkeys((folder.parent, PRIMITIVES.parent))  # one's own operators, then those that come with this
-    return _header_text(name, (PRIMITIVES / target, PRIMITIVES, folder, *others))
+    return PRIMITIVES / target, PRIMITIVES, folder, *others
 
 
 def forget() -> None:
     """Read headers again from now on: templates are read again by themselves."""
     _header_text.cache_clear()
+    _nowhere.cache_clear()
+
+
+@cache
+def _nowhere(name: str, folders: tuple[Path, ...]) -> bool:
+    return not any((folder / each).is_file() for folder in folders for each in (name, f"{name}.jinja"))
 
 
 @cache
@@ -140,8 +174,13 @@ def _literal(value: object) -> object:
 
 
 @cache
-def _environment(folder: Path) -> jinja2.Environment:
+def _environment(folder: Path, spaced: bool = False) -> jinja2.Environment:
+    """With `spaced`, only what a blank follows belongs to Jinja: plain CUDA has `{%0, %1}` and `{{0.f}}` in it."""
+    blank = " " if spaced else ""
     return jinja2.Environment(
+        block_start_string="{%" + blank,
+        variable_start_string="{{" + blank,
+        comment_start_string="{#" + blank,
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         finalize=_literal,

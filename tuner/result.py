@@ -93,6 +93,11 @@ class Verdict:
         return bool(self.errors) and not self.findings and all(error.ok for error in self.errors)
 
     @property
+    def unseen(self) -> str:
+        """What a check there cannot see, in words; empty on the emulator and on a device."""
+        return "races are not looked for there" if self.where.startswith("PTX") else ""
+
+    @property
     def reason(self) -> str:
         """One line that says why it is not ok; empty when it is."""
         if self.findings:

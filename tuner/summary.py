@@ -101,6 +101,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("resources", _resources(record)),
         ("machine code", lint_words(used)),
         ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
+        *([("not seen", record.verdict.unseen)] if record.verdict.unseen else []),
         ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
     ]
     if prediction is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from tuner import __version__, emulator_build, gpu, nvrtc, sass
+from tuner import __version__, emulator_build, gpu, nvrtc, nvrtc_headers, sass
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
 from tuner.cache_limit import limit_of
@@ -39,6 +39,7 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
         _cupy(),
         _try("emulator (g++)", lambda: str(emulator_build.compiler().version)),
         _gpu(),
+        _headers(),
         _try("machine code as text (nvdisasm)", sass.nvdisasm, needed=False),
         _try("database", lambda: _database(db)),
         _try("cache", _cache),
@@ -80,6 +81,13 @@ def _compiler() -> Check:
             "where the driver is for CUDA 13: pip install 'kerntune[cuda13]', as ptxas before 13.3 has known faults"
         )
     return replace(found, remedy="; ".join(advice)) if advice else found
+
+
+def _headers() -> Check:
+    """What kernels may include that are checked on PTX."""
+    folders, lacking = nvrtc_headers.folders(), nvrtc_headers.lacking()
+    remedy = "; ".join(dict.fromkeys(map(nvrtc_headers.advice, lacking)))
+    return Check("headers of CUDA", not lacking, ", ".join(map(str, folders)) or "none", remedy, needed=False)
 
 
 def _gpu() -> Check:

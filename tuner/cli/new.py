@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from tuner import dispatcher, operators
-from tuner.assets import EXAMPLE
+from tuner.assets import EXAMPLE, PLAIN_EXAMPLE
 from tuner.errors import UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_EMULATED = "on the emulator, over the edges, with the race detector"
 
 
 def new(
@@ -21,26 +22,29 @@ def new(
         str, typer.Argument(metavar="NAME", help="of the operator: its folder, its commands and dispatcher.<name>")
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="the folder that is to hold it")] = Path(),
+    plain: Annotated[
+        bool, typer.Option("--plain", help="plain CUDA with NVIDIA's headers and inline PTX, checked on the PTX")
+    ] = False,
 ) -> None:
-    """Write a small operator of your own to start from: softmax of rows, under another name."""
+    """Write a small operator of your own to start from: softmax of rows, under another name, or a norm with --plain."""
     _check(name)
     folder = out / name
     if folder.exists():
         raise UsageError(f"{folder} is there already, and nothing is overwritten: choose another name, or --out DIR")
-    write(name, folder)
+    write(name, folder, PLAIN_EXAMPLE if plain else EXAMPLE)
     for path in sorted(folder.iterdir()):
         typer.echo(f"wrote {path}")
-    typer.echo(_next(name, out))
+    typer.echo(_next(name, out, "on its PTX, over the edges" if plain else _EMULATED))
 
 
-def write(name: str, folder: Path) -> None:
+def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
     """The example's files under another name in `folder`, which appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
         draft = Path(place) / name
         draft.mkdir()
-        for path in filter(Path.is_file, EXAMPLE.iterdir()):
-            text = path.read_text(encoding="utf-8").replace(EXAMPLE.name, name)
+        for path in filter(Path.is_file, example.iterdir()):
+            text = path.read_text(encoding="utf-8").replace(example.name, name)
             (draft / path.name).write_text(text, encoding="utf-8")
         draft.rename(folder)
 
@@ -57,13 +61,13 @@ def _check(name: str) -> None:
         raise UsageError(f"dispatcher.{name} is something else: choose another name")
 
 
-def _next(name: str, out: Path) -> str:
+def _next(name: str, out: Path, where: str) -> str:
     known = {Path(each).resolve() for each in operators.__path__}
     found = [] if out.resolve() in known else [f"  export {operators.VARIABLE}={_with(out)}  # so that it is found"]
     lines = [
         "now:",
         *found,
-        f"  tuner verify {name}  # on the emulator, over the edges, with the race detector",
+        f"  tuner verify {name}  # {where}",
         f"  tuner search {name} --gpu sm_90a  # or the GPU that you have",
         f'  python -c "from tuner import dispatcher; help(dispatcher.{name})"',
     ]

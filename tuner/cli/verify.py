@@ -32,13 +32,17 @@ def verify_command(
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a config on the emulator over the operator's edge cases, judge it against float64, compile it for the GPU."""
+    """Run a config on the emulator over the operator's edge cases, judge it against float64, compile it for the GPU.
+
+    What its implementation has checked on PTX runs on the machine for that instead.
+    """
     chosen = choose(operator, problems, gpu, implementation, config, db)
     chosen.refuse()
     modes = check.PLAIN + (check.CHECKED if checked else ())
-    job = check.Job(*chosen.instance.fields(), modes, thorough)
+    job = check.Job(*chosen.instance.fields(), modes, thorough, chosen.gpu.arch.name)
     with check.Checker(workers=1) as checker:
         ((_, verdict),) = checker.check_many([job])
+    ptx = ptx and chosen.instance.implementation.checked_on != "ptx"
     verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
     promises = (*broken(chosen.instance, chosen.gpu), *_not_launched(chosen))
     wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
@@ -70,7 +74,7 @@ def _not_launched(chosen: Chosen) -> tuple[str, ...]:
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    typer.echo(f"on the {verdict.where}:")
+    typer.echo(f"on the {verdict.where}{f' ({verdict.unseen})' if verdict.unseen else ''}:")
     for done in verdict.checks:
         typer.echo(f"  ran {done}")
     names = ("output", "RMSE ratio", "limit", "largest error", "limit ")

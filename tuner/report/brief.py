@@ -77,7 +77,8 @@ def _dearer(section: Section, share: float) -> str:
 
 def _how_sure(section: Section, record: TuningRecord) -> str:
     checks = counted(len(record.verdict.checks), "check", "checks")
-    right = f"It computes what it should: {checks} on the {record.verdict.where} against float64."
+    unseen = f"; {record.verdict.unseen}" if record.verdict.unseen else ""
+    right = f"It computes what it should: {checks} on the {record.verdict.where} against float64{unseen}."
     if not section.measured:
         by = ", by machine code alone since work is not declared" if UNDECLARED in section.data.work else ""
         return f"{right} That it is the best is a prediction{by}: no device has timed it."

@@ -62,7 +62,7 @@ def judged(attempts: Sequence[Attempt], verdicts: Mapping[int, Verdict]) -> tupl
 def _judge(attempt: Attempt, verdict: Verdict | None) -> Attempt:
     if verdict is None or verdict.ok or attempt.failure is not None:
         return attempt
-    stage = Stage.EMULATE if verdict.findings and verdict.where == "emulator" else Stage.VERIFY
+    stage = Stage.EMULATE if verdict.findings and (verdict.where == "emulator" or verdict.unseen) else Stage.VERIFY
     return replace(attempt, failure=Failed(stage, verdict.reason, "\n".join((*verdict.findings, *verdict.checks))))
 
 

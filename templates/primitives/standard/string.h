@@ -1,0 +1,2 @@
+// What of it a kernel may call is built in.
+#pragma once

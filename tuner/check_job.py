@@ -1,0 +1,44 @@
+"""What is checked, by name and data, and what an edge case is run on."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tuner import operators
+from tuner.canonical import decode
+from tuner.emulator import Mode
+from tuner.operator import Arrays, from_fields, scalars
+from tuner.result import Fields
+from tuner.verify import Expected, expect
+
+# What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
+# other order; races, uninitialised reads and missing waits.
+PLAIN = (Mode(False, "order", "early", 0), Mode(False, "reverse", "late", 0))
+CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A config by name and data, so that it travels to a worker process. `thorough` runs every mode on every case.
+
+    `arch` is whose PTX is executed, where the implementation is checked on that.
+    """
+
+    operator: str
+    implementation: str
+    problem: Fields
+    config: Fields
+    modes: tuple[Mode, ...] = PLAIN + CHECKED
+    thorough: bool = False
+    arch: str = "sm_80"
+
+
+@lru_cache(maxsize=64)
+def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
+    """Inputs and what is expected of them: once a process, for all modes of all configs."""
+    described = operators.load(operator)
+    value = from_fields(described.problem, decode(problem))
+    inputs = described.inputs(value, np.random.default_rng(0), kind)
+    arrays = {**inputs, **scalars(described, value, inputs)}
+    return arrays, expect(described, value, arrays)
