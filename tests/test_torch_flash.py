@@ -108,6 +108,18 @@ def test_stacked_tensors_are_taken_as_views() -> None:
     assert all(addressable(each) is each for each in qkv.unbind(2))
 
 
+def test_dense_tensors_that_start_anywhere_are_copied() -> None:
+    whole, bounds = torch.randn(1 + 12 * 2 * 16).half(), torch.tensor([7, *BOUNDS[0]], dtype=torch.int32)
+    q = whole[1:].view(12, 2, 16)
+    expected = flash_attn_varlen_func(q.clone(), q.clone(), q.clone(), bounds[1:].clone(), bounds[1:].clone(), 12, 12)
+    assert torch.equal(flash_attn_varlen_func(q, q, q, bounds[1:], bounds[1:], 12, 12), expected)
+    upstream = torch.randn(1 + 12 * 2 * 16).half()[1:].view(1, 12, 2, 16)
+    rows = q[None].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(flash_attn_func(rows, rows, rows), rows, upstream)
+    (wanted,) = torch.autograd.grad(flash_attn_func(rows, rows, rows), rows, upstream.clone())
+    assert torch.equal(gradient, wanted)
+
+
 def test_stacked_tensors_of_packed_sequences_are_taken_as_views() -> None:
     qkv, bounds = torch.randn(12, 3, 2, 16).half(), torch.tensor(BOUNDS[0], dtype=torch.int32)
     q, k, v = (each.contiguous() for each in qkv.unbind(1))

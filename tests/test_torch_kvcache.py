@@ -145,3 +145,11 @@ def test_arguments_come_in_the_order_of_flash_attn() -> None:
         "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
     )
     assert " ".join(signature(flash_attn_with_kvcache).parameters) == theirs
+
+
+def test_lengths_and_queries_may_be_parts_of_others() -> None:
+    q, k, v = drawn(1)
+    lengths = torch.tensor((7, *LENGTHS), dtype=torch.int32)[1:]
+    beside = torch.stack([q, q], dim=-1)[..., 0]  # whose rows are not contiguous
+    found = flash_attn_with_kvcache(beside, k, v, cache_seqlens=lengths)
+    assert torch.equal(found, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths.clone()))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
-from tuner.torch.rows import addressable
+from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse
 
 
@@ -135,8 +135,8 @@ def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[s
     return {"use_gate_in_kernel": True, "lower_bound": lower_bound, "A_log": rates, "dt_bias": bias}
 
 
-def _kda(tensors: tuple[Any, ...], dense: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
     *rows, beta = tensors
-    contiguous = {name: None if each is None else each.contiguous() for name, each in dense.items()}
-    o, final_state = torch.ops.tuner.kda(*map(addressable, rows), beta, **contiguous, **options)
+    whole = {name: None if each is None else dense(each) for name, each in others.items()}
+    o, final_state = torch.ops.tuner.kda(*map(addressable, rows), beta, **whole, **options)
     return o, final_state if options["output_final_state"] else None

@@ -12,7 +12,7 @@ import torch
 
 from tuner.errors import UsageError
 from tuner.torch.kvcache import attend_packed
-from tuner.torch.rows import addressable
+from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse
 
 _THEIRS = "flash_attn's"
@@ -101,8 +101,8 @@ def flash_attn_varlen_func(
         raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
     o, lse = torch.ops.tuner.flash_attention(
         *(addressable(each)[None] for each in (q, k, v)),
-        cu_seqlens_q.contiguous(),
-        cu_seqlens_k.contiguous(),
+        dense(cu_seqlens_q),
+        dense(cu_seqlens_k),
         causal=_causal(window_size, causal),
         softmax_scale=softmax_scale,
         softcap=softcap,

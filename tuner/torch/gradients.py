@@ -10,6 +10,7 @@ import torch
 from tuner import operators
 from tuner.errors import InputError
 from tuner.operator import Operator
+from tuner.torch.rows import dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _taken(
         if each is None and needed:
             yield parameter, torch.zeros(shape, dtype=dtype, device=device)
         elif each is not None and (needed or each.numel()):  # an output that was not asked for is empty
-            yield parameter, each.contiguous()  # it may be a view that repeats one element, as that of a sum is
+            yield parameter, dense(each)  # it may be a view that repeats one element, as that of a sum is
 
 
 def _backward(operator: Operator[Any]) -> Operator[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
-from tuner.torch.rows import addressable
+from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse
 
 
@@ -59,7 +59,7 @@ def flash_attn_with_kvcache(
     batch, queries, heads, _ = q.shape
     window = _window(window_size, causal or queries == 1)
     shared = window is None  # all queries of a sequence attend all of its keys: they are rows like heads
-    given = _beside_heads(q, k_cache.shape[2]) if shared else q
+    given = _beside_heads(q, k_cache.shape[2]) if shared else addressable(q)
     scores = {"softmax_scale": softmax_scale, "softcap": softcap}
     o, lse = _attend(given, k_cache, v_cache, lengths, block_table, window or 0, scores)
     if shared:
@@ -83,7 +83,7 @@ def attend_packed(
 
     `options` are paged_attention's: window, softmax_scale, softcap.
     """
-    rows, bounds, longest = addressable(q)[None], cu_seqlens_q.contiguous(), max(int(max_seqlen_q), 1)
+    rows, bounds, longest = addressable(q)[None], dense(cu_seqlens_q), max(int(max_seqlen_q), 1)
     paged = torch.ops.tuner.paged_attention
     o, lse = paged(rows, k_cache, v_cache, block_table, lengths, bounds, max_seqlen_q=longest, **options)
     return o[0], lse[0]
@@ -147,4 +147,4 @@ def _attend(
     if scores.pop("softcap"):
         raise InputError("flash_attn_with_kvcache: softcap without block_table is not served: put the cache into pages")
     plain, room = torch.ops.tuner.streaming_attention, _room(k, block_table)
-    return plain(q, k, v, cache_seqlens=lengths, window=window or room, **scores)  # type: ignore[no-any-return]
+    return plain(q, k, v, cache_seqlens=dense(lengths), window=window or room, **scores)  # type: ignore[no-any-return]

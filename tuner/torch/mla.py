@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
+from tuner.torch.rows import addressable
 
 
 def flash_mla_with_kvcache(
@@ -41,7 +42,7 @@ def flash_mla_with_kvcache(
     shared = queries > 1 and not causal  # all queries attend all rows: they are heads of one
     given = q.flatten(1, 2)[:, None] if shared else q
     decode = torch.ops.tuner.mla_decode
-    out, lse = decode(given, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale=softmax_scale)
+    out, lse = decode(addressable(given), k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale=softmax_scale)
     if shared:
         out = out.view(batch, queries, heads, head_dim_v)
         lse = lse.view(batch, queries, heads).transpose(1, 2).contiguous()
