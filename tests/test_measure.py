@@ -363,6 +363,45 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
     assert outcome.record.config in simple
 
 
+def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_races_too(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    monkeypatch.setattr("tuner.settle.FINALISTS", (len(others) + 1) // 2)
+    told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = tune.search(request(len(others) + 1), store, evaluator)
+        tried = [
+            seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
+        ]
+        assert others[0] in [each.candidate.config for each in tried]
+        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(others[0])
+
+
+def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Compiler, Checker]) -> None:
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    told = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = tune.search(request(3), store, evaluator)
+        spilled = [flawed(each) if each.candidate.config != default else each for each in found.tried]
+        one, standing = settle(replace(found, tried=tuple(spilled)), store, evaluator)
+        every, _ = settle(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
+    assert standing is not None and len(standing.places) == 1
+    assert one.record is not None and dict(one.record.config) == to_fields(default)
+    assert every.record is not None and dict(every.record.config) != to_fields(default)
+
+
+def flawed(each: tune.Tried) -> tune.Tried:
+    """Had its kernel spilled."""
+    assert each.attempt.resources is not None
+    used = replace(each.attempt.resources, spill_bytes=8, lint=None)
+    return replace(each, attempt=replace(each.attempt, resources=used))
+
+
 def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
     better, worse, *_ = (each for each in naive_configs() if each != default)

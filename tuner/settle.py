@@ -37,25 +37,40 @@ def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) ->
 
 
 def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
-    """Who races: right, of this search, and near the best; the default and the last record's config in any case.
-
-    Times of another day, or from before the device changed its pace, do not compare with those since: where some of the
-    best are of then, as many of the best since race too.
-    """
+    """Who races: right, of this search, and near the best; the default and the last record's config in any case."""
     right = passed(outcome.tried)
     if not right:
         return []
-    best = right[0].attempt.value or 0.0
-    near = [each for each in right[:FINALISTS] if (each.attempt.value or 0.0) <= _WITHIN * best]
+    near = _within(_WITHIN, right[:FINALISTS], right[0])
     wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
-    if not all(measurer.is_current(each.attempt) for each in near):
-        since = [each for each in ranked(outcome.tried) if measurer.is_current(each.attempt)]
-        wanted += since[:FINALISTS]
+    wanted += _misjudged(outcome, right[0], near, measurer)
     missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
     verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
     judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
     distinct = {each.row: each for each in (*near, *judged) if each.verdict and each.verdict.ok}
     return list(distinct.values())
+
+
+def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], measurer: Measurer) -> list[Tried]:
+    """Whom screening may have put too far behind: those that a change of pace which no canary sees explains.
+
+    And times of another day, or from before a change that one saw, do not compare with those since: where some that are
+    near the best are of then, the best since.
+    """
+    found = ranked(outcome.tried)
+    alike = _within(1 + measurer.bench.policy.drift, found[: 2 * FINALISTS], best)
+    since = [each for each in found if measurer.is_current(each.attempt) and each.attempt.flawed <= best.attempt.flawed]
+    if all(measurer.is_current(each.attempt) for each in near) or not since:
+        return alike
+    return [*alike, *_within(_WITHIN, since[:FINALISTS], since[0])]
+
+
+def _within(factor: float, tried: Sequence[Tried], best: Tried) -> list[Tried]:
+    """Those that take at most so many times as long as the best; none with flaws, unless that has some."""
+    most = factor * (best.attempt.value or 0.0)
+    return [
+        each for each in tried if (each.attempt.value or 0.0) <= most and each.attempt.flawed <= best.attempt.flawed
+    ]
 
 
 def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
