@@ -8,7 +8,7 @@ import pytest
 from own_operators import Edit, own_operator
 from typer.testing import CliRunner
 
-from tuner import check, nvrtc, nvrtc_headers, operators
+from tuner import check, emulator, nvrtc, nvrtc_headers, operators
 from tuner.arch import gpu
 from tuner.assets import PLAIN_EXAMPLE
 from tuner.cache import Cache
@@ -125,15 +125,8 @@ def test_a_call_with_numpy_arrays_runs_its_ptx(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edits", "why"),
     [
-        ((), r"line \d+: tag name expected; inline assembly"),
+        ((), r"line \d+: tag name expected; for inline assembly say"),
         (((TEMPLATE, "{%0, %1, %2, %3}", "{ %0, %1, %2, %3 }"),), "#include <cuda_fp16.h>: there are no headers"),
-        (
-            (
-                (TEMPLATE, "{%0, %1, %2, %3}", "{ %0, %1, %2, %3 }"),
-                (TEMPLATE, "#include <cuda_fp16.h>\n#include <stdint.h>", '#include "types.cuh"'),
-            ),
-            "inline assembly, of which the emulator has no twin",
-        ),
     ],
 )
 def test_where_the_emulator_compiles_plain_cuda_is_refused_with_the_way_out(
@@ -145,6 +138,27 @@ def test_where_the_emulator_compiles_plain_cuda_is_refused_with_the_way_out(
         pytest.raises(TemplateError, match=rf"plain\.cu\.jinja.*{why}.*checked_on='ptx'"),
     ):
         render(instance_of(name))
+
+
+def test_what_the_emulator_does_not_build_names_the_way_out(tmp_path: Path) -> None:
+    edit = "block.cu.jinja", "  DYNAMIC_SHARED(smem);", "  __shared__ float s_more[32];\n  DYNAMIC_SHARED(smem);"
+    with own_operator(tmp_path, edit) as name:
+        operator, block = operators.load(name), operators.implementation(name, "block")
+        instance = Instance.default(operator, block, operator.problem(), gpu("sm_80").arch)
+        with pytest.raises(TemplateError, match=r"a static shared variable: .*checked_on='ptx'"):
+            emulator.build(render(instance, "host"), checked=False)
+
+
+def test_a_warm_up_serves_where_the_headers_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    with own_operator(tmp_path, example=PLAIN_EXAMPLE) as name:
+        warm = Dispatcher(Snapshot.load([]))
+        warm.warmup(name, {"columns": 256}, target=gpu("A100"))
+        monkeypatch.setattr(nvrtc_headers, "_of_cuda", lambda: ())
+        warm = Dispatcher(Snapshot.load([]))
+        warm.warmup(name, {"columns": 256}, target=gpu("A100"))
+        with pytest.raises(TemplateError, match=r"cuda_fp16\.h.*pip install 'cuda-toolkit\[cudart\]'"):
+            warm.warmup(name, {"columns": 512}, target=gpu("A100"))
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:

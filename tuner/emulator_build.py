@@ -178,7 +178,8 @@ def _refuse(source: Source) -> None:
         for pattern, what in _NOT_EMULATED.items():
             if found := pattern.search(code):
                 line = code.count("\n", 0, found.start()) + 1
-                raise TemplateError(f"{name}:{line}: not emulated: {found[0][:80]!r}, {what}")
+                way = "or say Implementation(…, checked_on='ptx') where nobody has to look for races"
+                raise TemplateError(f"{name}:{line}: not emulated: {found[0][:80]!r}, {what}; {way}")
 
 
 @dataclass(frozen=True)

@@ -115,13 +115,16 @@ def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
     """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
     options, cache = Options(choice.gpu.arch.name), Cache.of("cubin")
     try:
-        return nvrtc.compile(source, options, cache)
+        outcome = nvrtc.compile(source, options, cache)
     except MachineError as error:
         if found := nvrtc.kept(source, options, cache):
             return found
         name, problem = choice.instance.operator.name, choice.instance.problem
         warmup = f"dispatcher.warmup({name!r}, {telling(problem)}, gpu={choice.gpu.name!r})"
         raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
+    if isinstance(outcome, Failed) and source.foreign:  # its headers may be where the warm-up was
+        return nvrtc.kept(source, options, cache) or outcome
+    return outcome
 
 
 def _key(instance: Instance) -> object:

@@ -25,7 +25,7 @@ __all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolki
 _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
-_LACKING = re.compile(r'cannot open source file "([^"]+)"')
+_LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 # The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
 # branches that diverge are nested (release notes of CUDA 13.3).
@@ -243,9 +243,8 @@ def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
 
 def _translated(error: NvrtcError, log: str, flags: tuple[str, ...]) -> Exception:
     if error.status == _INVALID_OPTION and _too_new(flags):
-        return MachineError(
-            f"NVRTC {toolkit().version} does not know {_arch(flags)}, CUDA 12.8 or later does: {INSTALL}"
-        )
+        arch, since = _arch(flags), ".".join(map(str, ARCHES[_arch(flags)].since))
+        return MachineError(f"NVRTC {toolkit().version} does not know {arch}, CUDA {since} or later does: {INSTALL}")
     if error.status == _INVALID_OPTION:
         return UsageError(f"NVRTC does not take {' '.join(flags)}: {log}")
     if error.status == _OUT_OF_MEMORY or _STARVED.search(log):

@@ -16,7 +16,8 @@ from tuner.source import Source
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
 _NAMED = ("cudart", "cccl")  # as cuda.pathfinder knows them
-_WHEELS = {"crt/": "crt", "cuda/": "cccl", "cub/": "cccl", "thrust/": "cccl", "nv/": "cccl"}
+_WHEELS = {"crt/": "crt", "cuda/": "cccl", "cub/": "cccl", "thrust/": "cccl", "nv/": "cccl", "cccl/": "cccl"}
+_VERSION = "cuda/std/__cccl/version.h"  # stands for what a macro names: `#include CUDA_STD_HEADER(tuple)`
 _STANDARD = PRIMITIVES / "standard"
 
 
@@ -30,7 +31,8 @@ def folders() -> tuple[Path, ...]:
 def _of_cuda() -> tuple[Path, ...]:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    return tuple(Path(found) for name in _NAMED if (found := find_nvidia_header_directory(name)))
+    found = [Path(folder) for name in _NAMED if (folder := find_nvidia_header_directory(name))]
+    return (*found, *(folder.parent for folder in found if folder.name == "cccl"))  # CUTLASS says <cccl/cuda/std/…>
 
 
 def flags(source: Source) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
     carried = dict((*_standard(), *_renamed(names)))
     parts = sha256(repr(sorted(carried.items())).encode())
     seen: set[Path] = set()
-    pending: list[tuple[str, Path | None]] = [(name, None) for name in names]
+    pending: list[tuple[str, Path | None]] = [(name, None) for name in (*names, _VERSION)]
     pending += ((name, None) for text in carried.values() for _, name in _INCLUDE.findall(text))
     while pending:
         name, beside = pending.pop()

@@ -21,10 +21,6 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, and nobody looks for races"
-_ASSEMBLER = (
-    "inline assembly, of which the emulator has no twin: templates/primitives has the instructions that it knows. "
-    f"Or {_PLAIN}"
-)
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
     "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none. "
@@ -44,8 +40,6 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     text = _expand(folder, name, _variables(instance, plan), spaced=on_ptx)
     if (foreign := _FOREIGN.search(text)) and not on_ptx:
         raise TemplateError(f"{folder.name}/{name}: {foreign[0].strip()}: {_OURS}")
-    if _ASSEMBLY.search(text) and not on_ptx:
-        raise TemplateError(f"{folder.name}/{name}: {_ASSEMBLER}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
     return Source(entries, text, headers(text, folder, target, passing=on_ptx), target)
 
@@ -96,7 +90,9 @@ def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool 
 
 
 def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> TemplateError:
-    why = f"; {_ASSEMBLER}" if _ASSEMBLY.search(error.source or "") else ""  # {%0, %1} begins as Jinja's tags do
+    why = (
+        f"; for inline assembly {_PLAIN}" if _ASSEMBLY.search(error.source or "") else ""
+    )  # {%0, %1} begins as Jinja's tags do
     return TemplateError(f"{folder.name}/{name}, line {error.lineno}: {error.message}{why}")
 
 
