@@ -224,4 +224,5 @@ def report_data(n: int = 128, *, seed: int = 0, measured: bool = False, problem:
         default_source=source(DEFAULT),
         environment={"python": "3.12.1", "nvrtc": "13.4.92", "driver": "no driver", "os": "Linux 6.1"},
         usage="from tuner import dispatcher\n\no, lse = dispatcher.flash_attention(q, k, v, causal=True)",
+        export="tuner render flash_attention --gpu H200 --head-dim 72 --causal --standalone DIR",
     )  # fmt: skip

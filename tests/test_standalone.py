@@ -111,9 +111,12 @@ def test_the_text_compiles_to_the_same_machine_code(launchers: Any, title: str) 
 
 
 @pytest.mark.skipif(which("nvcc") is None, reason="nvcc is not here")
-def test_nvcc_compiles_the_files(tmp_path: Path) -> None:
-    arguments = ["render", "flash_attention", "--gpu", "sm_80", "--head-dim", "40", "--standalone", str(tmp_path)]
-    result = CliRunner().invoke(build(), arguments)
+@pytest.mark.parametrize(
+    "problem",
+    ["flash_attention --gpu sm_80 --head-dim 40", "flash_attention_backward --gpu sm_90a --implementation wgmma"],
+)
+def test_nvcc_compiles_the_files(problem: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(build(), ["render", *problem.split(), "--standalone", str(tmp_path)])
     assert result.exit_code == 0, result.output
     command = result.output.splitlines()[-1].removeprefix("compile it: ")
     assert FLAGS in command

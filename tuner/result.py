@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from math import inf, isnan
+from math import inf, isinf, isnan
 from typing import Any
 
 from tuner.canonical import encode
@@ -69,6 +69,10 @@ class OutputError:
 
     @property
     def reason(self) -> str:
+        if isinf(self.rmse_ratio):
+            return (
+                f"{self.name}: NaN or infinite where the reference is not; it is full of NaN until a kernel writes it"
+            )
         ratio = f"RMSE ratio {self.rmse_ratio:.3g} (limit {self.limit:.3g})"
         return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g})"
 

@@ -1,6 +1,5 @@
 """A config as C++ for other programs: a header, and a .cu of kernels and a launcher, which nvcc compiles by itself."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from tuner.standalone_text import ENCODE, HELPERS, QUIET, filled, flat, foreign
 
 FLAGS = "-std=c++17 --expt-relaxed-constexpr"
 _DTYPES = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "int32": "INT32", "int64": "INT64"}
-_TYPES = re.compile(r"\b(fp16|bf16)\b")  # of types.cuh
 _ROLES = {Role.INPUT: "", Role.OUTPUT: ", output", Role.UPDATED: ", updated in place"}
 _UNGRANTED = 48 << 10  # bytes of dynamic shared memory that a kernel may have without asking
 
@@ -59,18 +57,10 @@ class Standalone:
         return _joined(
             [f"// Compile: {self.command}{'; link with -lcuda' if self._maps else ''}"],
             [f'#include "{self.name}.h"', *(["#include <cuda.h>"] if self._maps else []), *foreign(self.source), ""],
-            [
-                f"namespace {self.name} {{",
-                "namespace kernels {",
-                QUIET,
-                "",
-                flat(self.source),
-                "}  // namespace kernels",
-                "",
-            ],
-            [HELPERS, *([ENCODE] if self._maps else [])],
+            [f"namespace {self.name} {{", "", HELPERS, *([ENCODE] if self._maps else [])],
+            ["namespace kernels {", QUIET, "", flat(self.source), "}  // namespace kernels", ""],
             self._served(),
-            self._dense_strides(),
+            self._dense_strides() if self._strided else [],
             self._workspace_bytes() if self._spaces else [],
             self._launch(),
             [f"}}  // namespace {self.name}"],
@@ -80,15 +70,18 @@ class Standalone:
         yield from (f"// {line}" for line in self.about)
         yield "//"
         yield "// Parameters holds what a launch takes: tensors in device memory, their strides in elements, and sizes."
-        if any(each.strided != "all" for each in self._tensors):
+        if any(each.strided is True for each in self._tensors):
             yield "// A tensor's last dim is contiguous, and rows start at multiples of 16 bytes, or of their own size."
+        if any(not each.strided for each in self._tensors):
+            yield "// Tensors without strides are dense, and start at multiples of 16 bytes."
         yield "// Sizes that it serves:"
         yield from (f"//   {line}" for line in _sentences(self.general))
         yield "// SPDX-License-Identifier: Apache-2.0"
 
     def _declarations(self) -> Iterator[str]:
-        yield "// The strides of dense tensors of the sizes in `p`."
-        yield "void set_dense_strides(Parameters& p);"
+        if self._strided:
+            yield "// The strides of dense tensors of the sizes in `p`."
+            yield "void set_dense_strides(Parameters& p);"
         if self._spaces:
             yield "// Bytes of device memory that a launch works in, aligned to 256; their contents do not matter."
             yield "size_t workspace_bytes(Parameters const& p);"
@@ -186,14 +179,13 @@ class Standalone:
         name = parameter.argument
         if parameter.tensor_map is not None:
             return parameter.tensor_map.name
-        kind = _TYPES.sub(r"kernels::\1", parameter.declaration.replace("__restrict__ ", "").rpartition(" ")[0])
         if name in self._space_sizes:
-            return f"reinterpret_cast<{kind}>({name})"
+            return f"Pointer{{{name}}}"
         argument = self.operator.argument(name)
         if parameter.axis is not None:
             return f"p.{dict(zip(argument.stepped, _strides(argument), strict=True))[parameter.axis]}"
         if parameter.pointer:
-            return f"static_cast<{kind}>(p.{name})"
+            return f"Pointer{{p.{name}}}"
         return f"p.{name}" if argument in self._given else spell(term_of(self.general.scalars[name]))
 
     def _locals(self) -> Iterator[str]:
@@ -220,6 +212,10 @@ class Standalone:
     @property
     def _tensors(self) -> list[Argument]:
         return [each for each in self._taken if each.role is not Role.SCALAR]
+
+    @property
+    def _strided(self) -> bool:
+        return any(map(_strides, self._tensors))
 
     @property
     def _given(self) -> list[Argument]:

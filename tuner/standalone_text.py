@@ -11,6 +11,12 @@ _GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # what a header calls by i
 
 QUIET = "#pragma nv_diag_suppress 177  // headers define more than a kernel uses"
 HELPERS = """\
+// Device memory for a kernel's parameter, of whatever type that is.
+struct Pointer {
+  void const* address;
+  template <class T>
+  operator T*() const { return static_cast<T*>(const_cast<void*>(address)); }
+};
 [[maybe_unused]] static long long floor_div(long long a, long long b) { return a / b - (a % b < 0); }
 [[maybe_unused]] static long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
 [[maybe_unused]] static long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
@@ -18,9 +24,8 @@ HELPERS = """\
 ENCODE = """\
 // How TMA sees a tensor. Dims, strides (in elements) and the box outermost first.
 template <int N>
-static cudaError_t encode(kernels::TensorMap* map, CUtensorMapDataType type, int size, void const* data,
-                          long long const (&dims)[N], long long const (&strides)[N], long long const (&box)[N],
-                          CUtensorMapSwizzle swizzle) {
+static cudaError_t encode(void* map, CUtensorMapDataType type, int size, void const* data, long long const (&dims)[N],
+                          long long const (&strides)[N], long long const (&box)[N], CUtensorMapSwizzle swizzle) {
   cuuint64_t shape[N], bytes[N];
   cuuint32_t part[N], ones[N];
   for (int i = 0; i < N; ++i) {
@@ -31,7 +36,7 @@ static cudaError_t encode(kernels::TensorMap* map, CUtensorMapDataType type, int
     if (i > 0 && dims[axis] == 1) bytes[i] = (bytes[i - 1] * shape[i - 1] + 15) / 16 * 16;
   }
   CUresult const status = cuTensorMapEncodeTiled(
-      reinterpret_cast<CUtensorMap*>(map), type, N, const_cast<void*>(data), shape, bytes + 1, part, ones,
+      static_cast<CUtensorMap*>(map), type, N, const_cast<void*>(data), shape, bytes + 1, part, ones,
       CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

@@ -13,6 +13,7 @@ import numpy as np
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
+from tuner.choice import search_command
 from tuner.instance import Instance
 from tuner.operator import Cost, Implementation, Operator, from_fields, to_fields
 from tuner.portfolio import Family
@@ -69,6 +70,7 @@ def report_data(outcome: Outcome) -> ReportData:
         default_source=_default_source(request.operator, request.problem, request.gpu, record) if record else "",
         environment=environment(record),
         usage=usage(request.operator, request.problem),
+        export=export(request.operator, request.problem, request.gpu),
     )
 
 
@@ -146,7 +148,7 @@ def _resources(record: TuningRecord) -> str:
     used = record.resources
     spills = "no spills" if not used.spill_bytes else f"{used.spill_bytes} B spilled"
     return (
-        f"{used.registers} registers, {spills}, {used.smem_bytes / 1024:.1f} KiB shared memory, "
+        f"{used.registers} registers, {spills}, {_memory(used.smem_bytes)} shared memory, "
         f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} an SM (limited by {used.limiter})"
     )
 
@@ -250,6 +252,11 @@ def usage(operator: Operator[Any], problem: Any) -> str:
     return f"from tuner import dispatcher{found}\n\n{outputs} = {call}\n"
 
 
+def export(operator: Operator[Any], problem: Any, gpu: GPU) -> str:
+    """The command that writes what serves a problem as C++."""
+    return search_command(operator, problem, gpu).replace("tuner search", "tuner render", 1) + " --standalone DIR"
+
+
 def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
     """A parameter as the call spells it; empty where the call leaves it out."""
     name, required = parameter.name, parameter.default is Parameter.empty
@@ -306,3 +313,7 @@ def _source(operator: Operator[Any], problem: Any, name: str, config: Mapping[st
 def _default_source(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> str:
     implementation = operators.implementation(operator.name, record.identity.implementation)
     return render(Instance.default(operator, implementation, problem, gpu.arch)).text
+
+
+def _memory(nbytes: int) -> str:
+    return f"{nbytes / 1024:.1f} KiB" if nbytes >= 1024 else f"{nbytes} bytes"

@@ -7,6 +7,16 @@
 #include "register.cuh"
 #include "thread.cuh"
 
+// What scale_of returns; nvcc's pass for the host would not deduce it.
+template <bool kSoftcap>
+struct ScaleOf {
+  using Type = float;
+};
+template <>
+struct ScaleOf<true> {
+  using Type = Softcap;
+};
+
 enum Value { kShift, kDelta };  // what a query has besides its row: see row.cuh
 
 template <class Pass>
@@ -20,7 +30,7 @@ struct Rows {
   template <int kPlace>
   using SumsOf = float[Pass::template kDim<kPlace> / 2];  // [64, D] or [64, DV]
   using Sums = SumsOf<kFirst>;
-  using Scale = decltype(scale_of<Pass::kSoftcap>(0, 0));
+  using Scale = typename ScaleOf<Pass::kSoftcap>::Type;
 
   unsigned char* smem;
   Barriers<Pass> barriers;

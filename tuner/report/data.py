@@ -80,3 +80,4 @@ class ReportData:
     sass: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     usage: str = ""  # Python that runs the winner
+    export: str = ""  # the command that writes it for C++
