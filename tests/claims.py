@@ -14,7 +14,7 @@ from tuner.check import drawn as drawn_once
 from tuner.cubin import Cubin
 from tuner.emulator import Mode, Run
 from tuner.instance import Instance
-from tuner.nvrtc import compile
+from tuner.nvrtc import compile, ptx
 from tuner.operator import Arrays, Implementation, Operator, canonical, scalars
 from tuner.render import render
 from tuner.result import Failed
@@ -28,6 +28,7 @@ BOTH_WAYS = (Mode(True, "reverse", "late"), CHECKED[0])
 
 # Of arches with one machine code: sm_89 has that of sm_86, in every default but two naive ones.
 DISTINCT_ARCHES = tuple(name for name in ARCHES if name != "sm_89")
+_BEFORE, _SINCE = ("sm_80", "sm_86", "sm_90a", "sm_87"), ("sm_100a", "sm_120a", "sm_103a", "sm_121a", "sm_110a")
 
 
 def dealt_arches(position: int) -> tuple[str, ...]:
@@ -35,7 +36,7 @@ def dealt_arches(position: int) -> tuple[str, ...]:
 
     `benchmarks/toolkits.py --all --options` asks all of them.
     """
-    return ("sm_80", "sm_86", "sm_90a")[position % 3], ("sm_100a", "sm_120a")[position % 2]
+    return _BEFORE[position % len(_BEFORE)], _SINCE[position % len(_SINCE)]
 
 
 def example(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Any:
@@ -58,6 +59,13 @@ def compiled(source: Source, arch: str) -> Cubin:
     cubin = compile(source, Options(arch), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
     return cubin
+
+
+def compiled_to_ptx(source: Source, arch: str) -> str:
+    """The same, up to what ptxas takes."""
+    text = ptx(source, Options(arch), Cache.of("ptx"))
+    assert not isinstance(text, Failed), text.log
+    return text
 
 
 def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> tuple[Arrays, Run]:

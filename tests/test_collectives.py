@@ -3,14 +3,12 @@
 from itertools import product
 
 import pytest
+from claims import compiled
 
-from tuner import nvrtc
 from tuner.assets import TEMPLATES
-from tuner.cubin import Cubin
 from tuner.render import headers
 from tuner.sass import decode
 from tuner.source import Source
-from tuner.toolkit import Options
 
 KERNEL = """
 #include "{header}"
@@ -39,8 +37,7 @@ BLACKWELL = {
 def test_a_collective_does_not_move_into_the_branch_that_takes_its_result(mnemonic: str, arch: str) -> None:
     header, collective = (COLLECTIVES | BLACKWELL)[mnemonic]
     text = KERNEL.format(header=header, collective=collective)
-    cubin = nvrtc.compile(Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda"), Options(arch))
-    assert isinstance(cubin, Cubin)
+    cubin = compiled(Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda"), arch)
     code = decode(cubin.code("root"), arch)
     leaves = [i for i, each in enumerate(code) if each.mnemonic in ("BRA", "EXIT") and not each.always]
     assert [each.mnemonic for each in code[: leaves[0]]].count(mnemonic) == 1

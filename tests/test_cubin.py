@@ -4,8 +4,9 @@ import struct
 from functools import cache
 
 import pytest
+from claims import compiled as compiled_once
 
-from tuner import elf, nvrtc
+from tuner import elf
 from tuner.cubin import Cubin, read
 from tuner.source import Source
 from tuner.toolkit import Options, Toolkit
@@ -31,9 +32,7 @@ SPILLING = """extern "C" __global__ void __launch_bounds__(1024) spilling(float*
 
 @cache
 def compiled(text: str, arch: str = "sm_90a") -> Cubin:
-    cubin = nvrtc.compile(Source((), text, (), "cuda"), Options(arch))
-    assert isinstance(cubin, Cubin), cubin
-    return cubin
+    return compiled_once(Source((), text, (), "cuda"), arch)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])

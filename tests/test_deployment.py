@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cupy_double import Driver, asarray, driver
 
-from tuner import arch, emulator, nvrtc, nvrtc_library, operators, places
+from tuner import arch, emulator, emulator_build, nvrtc, nvrtc_library, operators, places
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
 from tuner.dispatcher import Dispatcher
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own."""
+    emulator_build.runtime_library()  # once a process, and not into this cache
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, dealt_arches, drawn
+from claims import assert_no_spills, compiled, dealt_arches, drawn
 from slope import gradients_and_slopes
 
 from tuner import dispatcher, emulator, operators, peers
@@ -16,7 +16,6 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.nvrtc import compile as compile_source
 from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
@@ -25,8 +24,6 @@ from tuner.operators.flash_attention_backward.mma_sync_config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 
 HOPPER = ARCHES["sm_90a"]
 SMALL = Problem(head_dim=16, dtype=DType.FP16, batch=1, heads=4, kv_heads=2, seq_q=5, seq_k=7)
@@ -133,9 +130,7 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
     kernel, found = operators.implementation(OPERATOR.name, implementation), []
     for used in (False, True):
         problem = Problem(head_dim=16, use_lse_gradient=used)
-        source = render(Instance.default(OPERATOR, kernel, problem, HOPPER))
-        cubin = compile_source(source, Options(arch=HOPPER.name))
-        assert not isinstance(cubin, Failed), cubin.log
+        cubin = compiled(render(Instance.default(OPERATOR, kernel, problem, HOPPER)), HOPPER.name)
         found.append([cubin.code(f"flash_attention_backward_{each}") for each in ("dkv", "dq", "rows")])
     assert found[0][:2] == found[1][:2]
     assert found[0][2] != found[1][2]

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from claims import assert_no_spills, assert_right, drawn
+from claims import assert_no_spills, assert_right, compiled, drawn
 from slope import gradients_and_slopes
 
 from tuner import emulator, operators
@@ -14,13 +14,10 @@ from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.nvrtc import compile as compile_source
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.operator import OPERATOR
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 
 HOPPER = ARCHES["sm_90a"]
 MLA = Problem(192, causal=True, head_dim_v=128, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=90)
@@ -91,8 +88,7 @@ def test_no_default_spills(arch: str) -> None:
 
 def test_the_default_of_wgmma_compiles_clean() -> None:
     kernel = implementation("wgmma")
-    cubin = compile_source(render(Instance.default(OPERATOR, kernel, MLA, HOPPER)), Options("sm_90a"))
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(Instance.default(OPERATOR, kernel, MLA, HOPPER)), "sm_90a")
     passes = [entry for entry in cubin.entries if not entry.endswith("rows")]
     assert [lint(cubin, entry) for entry in passes] == [Lint(), Lint()]
 

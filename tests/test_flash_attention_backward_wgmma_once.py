@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import compiled, compiled_to_ptx
 from injected import Bug
 
-from tuner import emulator, nvrtc, operators, ptx
+from tuner import emulator, operators, ptx
 from tuner.arch import ARCHES, gpu
 from tuner.check import CHECKED
 from tuner.dtype import DType
@@ -22,7 +22,6 @@ from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once_config import Config
 from tuner.render import render
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention_backward")
@@ -127,8 +126,7 @@ def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
     """The machine for PTX runs five such blocks side by side, and no other one before these are done."""
     problem = sized(40, causal=False, heads=1, seq_q=70, seq_k=7 * 128)
     assert ONCE.plan(problem, CASES[40]).launches[1].grid == (7, 1, 1)
-    text = nvrtc.ptx(render(Instance(OPERATOR, ONCE, problem, CASES[40])), Options("sm_90a"))
-    assert isinstance(text, str), text
+    text = compiled_to_ptx(render(Instance(OPERATOR, ONCE, problem, CASES[40])), "sm_90a")
     arrays = inputs(problem)
     found, _ = ptx.run(Instance(OPERATOR, ONCE, problem, CASES[40]), ptx.parse(text), arrays)
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))

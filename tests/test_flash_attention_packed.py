@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
@@ -14,14 +15,11 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.operator import Problem, flash_attention
 from tuner.peers import AbsentError
 from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention")
@@ -226,8 +224,7 @@ def test_more_sequences_than_a_grid_has_blocks_are_refused() -> None:
 )
 def test_defaults_for_packed_sequences_never_spill(D: int, arch: str, capped: bool) -> None:
     problem = Problem(head_dim=D, causal=True, use_cu_seqlens=True, use_softcap=capped, batch=1)
-    cubin = compile(render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch])), Options(arch))
-    assert not isinstance(cubin, Failed), cubin.log
+    cubin = compiled(render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch])), arch)
     assert cubin.entries["flash_attention_mma_sync"].spills == 0
 
 

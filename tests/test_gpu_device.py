@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from cupy_double import Driver, Graph, Stream, driver
 
 from tuner import emulator, exclusive, gpu_device, gpu_tensor_map, operators
@@ -20,7 +21,6 @@ from tuner.errors import MachineError
 from tuner.exclusive import Presence
 from tuner.gpu_device import Physical
 from tuner.instance import Instance
-from tuner.nvrtc import Options, compile
 from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.render import render
@@ -142,8 +142,8 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def code() -> Code:
-    cubin = compile(render(Instance(OPERATOR, NAIVE, PROBLEM, CONFIG)), Options("sm_90a"))
-    return Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(CONFIG), cubin.image)
+    instance = Instance(OPERATOR, NAIVE, PROBLEM, CONFIG)
+    return Code(*instance.fields(), compiled(render(instance), "sm_90a").image)
 
 
 def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from claims import BOTH_WAYS, assert_right, assert_right_on_tails, drawn
+from claims import BOTH_WAYS, assert_right, assert_right_on_tails, compiled, drawn
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
@@ -12,7 +12,6 @@ from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
 from tuner.instance import Instance
-from tuner.nvrtc import compile
 from tuner.operator import to_fields
 from tuner.operators.kda.fused_wgmma_config import (
     CARRIER_REGISTERS,
@@ -27,7 +26,6 @@ from tuner.operators.kda.prep_scan_config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.predict import uncompiled
 from tuner.render import render
-from tuner.toolkit import Options
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "fused_wgmma")
@@ -109,7 +107,7 @@ def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     for fields in (*(lengths | each for each in others), many):
         problem = Problem(**{"key_dim": K, "value_dim": 128, "use_gate_in_kernel": True, **fields})
         source = render(Instance.default(OPERATOR, KERNEL, problem, ARCH))
-        cubin: Any = compile(source, Options(arch=ARCH.name))
+        cubin = compiled(source, ARCH.name)
         assert cubin.entries["kda_fused_wgmma"].spills == 0
         assert "wgmma" not in cubin.log.replace("kda_fused_wgmma", "")
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from claims import compiled_to_ptx
 from typer.testing import CliRunner
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
@@ -110,9 +111,7 @@ def attention(name: str) -> str:
     """The PTX of a default of flash_attention."""
     implementation = operators.implementation("flash_attention", name)
     config = implementation.default(PROBLEM, ARCHES[arch_of(name)])
-    text = nvrtc.ptx(render(Instance(ATTENTION, implementation, PROBLEM, config)), Options(arch_of(name)))
-    assert not isinstance(text, Failed), text
-    return text
+    return compiled_to_ptx(render(Instance(ATTENTION, implementation, PROBLEM, config)), arch_of(name))
 
 
 def arch_of(name: str) -> str:
@@ -133,8 +132,7 @@ def is_right(name: str, text: str) -> bool:
 def test_columns_of_a_tile_are_found_where_the_descriptors_say(question: Question) -> None:
     operator, wgmma = operators.load("flash_attention"), operators.implementation("flash_attention", "wgmma")
     problem, column = question.problem, question.head_dim - 1
-    text = nvrtc.ptx(render(Instance(operator, wgmma, problem, question.config)), Options("sm_90a"))
-    assert not isinstance(text, Failed), text
+    text = compiled_to_ptx(render(Instance(operator, wgmma, problem, question.config)), "sm_90a")
     for arrays in (equal_weights(problem), one_column(problem, column)):
         outputs, run = ptx.run(Instance(operator, wgmma, problem, question.config), ptx.parse(text), arrays)
         assert run.fault == ""

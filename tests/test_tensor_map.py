@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import compiled
 from cupy_double import Driver, asarray, driver
 
-from tuner import emulated, emulator, gpu, gpu_tensor_map, nvrtc, operators
+from tuner import emulated, emulator, gpu, gpu_tensor_map, operators
 from tuner.arch import ARCHES
 from tuner.arena import Arena
 from tuner.arrays import FRAMEWORKS
 from tuner.binding import bind
-from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError
@@ -26,7 +26,6 @@ from tuner.render import render
 from tuner.simulated import Simulation
 from tuner.tensor_map import MappedTensor
 from tuner.tensor_map import TensorMap as Declared
-from tuner.toolkit import Options
 from tuner.verify import errors
 
 __all__ = ["driver"]  # a fixture
@@ -87,8 +86,7 @@ def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
 
 def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_used_it(driver: Driver) -> None:
     driver.know(emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False))
-    cubin = nvrtc.compile(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), Options("sm_90a"))
-    assert isinstance(cubin, Cubin)
+    cubin = compiled(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), "sm_90a")
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
     call = gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)

@@ -5,9 +5,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from claims import compiled
 from typer.testing import CliRunner
 
-from tuner import nvrtc, timeline
+from tuner import timeline
 from tuner.arch import gpu
 from tuner.cli.app import build
 from tuner.cubin import Cubin
@@ -16,7 +17,6 @@ from tuner.source import Source
 from tuner.timeline import Timeline
 from tuner.timeline_paths import Path as Way
 from tuner.timeline_paths import common_way, paths
-from tuner.toolkit import Options
 
 CHAINS = Path(__file__).parent / "kernels" / "chains.cu"
 A100 = gpu("A100")
@@ -41,9 +41,7 @@ WORD, QUAD = 4 << 73, 6 << 73  # bytes that a lane accesses: 4, or 16
 
 @cache
 def chains() -> Cubin:
-    cubin = nvrtc.compile(Source((), CHAINS.read_text(), (), "cuda"), Options("sm_80"))
-    assert isinstance(cubin, Cubin), cubin
-    return cubin
+    return compiled(Source((), CHAINS.read_text(), (), "cuda"), "sm_80")
 
 
 def step_of_loop(entry: str, steps: int) -> float:

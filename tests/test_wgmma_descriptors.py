@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 from claims import compiled
 
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cubin import Cubin
 from tuner.emulator import Buffer, Mode, build
 from tuner.errors import MachineError
 from tuner.instance import Instance
 from tuner.operators.flash_attention.operator import Problem
 from tuner.render import header, headers, render
 from tuner.source import Source
-from tuner.toolkit import Options
 
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")
@@ -217,8 +215,7 @@ def test_products_with_panels_of_several_widths_end_with_a_panel(D: int, widths:
 def test_only_the_products_with_values_transpose_b_in_the_machine_code() -> None:
     problem = Problem(head_dim=72)
     config = WGMMA.default(problem, ARCHES["sm_90a"])
-    cubin = nvrtc.compile(render(Instance(OPERATOR, WGMMA, problem, config)), Options("sm_90a"))
-    assert isinstance(cubin, Cubin)
+    cubin = compiled(render(Instance(OPERATOR, WGMMA, problem, config)), "sm_90a")
     try:
         listing = cubin.disassemble("flash_attention_wgmma")
     except MachineError as error:

@@ -7,14 +7,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from claims import compiled_to_ptx
 from emulated import Call, Uninitialized, entries_of, source
 
-from tuner import nvrtc, ptx
+from tuner import ptx
 from tuner.dtype import DType
 from tuner.emulator import Buffer, TensorMap
 from tuner.ptx.launch import Value
 from tuner.tensor_map import MappedTensor
-from tuner.toolkit import Options
 
 Replacements = tuple[tuple[str, str], ...]
 _SWIZZLES = (0, 32, 64, 128)
@@ -23,9 +23,7 @@ _DTYPES = {2: DType.BF16, 4: DType.FP32}  # a box moves bits: only their width c
 
 @cache
 def entries(file: str, arch: str, replace: Replacements = ()) -> dict[str, ptx.Entry]:
-    text = nvrtc.ptx(source(file, entries_of(file), replace, "cuda"), Options(arch))
-    assert isinstance(text, str), text
-    return ptx.parse(text)
+    return ptx.parse(compiled_to_ptx(source(file, entries_of(file), replace, "cuda"), arch))
 
 
 class PtxKernel:

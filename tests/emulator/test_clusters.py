@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from claims import compiled
 from emulated import CHECKED, KERNELS, PLAIN, kinds, snippet
 
-from tuner.cubin import Cubin
 from tuner.emulator import Buffer, Mode, Run
-from tuner.nvrtc import Options, compile
 from tuner.render import headers
 from tuner.sass import holds
 from tuner.source import Source
@@ -144,8 +143,7 @@ def test_an_arrival_in_another_block_costs_no_fence_as_one_that_publishes_does(a
     fenced = []
     for call in (UNFENCED, RELEASED):
         text = ARRIVE.replace("CALL", call)
-        cubin = compile(Source(("arrive",), text, headers(text, KERNELS, "cuda"), "cuda"), Options(arch))
-        assert isinstance(cubin, Cubin), cubin
+        cubin = compiled(Source(("arrive",), text, headers(text, KERNELS, "cuda"), "cuda"), arch)
         fenced.append(holds(cubin.code("arrive"), "MEMBAR"))
     assert fenced == [False, True]
 

@@ -1,14 +1,13 @@
 """Bugs put into correct kernels are caught and named; the correct kernels are right and free of findings."""
 
 import pytest
+from claims import compiled
 from emulated import CHECKED, PLAIN, source
 from mutations import BEGIN, MUTATIONS, Mutation, observe
 from scenarios import Scenario, scenarios
 
 from tuner.assets import PRIMITIVES
-from tuner.cubin import Cubin
 from tuner.emulator import Mode
-from tuner.nvrtc import Options, compile
 
 SCENARIOS = scenarios()
 SEEDS = 50
@@ -39,8 +38,7 @@ def test_a_correct_kernel_is_right_in_every_plain_mode(scenario: Scenario, mode:
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_a_correct_kernel_compiles_for_the_gpu(scenario: Scenario) -> None:
-    cubin = compile(source(f"{scenario.name}.cu", (scenario.name,), (), "cuda"), Options(arch=scenario.arch))
-    assert isinstance(cubin, Cubin), cubin
+    cubin = compiled(source(f"{scenario.name}.cu", (scenario.name,), (), "cuda"), scenario.arch)
     assert cubin.entries[scenario.name].spills == 0
 
 
