@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tuner import arch, tune
+from tuner import gpu, tune
 from tuner.check import Checker
 from tuner.gpu_device import Physical
 from tuner.ledger import Ledger
@@ -85,7 +85,7 @@ class Run:
         self.checker = stack.enter_context(Checker(1))
         self.worker = stack.enter_context(Worker(self.place))
         self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
-        self.gpu = arch.gpu(str(self.worker.look().facts["gpu"]))
+        self.gpu = gpu.named(str(self.worker.look().facts["gpu"]))
         self.outcomes: list[tune.Outcome] = []
 
     @property

@@ -20,7 +20,8 @@ from tuner import gpu, gpu_tensor_map, nvrtc
 from tuner.emulator import Buffer, Kernel, Mode, TensorMap
 from tuner.emulator_memory import SWIZZLES
 
-MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0}
+MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
+TOLD = {13: 1980000, 36: 3201000, 37: 6144, 38: 60 << 20}  # by cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes
 
 
 class DriverError(RuntimeError):
@@ -131,6 +132,7 @@ _RUNTIME = SimpleNamespace(
     getDeviceCount=lambda: 1,
     getDevice=lambda: 0,
     getDeviceProperties={0: MODEL}.__getitem__,
+    deviceGetAttribute=lambda attribute, _: TOLD[attribute],
     CUDARuntimeError=RuntimeError,
 )
 

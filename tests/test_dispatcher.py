@@ -316,6 +316,23 @@ def test_a_neighbours_config_outside_the_problems_own_space_leaves_the_call_to_t
     assert "near problem on H200: rows=512 for 9" in found.why
 
 
+def test_a_record_of_the_family_is_served_where_its_config_is_one_of_this_archs_own(tmp_path: Path) -> None:
+    strange, known = record("GB200", 96, rows=9), record("B200", 64, rows=9)
+    found = Dispatcher(snapshot(tmp_path, strange, known), (gpu("B300"),)).explain("row_norm", rows(9), WEIGHT)
+    assert (found.config, found.record) == ({"threads": 64}, known)
+    assert found.why == "record of this problem on B200, of the family of sm_103a"
+    assert Dispatcher(snapshot(tmp_path, known)).explain("row_norm", rows(9), WEIGHT).gpu == "sm_100a"  # before sm_103a
+
+
+def test_a_gpu_that_is_not_listed_has_records_of_its_own_and_a_command_that_names_it(tmp_path: Path) -> None:
+    card = gpu("RTX 4090 Laptop GPU (sm_89, 76 SMs)")
+    own, other = record(card.name, 64, rows=9), record("RTX 4090", 32, rows=9)
+    found = Dispatcher(snapshot(tmp_path, other, own), (card,)).explain("row_norm", rows(9), WEIGHT)
+    assert found.record == own
+    assert f"--gpu '{card.name}'" in found.command
+    assert Dispatcher(snapshot(tmp_path, own), (gpu("RTX 4090"),)).explain("row_norm", rows(9), WEIGHT).record == own
+
+
 def test_a_record_of_another_kernel_is_passed_over_with_the_reason(tmp_path: Path) -> None:
     at = Dispatcher(snapshot(tmp_path, record("H200", 64, width=64)), (gpu("H200"),))
     found = at.explain("row_norm", rows(), WEIGHT)
@@ -396,7 +413,7 @@ def test_tuner_db_gpu_and_strict_are_read(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("TUNER_GPU", "H20", r"TUNER_GPU: unknown GPU 'H20'.*known: .*H200"),
+        ("TUNER_GPU", "H300", "TUNER_GPU: unknown GPU 'H300'.*known: .*H200"),
         ("TUNER_STRICT", "maybe", r"TUNER_STRICT='maybe': give 1 .* or 0"),
     ],
 )

@@ -62,10 +62,13 @@ def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", oper
     return arrays, *emulator.run(Instance(operator, TCGEN05, problem, config), arrays, mode)
 
 
-@pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_100a"])
-def test_only_sm_100a_is_served_and_others_are_told_why(arch: str) -> None:
-    assert TCGEN05.refusal(Problem(), BLACKWELL) is None
-    assert TCGEN05.refusal(Problem(), ARCHES[arch]) == f"{arch} has no tcgen05: it is an instruction of sm_100a"
+OWN = {"sm_100a", "sm_103a", "sm_110a"}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_only_arches_with_tcgen05_are_served_and_others_are_told_why(arch: str) -> None:
+    said = f"{arch} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+    assert TCGEN05.refusal(Problem(), ARCHES[arch]) == (None if arch in OWN else said)
 
 
 @pytest.mark.parametrize(

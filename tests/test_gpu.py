@@ -1,12 +1,13 @@
 """What `tuner.gpu` hands to the driver, on a machine that has none; tests/gpu runs the same calls on a device."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cupy_double import MODEL, Driver, asarray, driver, ndarray
+from cupy_double import MODEL, TOLD, Driver, asarray, driver, ndarray
 
 from tuner import arch, emulator, gpu, operators
 from tuner.arch import ARCHES
@@ -181,20 +182,44 @@ def test_without_a_driver_there_is_no_gpu_and_the_error_says_what_to_do() -> Non
         gpu.current_gpu()
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "expected"),
-    [
-        ("NVIDIA H200", 90, "H200"),
-        ("NVIDIA GeForce RTX 4090", 89, "RTX 4090"),
-        ("NVIDIA GeForce RTX 4060", 89, "sm_89"),  # a model that is not known, of an arch that is
-        ("NVIDIA H200 MIG 1g.18gb", 90, "sm_90a"),  # a slice is not the whole
-        ("NVIDIA GeForce RTX 5090", 90, "sm_90a"),  # the device knows better than its name
-    ],
-)
-def test_a_gpu_is_identified_by_its_name_and_else_by_its_capability(name: str, capability: int, expected: str) -> None:
-    assert gpu.identify(name, capability).name == expected
+@pytest.fixture
+def laptop(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> arch.GPU:
+    """A GPU whose model is not listed."""
+    model = {"name": b"NVIDIA GeForce RTX 4090 Laptop GPU", "major": 8, "minor": 9, "multiProcessorCount": 76}
+    for of, values in ((MODEL, model), (TOLD, {13: 2040000, 36: 9001000, 37: 256, 38: 64 << 20})):
+        for key, value in values.items():
+            monkeypatch.setitem(of, key, value)
+    assert not driver.launches
+    return gpu.current_gpu()
 
 
-def test_a_gpu_of_no_known_arch_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(MachineError, match=r"Tesla T4 has compute capability 75, which is none of sm_80, .*sm_120a"):
-        gpu.identify("Tesla T4", 75)
+def test_a_gpu_that_is_not_listed_is_searched_as_itself(laptop: arch.GPU) -> None:
+    device = laptop.device
+    assert laptop.name == device.name == "RTX 4090 Laptop GPU (sm_89, 76 SMs)"
+    assert (device.sm_count, device.clock_mhz, device.dram_gb_s, device.l2_bytes) == (76, 2040, 576, 64 << 20)
+    for name in ("RTX 4090 Laptop GPU", "nvidia geforce rtx 4090 laptop gpu", laptop.name):
+        assert gpu.named(name) == laptop
+        assert evidence_for(gpu.named(name)) is Evidence.MEASURED
+    assert gpu.describe().startswith(
+        "NVIDIA GeForce RTX 4090 Laptop GPU as RTX 4090 Laptop GPU (sm_89, 76 SMs), driver"
+    )
+
+
+@pytest.mark.parametrize("name", ["sm_89", "RTX 4090"])
+def test_a_search_for_another_gpu_tells_the_name_of_the_one_that_is_here(laptop: arch.GPU, name: str) -> None:
+    assert evidence_for(gpu.named(name)) is Evidence.PREDICTED
+    assert why_predicted(gpu.named(name)) == f"ask for the GPU of this machine by --gpu '{laptop.name}'"
+
+
+def test_a_fact_that_the_driver_does_not_know_is_as_on_the_nearest_model(
+    laptop: arch.GPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(attribute: int, _: int) -> int:
+        if attribute in TOLD:
+            raise RuntimeError("cudaErrorInvalidValue")
+        return 0
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "deviceGetAttribute", unknown)
+    gpu._gpu.cache_clear()
+    assert gpu.current_gpu().device.clock_mhz == arch.gpu("RTX 4090").device.clock_mhz
+    assert gpu.current_gpu().name == laptop.name

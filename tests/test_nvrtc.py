@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tuner import nvrtc
+from tuner.arch import ARCHES
 from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.errors import UsageError
@@ -64,7 +65,7 @@ def test_the_toolkit_is_named_by_version_and_told_apart_by_build() -> None:
     assert found == Toolkit("nvrtc", found.version)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("arch", ARCHES)
 def test_a_kernel_compiles_for_every_arch(arch: str) -> None:
     cubin = nvrtc.compile(fill(), Options(arch))
     assert isinstance(cubin, Cubin)
@@ -141,16 +142,18 @@ def test_an_option_that_nvrtc_does_not_know_is_the_callers_mistake(options: Opti
 def test_an_arch_that_came_after_this_nvrtc_names_the_cuda_that_knows_it() -> None:
     code = """
 from tuner import errors, nvrtc, nvrtc_library
-nvrtc_library.supported = lambda: (50, 80, 86, 89, 90)  # CUDA 12.6
+nvrtc_library.supported = lambda: (50, 80, 86, 87, 89, 90)  # CUDA 12.6
 from tuner.source import Source
 print(*nvrtc.arches())
-try: nvrtc.compile(Source(("k",), "", (), "cuda"), nvrtc.Options("sm_120a", extra=("--as-good-as-unknown",)))
-except errors.MachineError as e: print(e)
+for arch in "sm_120a", "sm_103a", "sm_110a":
+    try: nvrtc.compile(Source(("k",), "", (), "cuda"), nvrtc.Options(arch, extra=("--as-good-as-unknown",)))
+    except errors.MachineError as e: print(e)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    known, message = done.stdout.splitlines()
-    assert known == "sm_80 sm_86 sm_89 sm_90a"
-    assert "does not know sm_120a, CUDA 12.8 or later does: pip install" in message
+    known, *messages = done.stdout.splitlines()
+    assert known == "sm_80 sm_86 sm_87 sm_89 sm_90a"
+    for message, told in zip(messages, ("sm_120a, CUDA 12.8", "sm_103a, CUDA 12.9", "sm_110a, CUDA 13.0"), strict=True):
+        assert f"does not know {told} or later does: pip install" in message
 
 
 def test_an_nvrtc_that_is_too_old_for_the_kernels_is_named_with_its_place() -> None:

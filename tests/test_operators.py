@@ -101,6 +101,18 @@ def test_the_default_compiles_launches_and_never_spills(pair: tuple[Operator[Any
             assert occupancy(usage, launch, ARCHES[name]).ctas >= 1, name
 
 
+def test_the_default_is_in_the_space_whatever_sms_a_gpu_has(
+    pair: tuple[Operator[Any], Implementation[Any, Any]],
+) -> None:
+    operator, implementation = pair
+    problem = example(operator, implementation)
+    for name in ("RTX 4060", "H20", "GB300", "A100 MIG 1g.10gb (sm_80, 14 SMs)", "H100 MIG 1g.10gb (sm_90a, 16 SMs)"):
+        arch = gpu(name).arch
+        if implementation.refusal(problem, arch) is None:
+            config = implementation.default(problem, arch)
+            assert implementation.space(problem, arch).refusal(config) is None
+
+
 def test_the_default_is_right_on_the_emulator_in_every_mode(
     pair: tuple[Operator[Any], Implementation[Any, Any]],
 ) -> None:

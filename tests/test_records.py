@@ -115,7 +115,26 @@ def test_another_device_of_the_arch_serves_last(tmp_path: Path) -> None:
     assert match.why == "this problem on H100, which is sm_90a too"
 
 
-@pytest.mark.parametrize("gpu", ["B200", "sm_80", "RTX 9090"])
+def test_another_arch_of_the_family_serves_behind_all_of_the_arch(tmp_path: Path) -> None:
+    records = snapshot(tmp_path, record(16, gpu="B200"), record(32, gpu="GB300", problem={"T": 64000}))
+    asked = Query("scan", PROBLEM, "B300", "sm_103a", STATICS)  # type: ignore[arg-type]
+    assert [(match.record.config["BT"], match.why) for match in records.matches(asked, always)] == [
+        (32, "near problem on GB300, which is sm_103a too: T=64000 for 1000"),
+        (16, "this problem on B200, of the family of sm_103a"),
+    ]
+
+
+def test_a_gpu_by_its_own_name_serves_others_of_its_arch(tmp_path: Path) -> None:
+    own = "H100 80GB HBM3 MIG 3g.40gb (sm_90a, 60 SMs)"
+    match = find(snapshot(tmp_path, record(gpu=own)))
+    assert match is not None
+    assert match.why == f"this problem on {own}, which is sm_90a too"
+    assert find(snapshot(tmp_path, record(gpu="H100"), record(gpu=own)), gpu=own) == Match(
+        record(gpu=own), 0.0, f"this problem on {own}"
+    )
+
+
+@pytest.mark.parametrize("gpu", ["B200", "sm_80", "RTX 9090", "Card (sm_99, 8 SMs)"])
 def test_a_record_of_another_arch_or_an_unknown_gpu_does_not_serve(tmp_path: Path, gpu: str) -> None:
     assert find(snapshot(tmp_path, record(gpu=gpu))) is None
 

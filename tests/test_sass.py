@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tuner import nvrtc, sass
+from tuner.arch import ARCHES
 from tuner.cache import Cache
 from tuner.cubin import Cubin
 from tuner.errors import MachineError
 from tuner.source import Source
 from tuner.toolkit import Options
 
-ARCHES = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 KERNELS = Path(__file__).parent / "kernels"
 PACKED = """extern "C" __global__ void packed(unsigned long long* x) {
   unsigned long long d;
@@ -105,8 +105,9 @@ def test_the_decoder_agrees_with_nvdisasm_on_what_only_hopper_has() -> None:
         assert cubin.instruction_mix(entry) == mix_of(disassembled(cubin, entry)), entry
 
 
-def test_the_decoder_agrees_with_nvdisasm_on_what_only_sm_100a_has() -> None:
-    cubin = blackwell()
+@pytest.mark.parametrize("arch", [name for name, each in ARCHES.items() if each.has_tcgen05])
+def test_the_decoder_agrees_with_nvdisasm_on_what_only_tcgen05_has(arch: str) -> None:
+    cubin = compiled((KERNELS / "blackwell.cu").read_text(), arch)
     for entry in cubin.entries:
         assert cubin.instruction_mix(entry) == mix_of(disassembled(cubin, entry)), entry
 

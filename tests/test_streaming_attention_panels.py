@@ -43,7 +43,9 @@ def test_what_is_not_served_is_refused_with_the_reason(
     assert operators.implementation("streaming_attention", kernel).refusal(problem, device.arch) == reason
 
 
-@pytest.mark.parametrize(("kernel", "arch", "own"), [("wgmma", "sm_100a", "sm_90a"), ("tcgen05", "sm_90a", "sm_100a")])
+@pytest.mark.parametrize(
+    ("kernel", "arch", "own"), [("wgmma", "sm_100a", "sm_90a"), ("tcgen05", "sm_90a", "sm_100a, sm_103a and sm_110a")]
+)
 def test_another_architecture_is_refused_with_the_one_that_has_the_instruction(
     kernel: str, arch: str, own: str
 ) -> None:

@@ -1,70 +1,35 @@
-"""Compile targets and their limits; GPU models and their rates.
+"""Naming a GPU: an architecture, a model that is listed, or one that its own name describes."""
 
-Limits: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Rates are data-sheet figures
-(tensor rates: dense 16-bit inputs, fp32 accumulation); they feed predictions, which rank and are never printed as time.
-Those of L2 are what others measured (github.com/te42kyfo/gpu-benches): 5430 GB/s on A100, 9750 on H200, 2430 on A40 and
-5230 on L40; of chips that nobody measured there, by memory controllers of the same design, or dies of it.
-"""
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from math import log
 
-from dataclasses import dataclass
-
+from tuner.arch_limits import ARCHES, MMA_FLOPS, PARTITIONS, Arch
+from tuner.arch_models import DEVICES, Device
 from tuner.errors import UsageError
 
-MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16, in which matrix products are counted
-PARTITIONS = 4  # of an SM: each has a scheduler, a quarter of the registers and pipes of its own, and its own warps
-_KB = 1024
+__all__ = [
+    "ARCHES",
+    "DEVICES",
+    "GPU",
+    "MMA_FLOPS",
+    "PARTITIONS",
+    "Arch",
+    "Device",
+    "gpu",
+    "is_called",
+    "is_listed",
+    "model",
+    "own_name",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class Arch:
-    """What an architecture lets a block and an SM use. Sizes in bytes."""
-
-    name: str  # as NVRTC spells it: sm_90a
-    smem_per_block: int  # after opting in
-    smem_per_sm: int
-    threads_per_sm: int
-    ctas_per_sm: int
-    fp32_lanes: int  # FMA a clock and SM
-    compute_capability: int  # 90 for sm_90a
-    registers_per_sm: int = 65536
-    registers_per_thread: int = 255
-    threads_per_block: int = 1024
-    smem_reserved: int = 1024  # what the driver keeps of each CTA's shared memory
-    register_unit: int = 256  # registers are given to a warp in multiples of this
-
-    @property
-    def has_wgmma(self) -> bool:
-        return self.name == "sm_90a"
-
-    @property
-    def has_tcgen05(self) -> bool:
-        return self.name == "sm_100a"
-
-    @property
-    def tensor_columns(self) -> int:
-        """Columns of an SM's tensor memory, each of 128 lanes of 32 bits; 0 where there is none."""
-        return 512 if self.has_tcgen05 else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU model."""
-
-    name: str  # as in `--gpu H200`, and as records carry it
-    arch: Arch
-    sm_count: int
-    clock_mhz: int  # boost
-    dram_gb_s: int
-    l2_bytes: int
-    mma_flops: int  # a clock and SM through mma.sync
-    wgmma_flops: int = 0  # a clock and SM through wgmma; 0 where there is none
-    aliases: tuple[str, ...] = ()  # parts of the name the driver reports
-    l2_bytes_per_clock: int = 5120  # whole chip
-    tcgen05_flops: int = 0  # a clock and SM through tcgen05; 0 where there is none
-
-    @property
-    def dram_bytes_per_clock(self) -> float:
-        return self.dram_gb_s * 1000 / self.clock_mhz
+_MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
+# Words that make another model of the name before them; MIG: a slice of it.
+_OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
+_OWN = re.compile(r"(.+) \((sm_\w+), (\d+) SMs\)")
+_OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20\d\d|sm[5-7]\d)")
+_FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc|gaudi)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,70 +45,59 @@ class GPU:
     device: Device
 
 
-def _arch(name: str, block_kb: int, sm_kb: int, threads: int, ctas: int, lanes: int) -> Arch:
-    capability = int("".join(c for c in name if c.isdigit()))
-    return Arch(name, block_kb * _KB, sm_kb * _KB, threads, ctas, lanes, capability)
-
-
-ARCHES = {
-    arch.name: arch
-    for arch in (
-        _arch("sm_80", 163, 164, 2048, 32, 64),
-        _arch("sm_86", 99, 100, 1536, 16, 128),
-        _arch("sm_89", 99, 100, 1536, 24, 128),
-        _arch("sm_90a", 227, 228, 2048, 32, 128),
-        _arch("sm_100a", 227, 228, 2048, 32, 128),
-        _arch("sm_120a", 99, 100, 1536, 24, 128),
-    )
-}
-
-_MB = _KB * _KB
-# Words that make another model of the name before them; MIG: a slice of it.
-_OTHER_MODELS = {"ti", "super", "d", "laptop", "max", "q", "mig"}
-
-# The first device of an arch is what predictions assume when only the arch is named.
-DEVICES = {
-    device.name: device
-    for device in (
-        Device("A100", ARCHES["sm_80"], 108, 1410, 2039, 40 * _MB, 2048, l2_bytes_per_clock=3850),
-        Device("A30", ARCHES["sm_80"], 56, 1440, 933, 24 * _MB, 2048, l2_bytes_per_clock=2310),
-        Device("RTX 3090", ARCHES["sm_86"], 82, 1695, 936, 6 * _MB, 512, l2_bytes_per_clock=1400),
-        Device("A10", ARCHES["sm_86"], 72, 1695, 600, 6 * _MB, 1024, l2_bytes_per_clock=1400),
-        Device("RTX A6000", ARCHES["sm_86"], 84, 1800, 768, 6 * _MB, 1024, l2_bytes_per_clock=1400),
-        Device("RTX 4090", ARCHES["sm_89"], 128, 2520, 1008, 72 * _MB, 512, l2_bytes_per_clock=2100),
-        Device("RTX 4070", ARCHES["sm_89"], 46, 2475, 504, 36 * _MB, 512, l2_bytes_per_clock=1050),
-        Device("L4", ARCHES["sm_89"], 58, 2040, 300, 48 * _MB, 1024, l2_bytes_per_clock=1050),
-        Device("L40S", ARCHES["sm_89"], 142, 2520, 864, 96 * _MB, 1024, l2_bytes_per_clock=2100),
-        # mma.sync reaches about 62 % of wgmma's rate on Hopper.
-        Device("H100", ARCHES["sm_90a"], 132, 1755, 3352, 50 * _MB, 2540, 4096, ("H100 80GB HBM3", "H100 SXM")),
-        Device("H200", ARCHES["sm_90a"], 132, 1755, 4800, 60 * _MB, 2540, 4096),
-        # 2.25 PFLOP/s dense of a B200's data sheet are 8192 a clock and SM, and mma.sync reaches a quarter.
-        Device(
-            "B200", ARCHES["sm_100a"], 148, 1850, 8000, 126 * _MB, 2048, l2_bytes_per_clock=10240, tcgen05_flops=8192
-        ),
-        Device("RTX 5090", ARCHES["sm_120a"], 170, 2407, 1792, 96 * _MB, 512, l2_bytes_per_clock=2800),
-        Device("RTX 5080", ARCHES["sm_120a"], 84, 2617, 960, 64 * _MB, 512, l2_bytes_per_clock=1400),
-        Device("RTX 5070 Ti", ARCHES["sm_120a"], 70, 2452, 896, 48 * _MB, 512, l2_bytes_per_clock=1400),
-        Device("RTX PRO 6000", ARCHES["sm_120a"], 188, 2600, 1792, 128 * _MB, 1024, l2_bytes_per_clock=2800),
-    )
-}
-
-
 def gpu(name: str) -> GPU:
-    """The GPU of an arch (`sm_90a`) or a model's name (`H200`, `"RTX 5090"`, or what the driver reports).
+    """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what the driver reports) or an own name.
 
-    Raises UsageError, with what is known, for anything else.
+    Of an own name, its model is not known: predictions assume its kin. Raises UsageError, with what is known, for
+    anything else.
     """
     wanted = _plain(name)
     for arch in ARCHES.values():
         if wanted == _plain(arch.name):
             return GPU(arch.name, arch, _representative(arch))
     for device in DEVICES.values():
-        if wanted in (_plain(device.name), *map(_plain, device.aliases)):
-            return GPU(device.name, device.arch, device)
+        if wanted in map(_plain, _names(device)):
+            return model(device)
     if device_found := _reported(name):
-        return GPU(device_found.name, device_found.arch, device_found)
+        return model(device_found)
+    if (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
+        return GPU(name, replace(of, sm_count=int(told[3])), _kin(told[1], of, int(told[3])))
     raise UsageError(_unknown(name, wanted))
+
+
+def model(device: Device) -> GPU:
+    """The GPU of this model, whose SMs its arch has."""
+    return GPU(device.name, replace(device.arch, sm_count=device.sm_count), device)
+
+
+def own_name(reported: str, arch: Arch, sm_count: int) -> str:
+    """What a GPU is called whose model is not listed: what its driver reports, and what any machine must know of it.
+
+    Models of one name with fewer SMs, and slices, are GPUs of their own.
+    """
+    words = [word for word in reported.replace("/", " ").split() if word.lower() not in _MAKERS]
+    return f"{' '.join(words) or 'GPU'} ({arch.name}, {sm_count} SMs)"
+
+
+def is_listed(found: GPU) -> bool:
+    """Whether it is an architecture or a model that any machine knows all of."""
+    return found.name in ARCHES or found.name in DEVICES
+
+
+def is_called(found: GPU, name: str) -> bool:
+    """Whether a user may mean a GPU of its own by a name: that of its model alone, with or without its maker's."""
+    model = found.name.rpartition(" (")[0]
+    return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
+
+
+def _kin(reported: str, arch: Arch, sm_count: int) -> Device:
+    """The listed model of an arch that is most like one that is not: of a part of its name, else of as many SMs."""
+    models = [device for device in DEVICES.values() if device.arch is arch]
+    words = _words(reported)
+    named = [(len(name), device) for device in models for name in _names(device) if _words(name) <= words]
+    if named:
+        return max(named, key=lambda each: each[0])[1]
+    return min(models, key=lambda device: abs(log(device.sm_count / sm_count)))
 
 
 def _representative(arch: Arch) -> Device:
@@ -152,19 +106,40 @@ def _representative(arch: Arch) -> Device:
 
 def _reported(reported: str) -> Device | None:
     """The model whose words stand in a driver's string such as `NVIDIA GeForce RTX 5090`; the longest name wins."""
-    words = set(reported.lower().replace("-", " ").split())
-    if "nvidia" not in words:
+    words = _words(reported)
+    if not words & _MAKERS:
         return None
-    named = {device.name: set(device.name.lower().split()) for device in DEVICES.values()}
-    inside = [name for name in named if named[name] <= words and not (words - named[name]) & _OTHER_MODELS]
-    return DEVICES[max(inside, key=len)] if inside else None
+    named = {name: device for device in DEVICES.values() for name in _names(device)}
+    inside = [name for name in named if _words(name) <= words and not (words - _words(name)) & _OTHER_MODELS]
+    return named[max(inside, key=len)] if inside else None
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    return (device.name, *device.aliases)
+
+
+def _words(name: str) -> set[str]:
+    return set(name.lower().replace("-", " ").split())
 
 
 def _unknown(name: str, wanted: str) -> str:
-    near = [arch for arch in ARCHES if wanted and (_plain(arch).startswith(wanted) or wanted.startswith(_plain(arch)))]
-    hint = f": try {' or '.join(near)}" if near else ""
-    hint = ": give one" if "," in name else hint
-    return f"unknown GPU {name!r}{hint} (known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    known = f"(known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    if "," in name:
+        return f"unknown GPU {name!r}: give one {known}"
+    if _OLDER.match(wanted):
+        return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served {known}"
+    if _FOREIGN.match(wanted):
+        return f"{name} is no GPU of NVIDIA's, and no others are served {known}"
+    near = " or ".join(_near(wanted))
+    return f"unknown GPU {name!r}{f': try {near}' if near else ''} {known}"
+
+
+def _near(wanted: str) -> list[str]:
+    """Names that begin alike, else those that are spelled most like it."""
+    spelled = {_plain(name): name for name in (*ARCHES, *DEVICES)}
+    model = wanted.removeprefix("nvidia").removeprefix("geforce")
+    alike = [plain for plain in spelled if model and (plain.startswith(model) or model.startswith(plain))]
+    return [spelled[plain] for plain in alike[:4] or get_close_matches(model, spelled, 3, 0.7)]
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,7 @@ from tuner.instance import Instance
 from tuner.operator import Operator, from_fields, statics, to_fields
 from tuner.predict import uncompiled
 from tuner.records import Candidate, Match, Query, Snapshot
+from tuner.records_read import arch_of
 from tuner.render import render
 from tuner.result import Fields, Scalar, TuningRecord, spelled
 
@@ -195,8 +196,10 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
 
 
-def _nearest(found: tuple[Match, GPU]) -> float:
-    return found[0].distance
+def _nearest(found: tuple[Match, GPU]) -> tuple[float, bool]:
+    """Nearer problems first, and a record's own arch before another of its family."""
+    match, target = found
+    return match.distance, arch_of(match.record.identity.gpu) != target.arch.name
 
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
@@ -208,11 +211,12 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 
 
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
-    """A record as a choice; None where its implementation refuses the problem, or a neighbour's config does not fit."""
+    """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
     instance = _recorded(match.record).at(problem)
     if instance.implementation.refusal(problem, target.arch) is not None:
         return None
-    if match.distance and not _offered(instance, target.arch):
+    foreign = match.distance or arch_of(match.record.identity.gpu) != target.arch.name
+    if foreign and not _offered(instance, target.arch):
         return None
     return Choice(instance, target, match.record, f"record of {match.why}")
 

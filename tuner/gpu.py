@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from tuner import arch, cupy_folder, gpu_tensor_map
-from tuner.arch import ARCHES, GPU
+from tuner.arch import GPU
+from tuner.arch_driver import Told, identify
 from tuner.arrays import Framework
 from tuner.binding import Binding
 from tuner.cubin import Cubin
@@ -19,6 +20,7 @@ from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, 
 from tuner.tensor_map import MappedTensor
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
+_CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS, _L2_BYTES = 13, 36, 37, 38  # cudaDeviceAttr
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -48,7 +50,8 @@ def describe() -> str:
     """One line about the current device."""
     found, (major, minor) = current_gpu(), driver()
     device = _name(_cupy().cuda.runtime.getDevice())
-    return f"{device} as {found.name} ({found.arch.name}), driver for CUDA {major}.{minor}"
+    named = f"{found.name} ({found.arch.name})" if arch.is_listed(found) else found.name
+    return f"{device} as {named}, driver for CUDA {major}.{minor}"
 
 
 def driver() -> tuple[int, int]:
@@ -68,18 +71,19 @@ def bus_id(ordinal: int) -> str:
     return str(_cupy().cuda.runtime.deviceGetPCIBusId(ordinal))
 
 
-def identify(name: str, capability: int) -> GPU:
-    """The GPU of a driver's model name and compute capability (90); the arch alone where the model is not known."""
+def named(name: str) -> GPU:
+    """The GPU that a user names: what `arch.gpu` knows, and the one in this machine where its model is not listed.
+
+    Raises UsageError, with what is known, for anything else.
+    """
     try:
         found = arch.gpu(name)
-        if found.arch.compute_capability == capability:
-            return found
     except UsageError:
-        pass
-    for each in ARCHES.values():
-        if each.compute_capability == capability:
-            return arch.gpu(each.name)
-    raise MachineError(f"{name} has compute capability {capability}, which is none of {', '.join(ARCHES)}")
+        if (here := _here()) and arch.is_called(here, name):
+            return here
+        raise
+    here = None if arch.is_listed(found) else _here()
+    return here if here and here.name == found.name else found
 
 
 def adopt(name: str, array: Any) -> Any:
@@ -221,8 +225,34 @@ def _module(ordinal: int, image: bytes) -> Any:  # noqa: ARG001  # a module belo
 
 @cache
 def _gpu(ordinal: int) -> GPU:
-    properties = _cupy().cuda.runtime.getDeviceProperties(ordinal)
-    return identify(_name(ordinal), 10 * int(properties["major"]) + int(properties["minor"]))
+    runtime = _cupy().cuda.runtime
+    properties = runtime.getDeviceProperties(ordinal)
+
+    def told(attribute: int) -> int:
+        try:
+            return int(runtime.deviceGetAttribute(attribute, ordinal))
+        except runtime.CUDARuntimeError:  # of what it does not know
+            return 0
+
+    return identify(
+        Told(
+            _name(ordinal),
+            10 * int(properties["major"]) + int(properties["minor"]),
+            int(properties["multiProcessorCount"]),
+            clock_mhz=told(_CLOCK_KHZ) / 1000,
+            memory_mhz=told(_MEMORY_KHZ) / 1000,
+            bus_bits=told(_BUS_BITS),
+            l2_bytes=told(_L2_BYTES),
+        )
+    )
+
+
+def _here() -> GPU | None:
+    """The current device; None where there is none, or it is of no arch that is served."""
+    try:
+        return current_gpu()
+    except MachineError:
+        return None
 
 
 def _name(ordinal: int) -> str:

@@ -35,7 +35,6 @@ TERMS: Mapping[str, str] = {  # in a user's words
     "launches": "the start of each launch after the one before",
 }
 
-_MUFU_LANES = 16  # a clock and SM
 _INTEGER_LANES = 64
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
@@ -150,7 +149,7 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     sm_cycles = {
         "tensor": MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
         "fp32": work.fma * 32 / arch.fp32_lanes,
-        "exp": work.mufu * 32 / _MUFU_LANES,
+        "exp": work.mufu * 32 / arch.exp_lanes,
         "integer": work.alu * 32 / _INTEGER_LANES,
         "issue": instructions / PARTITIONS,
         "shared memory": work.smem_wavefronts,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner import places
+from tuner.arch import ARCHES
 from tuner.records_read import Found, read
 from tuner.result import Fields, Scalar, TuningRecord, scalar
 
@@ -53,7 +54,7 @@ class _Usable:
     found: Found
 
 
-_TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too")
+_TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +88,8 @@ class Snapshot:
     def find(self, query: Query, fresh: Fresh) -> Match | None:
         """The record that serves a problem best, or None. Asked again, this is one dict look-up.
 
-        The device's own records come first, then the arch's, then those of another device of the arch; among them the
-        nearest extents, then the earlier place, then measured before predicted, then the newest.
+        The device's own records come first, then the arch's, then those of another device of the arch, then of its
+        family; among them the nearest extents, then the earlier place, then measured before predicted, then the newest.
         """
         key = query.operator, query.gpu, query.arch, tuple(query.problem.items())
         try:
@@ -155,12 +156,14 @@ def _kernel(problem: Fields, statics: tuple[str, ...]) -> tuple[frozenset[str], 
 
 
 def _tier(query: Query, found: Found) -> int | None:
-    """0 for the query's own device, 1 for its arch, 2 for another device of the arch, None for another arch."""
+    """0 for the query's own device, 1 for its arch, 2 for another device of it, 3 for its family, None for others."""
     if found.record.identity.gpu == query.gpu:
         return 0
     if found.record.identity.gpu == query.arch:
         return 1
-    return 2 if found.arch == query.arch else None
+    if found.arch == query.arch:
+        return 2
+    return 3 if found.arch and ARCHES[found.arch].family == ARCHES[query.arch].family else None
 
 
 def distance(wanted: Fields, stored: Fields, extents: Sequence[str]) -> float:

@@ -40,7 +40,7 @@ uniform S2UR 1c3 R2UR 0ca 1c2 UMOV 082 UIADD3 090 097 UIMAD 0a4 0a5 ULEA 091 ULO
 uniform UISETP 08c USEL 087 UFLO 0bd
 lanes   SHFL 189 VOTE 006 VOTEU 086 REDUX 1c4 MATCH 1a1 MOVM 03a ELECT 02f
 order   BAR 11d SYNCS 1a7 1b2 DEPBAR 11a LDGDEPBAR 1af MEMBAR 192 WARPGROUP 1c5 WARPSYNC 148 USETMAXREG 1c8
-control BRA 147 EXIT 14d CALL 143 144 RET 150 BSSY 145 BSYNC 141
+control BRA 147 EXIT 14d CALL 143 144 RET 150 BSSY 145 BSYNC 141 BMOV 155 156
 padding NOP 118
 """
 _REUSED = {  # opcodes that mean different things, by the compute capability's tens
@@ -186,8 +186,9 @@ def _with_wheel() -> str | None:
 
 
 def _generation(arch: str) -> int:
-    """8, 9, 10 or 12: the compute capability's tens."""
-    return int(re.sub(r"\D", "", arch)) // 10
+    """8, 9, 10 or 12: the compute capability's tens. Instructions of sm_110a are those of sm_100a."""
+    tens = int(re.sub(r"\D", "", arch)) // 10
+    return 10 if tens == 11 else tens
 
 
 def _words(code: bytes) -> Iterator[int]:

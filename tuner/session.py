@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tuner import gpu, tune
-from tuner.arch import GPU
+from tuner.arch import GPU, is_listed
 from tuner.cache import cache_dir
 from tuner.check import Checker
 from tuner.errors import MachineError
@@ -100,7 +100,8 @@ def why_predicted(target: GPU) -> str:
     here = _here()
     if here is None:
         return gpu.trouble()
-    if target.name != target.arch.name or here.arch is not target.arch or here.name == target.name:
+    meant = target.name == target.arch.name or not is_listed(here)
+    if not meant or here.arch.name != target.arch.name or here.name == target.name:
         return ""
     return f"ask for the GPU of this machine by --gpu {shlex.quote(here.name)}"
 

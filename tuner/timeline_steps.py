@@ -116,7 +116,7 @@ _ACCESSES: Mapping[str, str] = {  # what a wait for them is called
 
 def _interval(pipe: str, gpu: GPU) -> float:
     """Clocks that a pipe takes for the 32 lanes of a warp."""
-    lanes = {"fp32": gpu.arch.fp32_lanes // PARTITIONS, "exp": 4, "double": 8, "": 32}
+    lanes = {"fp32": gpu.arch.fp32_lanes // PARTITIONS, "exp": gpu.arch.exp_lanes // PARTITIONS, "double": 8, "": 32}
     return 32 / lanes.get(pipe, 16)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch, gpu
+from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.operator import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
@@ -113,7 +113,7 @@ def default(problem: Any, arch: Arch, keys: int, least: int = 1) -> Config:
     config = next(each for each in narrower if smem_bytes(D, each, DV) <= arch.smem_per_block)
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
-    splits = filling(blocks, gpu(arch.name).device.sm_count, steps)
+    splits = filling(blocks, arch.sm_count, steps)
     return replace(config, splits=max(splits, max(n for n in SPLITS if n <= min(least, steps) or n == 1)))
 
 

@@ -41,7 +41,7 @@ TILE_CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_tcgen05:
-        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a"
+        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
     return without_panels(problem)
 
 

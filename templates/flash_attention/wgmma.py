@@ -70,7 +70,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "heavy_first": (True, False) if problem.causal else (False,),
             "packed_heads": packs(problem),
             "cluster": (1, 2),
-            "blocks": (0, *sm_counts(arch)),
+            "blocks": (0, arch.sm_count),
         },
         constraints=(
             *tile_constraints(D, arch, DV, capped=problem.use_softcap),
@@ -222,14 +222,11 @@ def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
     return (1, min(group & -group, rows)) if group % 2 == 0 else (1,)
 
 
-def sm_counts(arch: Arch) -> tuple[int, ...]:
-    """Of the devices that are known."""
-    return tuple(sorted({device.sm_count for device in DEVICES.values() if device.arch == arch}))
-
-
 def l2_bytes(arch: Arch) -> float:
     """That L2 has for each SM and clock, on the device with least."""
-    return min(device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch == arch)
+    return min(
+        device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch.name == arch.name
+    )
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tuner.arch import Arch, gpu
+from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
@@ -122,7 +122,7 @@ def rows_of(BV: int) -> int:
 def widths(problem: Problem, arch: Arch) -> Iterator[int]:
     """Columns of a block, the best first: 64, or fewer where a large device has an SM for each block. Where it has not
     even for blocks of 64, each chunk is prepared for as many as registers hold."""
-    heads, sms = problem.sequences * problem.value_heads, gpu(arch.name).device.sm_count
+    heads, sms = problem.sequences * problem.value_heads, arch.sm_count
     if problem.mean_len >= LONG:
         yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= sms)
     if heads * problem.value_dim > 64 * sms and _warps_carry_128(problem, arch):
@@ -136,7 +136,7 @@ def _warps_carry_128(problem: Problem, arch: Arch) -> bool:
     if problem.key_dim in SHORT:
         return problem.operands == "bf16"
     full = problem.use_qk_l2norm_in_kernel and problem.use_lower_bound and problem.use_dt_bias
-    return warps_prepare_chunks(problem) and not (full and arch.compute_capability == 100)
+    return warps_prepare_chunks(problem) and not (full and arch.has_tcgen05)
 
 
 def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
 """fused on wgmma (sm_90a): warpgroups carry 64 columns of a state each, and read what warps prepare once for all."""
 
-from tuner.arch import Arch, gpu
+from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
@@ -87,7 +87,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Few producers. Blocks of one warpgroup, where every thread has registers for every option, or of two where those
     would be more than a large device has SMs: each prepares chunks for all its columns. Pairs where a head has such."""
     found, heads = space(problem, arch), problem.sequences * problem.value_heads
-    many = heads * problem.value_dim > COLUMNS * gpu(arch.name).device.sm_count
+    many = heads * problem.value_dim > COLUMNS * arch.sm_count
     candidates = [Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if many else 1] for cluster in (2, 1)]
     config = next((each for each in candidates if found.refusal(each) is None), None)
     if config is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch, gpu
+from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.operator import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
@@ -129,7 +129,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def with_splits(problem: Problem, arch: Arch, config: Config) -> Config:
     steps = -(-problem.seq_k // config.BN)
-    splits = filling(row_tiles(problem, config) * problem.batch, gpu(arch.name).device.sm_count, steps)
+    splits = filling(row_tiles(problem, config) * problem.batch, arch.sm_count, steps)
     least = min(RAGGED[config.BM] if problem.batch > 1 else 1, steps)
     return replace(config, splits=max(splits, max(n for n in SPLITS if n <= least)))
 

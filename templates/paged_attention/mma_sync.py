@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from tuner.arch import GPU, Arch, gpu
+from tuner.arch import GPU, Arch
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work
 from tuner.space import Constraint, Space
@@ -83,7 +83,7 @@ def _splits(problem: Problem, arch: Arch, config: Config) -> int:
     most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
     ragged = problem.batch > 1 and problem.seq_q * (problem.heads // problem.kv_heads) <= _TILES * config.BM
     least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
-    return max(filling(blocks(problem, config), gpu(arch.name).device.sm_count, most), least)
+    return max(filling(blocks(problem, config), arch.sm_count, most), least)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

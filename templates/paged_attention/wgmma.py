@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
-from tuner.arch import Arch, gpu
+from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
@@ -65,7 +65,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "value_columns": WIDTHS,
             "packed_heads": dense.packs(problem),
             "splits": SPLITS,
-            "blocks": (0, *dense.sm_counts(arch)),
+            "blocks": (0, arch.sm_count),
         },
         constraints=(
             *dense.step_constraints(),
@@ -163,7 +163,7 @@ def _splits(problem: Problem, arch: Arch, config: Config) -> int:
     rows = problem.seq_q * heads_of_tile(problem, config)
     ragged = problem.batch > 1 and rows <= _TILES * ROWS * config.warpgroups
     least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
-    return max(filling(blocks(problem, config), gpu(arch.name).device.sm_count * int(ctas(config)), most), least)
+    return max(filling(blocks(problem, config), arch.sm_count * int(ctas(config)), most), least)
 
 
 IMPLEMENTATION = Implementation(

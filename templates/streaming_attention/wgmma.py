@@ -46,7 +46,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             **dense.TILE_CHOICES,
             "packed_heads": _packs(problem),
             "cluster": (1, 2),
-            "blocks": (0, *dense.sm_counts(arch)),
+            "blocks": (0, arch.sm_count),
         },
         constraints=(
             *dense.tile_constraints(problem.head_dim, arch, capped=False),
@@ -117,7 +117,7 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     D, heads = problem.head_dim, _packs(problem)
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
     alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
-    sms = max(dense.sm_counts(arch))
+    sms = arch.sm_count
     taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch
     if _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms:
         return replace(alone, blocks=sms)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from claims import compiled
 from emulated import CHECKED, KERNELS, PLAIN, entries_of, launch, source
 from micro import Micro, approximations, micros
 
-from tuner.cubin import Cubin
+from tuner.arch import ARCHES
 from tuner.emulator import Mode
-from tuner.nvrtc import Options, compile
 
 MICROS = micros()
 
@@ -21,15 +21,11 @@ def test_a_primitive_computes_what_numpy_says_and_is_free_of_findings(micro: Mic
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("arch", ARCHES)
 def test_the_same_text_compiles_for_the_gpu(arch: str) -> None:
-    newer = {
-        "sm_90a": ["primitives_sm90.cu", "primitives_cluster.cu"],
-        "sm_100a": ["primitives_cluster.cu", "primitives_sm100.cu"],
-    }
-    for file in ("primitives_sm80.cu", *newer.get(arch, [])):
-        cubin = compile(source(file, entries_of(file), (), "cuda"), Options(arch=arch))
-        assert isinstance(cubin, Cubin), cubin
+    newer = ["primitives_sm90.cu"] * ARCHES[arch].has_wgmma + ["primitives_sm100.cu"] * ARCHES[arch].has_tcgen05
+    for file in ("primitives_sm80.cu", *newer, *["primitives_cluster.cu"] * bool(newer)):
+        cubin = compiled(source(file, entries_of(file), (), "cuda"), arch)
         assert set(cubin.entries) == set(entries_of(file))
 
 

@@ -11,6 +11,7 @@ from scenarios import gemm, mlp
 from test_tma import copied, multicast
 
 from tuner import gpu
+from tuner.arch import ARCHES
 from tuner.cubin import Cubin
 from tuner.emulator import Mode
 from tuner.nvrtc import Options, compile
@@ -25,7 +26,7 @@ def image_of(file: str) -> bytes:
     arch = gpu.current_gpu().arch.name
     if ("sm90" in file or "gemm" in file) and arch != "sm_90a":
         pytest.skip(f"{arch} has no wgmma")
-    if ("sm100" in file or "blackwell" in file) and arch != "sm_100a":
+    if ("sm100" in file or "blackwell" in file) and not ARCHES[arch].has_tcgen05:
         pytest.skip(f"{arch} has no tcgen05")
     if "cluster" in file and arch.startswith("sm_8"):
         pytest.skip(f"{arch} has no clusters")

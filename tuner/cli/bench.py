@@ -62,7 +62,7 @@ def bench_command(
 def _target(name: str | None) -> tuple[GPU, bool]:
     """(GPU, whether it is here)."""
     here = gpu.current_gpu() if gpu.available() else None
-    wanted = arch.gpu(name) if name else here or arch.gpu(_ASSUMED)
+    wanted = gpu.named(name) if name else here or arch.gpu(_ASSUMED)
     return wanted, here is not None and wanted.name == here.name
 
 

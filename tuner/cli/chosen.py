@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner import arch, choice, nvrtc
+from tuner import choice, nvrtc
 from tuner.arch import GPU
 from tuner.cache import Cache
 from tuner.cli.options import parse_config
@@ -12,6 +12,7 @@ from tuner.cli.output import say
 from tuner.cubin import Cubin
 from tuner.errors import UsageError
 from tuner.evaluate import contenders
+from tuner.gpu import named
 from tuner.instance import Instance
 from tuner.operator import Operator
 from tuner.records import Snapshot
@@ -67,7 +68,7 @@ def choose(
     """What the dispatcher would serve, or the default of `implementation`, with `settings` over it."""
     if len(problems) != 1:
         raise UsageError(f"this command looks at one problem, and {len(problems)} were given: give one value an option")
-    (problem,), target = problems, arch.gpu(gpu)
+    (problem,), target = problems, named(gpu)
     served = choice.choose(operator, problem, [target], snapshot(db))
     instance, why = served.instance, served.why
     if implementation not in (None, instance.implementation.name):

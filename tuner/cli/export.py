@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, operators
+from tuner import operators
 from tuner.choice import search_command
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import NoValidConfigError, UsageError
+from tuner.gpu import named
 from tuner.operator import Operator, canonical
 from tuner.replay import attempts
 from tuner.report.notation import counted
@@ -29,7 +30,7 @@ def export_command(
     """Write the attempts at a problem as a T4 file, which `tuner replay` reads, too."""
     if len(problems) != 1:
         raise UsageError(f"a T4 file is about one problem, and {len(problems)} were given")
-    target = arch.gpu(gpu)
+    target = named(gpu)
     if implementation:
         operators.implementation(operator.name, implementation)  # or its name is refused
     with Store.open(db) as store:

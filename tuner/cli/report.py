@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, campaign, choice, summary, tune
+from tuner import campaign, choice, summary, tune
 from tuner.arch import GPU
 from tuner.check import Checker
 from tuner.cli.found import title
 from tuner.cli.output import DbOption, GpuOption, literal
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate import Predictor
+from tuner.gpu import named
 from tuner.nvrtc import Compiler
 from tuner.operator import Operator, canonical
 from tuner.policy import is_of_times
@@ -38,7 +39,7 @@ def report(
     """Write the report of what is stored about a problem, without searching."""
     if form not in summary.FORMATS:
         raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
-    target = arch.gpu(gpu)
+    target = named(gpu)
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
         outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
     kinds = dict.fromkeys(each.evidence for each in outcomes)

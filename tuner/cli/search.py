@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch, emulator_build, summary, tune
+from tuner import emulator_build, summary, tune
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
 from tuner.campaign import Campaign, campaign
@@ -23,6 +23,7 @@ from tuner.cli.found import show, title
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
 from tuner.errors import NoValidConfigError
 from tuner.evaluate import contenders
+from tuner.gpu import named
 from tuner.instance import Instance
 from tuner.nvrtc import Compiler
 from tuner.operator import Implementation, Operator
@@ -75,7 +76,7 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Search, check, store and report."""
-    target = arch.gpu(gpu)
+    target = named(gpu)
     policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
     requests = [
         tune.Request(

@@ -1,0 +1,71 @@
+"""Compile targets and what they let a block and an SM use: CUDA C++ Programming Guide, "Technical Specifications per
+Compute Capability"."""
+
+from dataclasses import dataclass
+
+MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16, in which matrix products are counted
+PARTITIONS = 4  # of an SM: each has a scheduler, a quarter of the registers and pipes of its own, and its own warps
+_KB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """What an architecture lets a block and an SM use. Sizes in bytes."""
+
+    name: str  # as NVRTC spells it: sm_90a
+    sm_count: int  # of the model that is meant; where only the arch is named, of the one that predictions assume
+    smem_per_block: int  # after opting in
+    smem_per_sm: int
+    threads_per_sm: int
+    ctas_per_sm: int
+    compute_capability: int  # 90 for sm_90a
+    since: tuple[int, int]  # the first CUDA whose NVRTC knows it under this name
+    fp32_lanes: int = 128  # FMA a clock and SM
+    exp_lanes: int = 16  # exponentials a clock and SM
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+    smem_reserved: int = 1024  # what the driver keeps of each CTA's shared memory
+    register_unit: int = 256  # registers are given to a warp in multiples of this
+
+    @property
+    def has_wgmma(self) -> bool:
+        return self.compute_capability == 90
+
+    @property
+    def has_tcgen05(self) -> bool:
+        return self.compute_capability in range(100, 120)
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns of an SM's tensor memory, each of 128 lanes of 32 bits; 0 where there is none."""
+        return 512 if self.has_tcgen05 else 0
+
+    @property
+    def family(self) -> int:
+        """Equal for arches with the same instructions and limits: what NVRTC calls sm_100f is sm_100a and sm_103a."""
+        return self.compute_capability // 10 if self.compute_capability >= 100 else self.compute_capability
+
+
+def _arch(name: str, sms: int, smem_kb: int, threads: int, ctas: int, since: tuple[int, int], **others: int) -> Arch:
+    capability = int("".join(c for c in name if c.isdigit()))
+    smem = smem_kb * _KB
+    return Arch(name, sms, smem - _KB, smem, threads, ctas, capability, since, **others)
+
+
+ARCHES = {
+    arch.name: arch
+    for arch in (
+        _arch("sm_80", 108, 164, 2048, 32, (11, 0), fp32_lanes=64),
+        _arch("sm_86", 82, 100, 1536, 16, (11, 1)),
+        _arch("sm_87", 16, 164, 1536, 16, (11, 4)),
+        _arch("sm_89", 128, 100, 1536, 24, (11, 8)),
+        _arch("sm_90a", 132, 228, 2048, 32, (12, 0)),
+        _arch("sm_100a", 148, 228, 2048, 32, (12, 8)),
+        # Twice the exponentials of sm_100a (NVIDIA, "Making Softmax More Efficient with NVIDIA Blackwell Ultra").
+        _arch("sm_103a", 148, 228, 2048, 32, (12, 9), exp_lanes=32),
+        _arch("sm_110a", 20, 228, 1536, 24, (13, 0)),  # sm_101a before CUDA 13
+        _arch("sm_120a", 170, 100, 1536, 24, (12, 8)),
+        _arch("sm_121a", 48, 100, 1536, 24, (12, 9)),
+    )
+}
