@@ -50,6 +50,11 @@ def low(x: int) -> int:
     return (x & 0xFFFF) - (x << 1 & 0x10000)
 
 
+def packed(a: int, b: int) -> int:
+    """How far the bytes of two words are apart, in bytes."""
+    return sum(abs((a >> i & 255) - (b >> i & 255)) << i for i in range(0, 32, 8))
+
+
 def truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
@@ -103,6 +108,9 @@ INTEGERS: dict[str, Callable[[int], int]] = {
     "add.cc.u32 %r3, %r2, %r2; addc.u32 %r9, 0, 0;": lambda x: x >> 31,
     "sub.cc.u32 %r3, 7, %r2; subc.u32 %r9, 0, 0;": lambda x: -(x > 7),
     "mad.lo.cc.u32 %r3, %r2, 3, -1; madc.hi.u32 %r9, %r2, 3, 0;": lambda x: 3 * x + 0xFFFFFFFF >> 32,
+    "vabsdiff4.u32.u32.u32 %r9, %r2, 0x80017f03, 9;": lambda x: packed(x, 0x80017F03),
+    "vabsdiff4.u32.u32.u32.add %r9, %r2, 0x80017f03, 9;": lambda x: sum(packed(x, 0x80017F03).to_bytes(4)) + 9,
+    "mov.u32 %r9, WARP_SZ;": lambda _: 32,
     "slct.u32.s32 %r9, 7, 8, %r2;": lambda x: 8 if x >> 31 else 7,
     "set.lt.u32.s32 %r9, %r2, 7;": lambda x: -(signed(x) < 7),
     "fns.b32 %r9, %r2, 1, 2;": lambda x: ([i for i in range(1, 32) if x >> i & 1] + [-1, -1])[1],
@@ -136,6 +144,17 @@ FLOATS = {
     "sub.rp.f32 %f2, 0f3F800000, 0fB3000000;": 1 + 2.0**-23,
     "mul.rm.f32 %f2, 0f3F800001, 0f3F800001;": 1 + 2.0**-22,  # and 2^-46
     "mul.rp.f32 %f2, 0f3F800001, 0f3F800001;": 1 + 2.0**-22 + 2.0**-23,
+    # 1/3 lies between 0x3EAAAAAA and 0x3EAAAAAB, nearer to the second; √2 between 0x3FB504F3 and the next
+    "div.rz.f32 %f2, 0f3F800000, 0f40400000;": 0xAAAAAA * 2.0**-25,
+    "rcp.rm.f32 %f2, 0f40400000;": 0xAAAAAA * 2.0**-25,
+    "sqrt.rp.f32 %f2, 0f40000000;": 0xB504F4 * 2.0**-23,
+    "cvt.rz.f32.s32 %f2, 0x7fffffff;": 2.0**31 - 128,
+    "cvt.rp.f32.u64 %f2, 0xffffffffffffffff;": 2.0**64,
+    "cvt.rm.f32.u64 %f2, 0xffffffffffffffff;": 2.0**64 - 2.0**40,
+    "cvt.rz.f16.f32 %h1, 0f7F000000; cvt.f32.f16 %f2, %h1;": 65504.0,
+    "cvt.rp.f16.f32 %h1, 0f3F800001; cvt.f32.f16 %f2, %h1;": 1 + 2.0**-10,
+    "cvt.rz.bf16.f32 %h1, 0f3FFFFFFF; cvt.f32.bf16 %f2, %h1;": 2 - 2.0**-7,
+    "mov.b16 %h2, 0xBE00; cvt.rmi.f16.f16 %h1, %h2; cvt.f32.f16 %f2, %h1;": -2.0,  # of -1.5
     "add.sat.f32 %f2, 0f3F800000, 0f3F800000;": 1.0,
     "fma.rn.sat.f32 %f2, 0fBF800000, 0f3F800000, 0f00000000;": 0.0,
     "set.gt.f32.f32 %f2, 0f40000000, 0f3F800000;": 1.0,
@@ -359,6 +378,23 @@ def test_an_atomic_adds_to_both_halves(name: str, kind: str, held: int, added: i
     OVER:
     """
     assert executed(body, WORDS)[0] == found
+
+
+@pytest.mark.parametrize(("name", "found"), [("popc.u32 %r9", 40), ("and.pred %p2", 0), ("or.pred %p2", 1)])
+def test_a_block_counts_those_that_say_yes(name: str, found: int) -> None:
+    """40 of 64 threads, some of each warp."""
+    body = f"setp.gt.u32 %p1, %r2, 23; bar.red.{name}, 0, %p1;"
+    taken = "" if "popc" in name else "selp.u32 %r9, 1, 0, %p2;"
+    words = np.arange(64, dtype=np.uint32)[::-1].copy()
+    for order in ORDERS:
+        assert (executed(body + taken, words, order) == found).all()
+
+
+def test_a_lane_knows_its_neighbours() -> None:
+    lanes = np.arange(32, dtype=np.uint32)
+    for name, holds in {"lt": np.less, "le": np.less_equal, "eq": np.equal, "ge": np.greater_equal}.items():
+        mask = [sum(1 << i for i in range(32) if holds(i, lane)) for lane in range(32)]
+        np.testing.assert_array_equal(executed(f"mov.u32 %r9, %lanemask_{name};", lanes), np.array(mask, np.uint32))
 
 
 def test_lanes_find_those_that_hold_the_same() -> None:
@@ -636,9 +672,9 @@ def test_what_ptx_forbids_is_named_with_its_line(body: str) -> None:
     [
         "add.sat.u32 %r9, %r2, 1;",
         "add.rz.f64 %fd1, %fd2, %fd3;",
-        "div.rz.f32 %f1, %f2, %f3;",
+        "div.rz.f64 %fd1, %fd2, %fd3;",
         "add.rz.f16x2 %r9, %r2, %r2;",
-        "cvt.rz.bf16.f32 %h1, %f1;",
+        "cvt.rm.bf16.f32 %h1, %f1;",
     ],
 )
 def test_a_qualifier_that_would_change_the_result_is_refused(body: str) -> None:

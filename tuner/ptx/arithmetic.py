@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
-from tuner.ptx.rounding import directed, fused, fused_doubles
+from tuner.ptx.rounding import directed, fused, fused_doubles, towards
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 
@@ -72,12 +72,12 @@ def computed(target: Array, function: Callable[..., Any], sources: list[Array], 
     return assigning
 
 
-_TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
+TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
 
 
 def _side(instruction: Instruction) -> str:
     """Another rounding than to the nearest, or nothing."""
-    return next((each for each in _TOWARDS if instruction.has(each)), "")
+    return next((each for each in TOWARDS if instruction.has(each)), "")
 
 
 def _sum(sign: int) -> Decoder:
@@ -92,7 +92,7 @@ def _sum(sign: int) -> Decoder:
             return elementwise(saturated, 2, ("sat",))(wave, instruction, at)
         if instruction.type != "f32" or not (side := _side(instruction)):
             return elementwise(function, 2)(wave, instruction, at)
-        rounded, one = directed(_TOWARDS[side]), np.array(sign, np.float32)
+        rounded, one = directed(TOWARDS[side]), np.array(sign, np.float32)
         return elementwise(lambda a, b: rounded(b, one, a), 2, (side,))(wave, instruction, at)
 
     return decode
@@ -101,14 +101,14 @@ def _sum(sign: int) -> Decoder:
 def _float_product(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.type != "f32" or not (side := _side(instruction)):
         return elementwise(np.multiply, 2)(wave, instruction, at)
-    rounded, nothing = directed(_TOWARDS[side]), np.array(-0.0, np.float32)
+    rounded, nothing = directed(TOWARDS[side]), np.array(-0.0, np.float32)
     return elementwise(lambda a, b: rounded(a, b, nothing), 2, (side,))(wave, instruction, at)
 
 
 def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.type == "f32":
         side = _side(instruction)
-        rounding = directed(_TOWARDS[side]) if side else fused
+        rounding = directed(TOWARDS[side]) if side else fused
         return elementwise(rounding, 3, (side,))(wave, instruction, at)
     if instruction.type == "f64":
         return elementwise(fused_doubles, 3)(wave, instruction, at)
@@ -126,9 +126,25 @@ def remainder(a: Array, b: Array) -> Array:
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
+def _directly(function: Callable[..., Array], inputs: int) -> Decoder:
+    """div, rcp and sqrt: of fp32 with every rounding, since a double tells on which side of a float they lie."""
+
+    def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+        if instruction.type != "f32" or not (side := _side(instruction)):
+            return elementwise(_unary(function) if inputs == 1 else function, inputs)(wave, instruction, at)
+
+        def rounded(*given: Array) -> Array:
+            return towards(function(*(each.astype(np.float64) for each in given)), np.dtype(np.float32), TOWARDS[side])
+
+        return elementwise(rounded, inputs, (side,))(wave, instruction, at)
+
+    return decode
+
+
 def _div(wave: Wave, instruction: Instruction, at: int) -> Step:
-    function = np.divide if instruction.type.startswith("f") else quotient
-    return elementwise(function, 2)(wave, instruction, at)
+    if instruction.type.startswith("f"):
+        return _directly(np.divide, 2)(wave, instruction, at)
+    return elementwise(quotient, 2)(wave, instruction, at)
 
 
 def high(a: Array, b: Array) -> Array:
@@ -248,8 +264,8 @@ DECODERS: Mapping[str, Decoder] = {
     "max": _maximum,
     "ex2": elementwise(_unary(np.exp2), 1),
     "lg2": elementwise(_unary(np.log2), 1),
-    "rcp": elementwise(_unary(np.reciprocal), 1),
-    "sqrt": elementwise(_unary(np.sqrt), 1),
+    "rcp": _directly(np.reciprocal, 1),
+    "sqrt": _directly(np.sqrt, 1),
     "rsqrt": elementwise(_unary(lambda x: 1 / np.sqrt(x)), 1),
     "sin": elementwise(_unary(np.sin), 1),
     "cos": elementwise(_unary(np.cos), 1),

@@ -1,6 +1,6 @@
 """Waiting: barriers of a block and of a cluster, leaving, and giving way to others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from tuner.ptx.exchange import sync_warp
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.memory import FaultError
 from tuner.ptx.parse import Instruction
-from tuner.ptx.values import Array, Mask, UnsupportedError
+from tuner.ptx.values import Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import BARRIER, CLUSTER, LEFT, MEETS, WARP, Wave
 
 _NAMES = 16  # barriers of a block
@@ -21,19 +21,21 @@ def _arrivals(wave: Wave) -> Array:
 
 
 def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """bar.sync, bar.arrive and barrier.sync: a number, and how many threads take part (default: the block's)."""
+    """bar.sync, .arrive and .red: a number, and how many threads take part (default: the block's)."""
     opcode = tuple(each for each in instruction.opcode if each not in ("cta", "aligned"))
     if opcode[1] == "warp":
         return sync_warp(wave, instruction, at)
     if opcode[1] == "cluster":
         return _cluster_barrier(wave, instruction, at)
-    if len(opcode) != 2 or opcode[1] not in ("sync", "arrive"):
+    reduces = opcode[1] == "red"
+    if (len(opcode) != 2 or opcode[1] not in ("sync", "arrive")) and not reduces:
         raise UnsupportedError(instruction.name)
-    waits, registers = opcode[1] == "sync", wave.registers
-    number = np.broadcast_to(registers.read(instruction.word(0), "u32"), wave.lanes)
-    everybody = len(instruction.operands) == 1
-    count = np.array(WARP * wave.warps) if everybody else registers.read(instruction.word(1), "u32")
+    waits, registers = opcode[1] != "arrive", wave.registers
+    operands = instruction.operands[1:-1] if reduces else instruction.operands  # between a result and a predicate
+    number = np.broadcast_to(registers.read(str(operands[0]), "u32"), wave.lanes)
+    count = np.array(WARP * wave.warps) if len(operands) == 1 else registers.read(str(operands[1]), "u32")
     needed = np.broadcast_to(count, wave.lanes)
+    vote = _vote(wave, instruction) if reduces else None
 
     def arrived(mask: Mask) -> Mask:
         ready, alone = wave.meet(mask, at, WARP), wave.alone
@@ -47,6 +49,8 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
         if waits:
             wave.key[lanes] = keys[lanes]
             wave.park(lanes, at + 1, BARRIER)
+        if vote:
+            vote(lanes)
         free = _complete(wave, keys[lanes & (arrivals[keys] >= needed)])
         if not waits:
             return lanes
@@ -67,8 +71,43 @@ def _complete(wave: Wave, keys: Array) -> Array:
     waiting = wave.state == BARRIER
     free: Array = waiting & done[np.where(waiting, wave.key, 0)]
     if len(keys):
+        wave.part(_Votes).settle(wave, free)
         wave.release(free)
     return free
+
+
+class _Votes:
+    """What lanes that wait have said, and who takes the result: (lanes, where each result goes)."""
+
+    def __init__(self, wave: Wave) -> None:
+        self.said = np.zeros(wave.lanes, bool)
+        self.pending: list[tuple[Array, Callable[[Array, Array, Array], None]]] = []
+
+    def settle(self, wave: Wave, free: Array) -> None:
+        """Give those that go on how many of them said yes, and how many they are."""
+        if not self.pending:
+            return
+        size = wave.blocks * _NAMES
+        yes, all_ = (np.bincount(wave.key[free & said], minlength=size)[wave.key] for said in (self.said, free))
+        for lanes, write in self.pending:
+            write(lanes & free, yes, all_)
+        self.pending = [(lanes & ~free, write) for lanes, write in self.pending if (lanes & ~free).any()]
+
+
+def _vote(wave: Wave, instruction: Instruction) -> Callable[[Array], None]:
+    """Of bar.red: popc counts those whose predicate holds, `and` and `or` say whether it does for all, or for one."""
+    name, predicate = instruction.word(0), instruction.word(-1)
+    target = wave.registers.write(name, "u32") if instruction.has("popc") else wave.registers.array(name)
+
+    def write(lanes: Array, yes: Array, all_: Array) -> None:
+        assign(target, yes if instruction.has("popc") else yes == all_ if instruction.has("and") else yes > 0, lanes)
+
+    def voted(lanes: Array) -> None:
+        votes = wave.part(_Votes)
+        votes.said[lanes] = wave.registers.condition(predicate)[lanes]
+        votes.pending.append((lanes.copy(), write))
+
+    return voted
 
 
 def _check(number: Array, needed: Array) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.ptx.arithmetic import flushed, unit
+from tuner.ptx.arithmetic import TOWARDS, flushed, unit
 from tuner.ptx.floats import (
     bf16_bits,
     bf16_floats,
@@ -18,6 +18,7 @@ from tuner.ptx.floats import (
 )
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
+from tuner.ptx.rounding import towards
 from tuner.ptx.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 
@@ -58,12 +59,19 @@ def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
         return lambda x: inner(bf16_floats(x))
     if source.startswith("f") and to[0] in "us":
         return lambda x: _to_integer((integral or np.trunc)(x), to)
+    side = next((each for each in TOWARDS if each in opcode), "")
+    if to == "f16" and (integral or side) and "relu" not in opcode:
+        return lambda x: f16_bits(integral(x) if integral else towards(x, np.dtype(np.float16), TOWARDS[side]))
     if to in _NARROW:
+        if to == "bf16" and side == "rz":
+            return lambda x: (np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16)
         if not set(opcode) & ({"rna"} if to == "tf32" else {"rn"}) or "relu" in opcode or "satfinite" in opcode:
             raise UnsupportedError(".".join(opcode))
         return lambda x: _NARROW[to](x.astype(np.float32))
+    if to == "f32" and side:
+        return lambda x: towards(x, np.dtype(np.float32), TOWARDS[side])
     if to.startswith("f"):
-        if {"rz", "rm", "rp"} & set(opcode):
+        if side:
             raise UnsupportedError(".".join(opcode))
         saturated = unit if "sat" in opcode else np.asarray
         return lambda x: saturated((integral(x) if integral else x).astype(DTYPES[to]))

@@ -38,6 +38,25 @@ def _dot(wave: Wave, instruction: Instruction, _: int) -> Step:
     return computed(target, dot, [a, b, c])
 
 
+def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """vabsdiff2 and vabsdiff4: of halves or bytes, each alone, or with `.add` their sum added to c."""
+    count, *kinds = int(instruction.opcode[0][-1]), *instruction.opcode[1:4]
+    if set(instruction.opcode[4:]) - {"add"} or len(kinds) != 3:
+        raise UnsupportedError(instruction.name)
+    target = wave.registers.write(instruction.word(0), "u32")
+    a, b, c = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2, 3))
+
+    def differed(a: Array, b: Array, c: Array) -> Array:
+        apart = np.abs(np.subtract(*np.broadcast_arrays(_parts(a, kinds[1], count), _parts(b, kinds[2], count))))
+        if instruction.has("add"):
+            total: Array = (apart.sum(1) + c).astype(np.uint32)
+            return total
+        packed: Array = np.ascontiguousarray(apart.astype(f"u{4 // count}")).view(np.uint32)[:, 0]
+        return packed
+
+    return computed(target, differed, [a, b, c])
+
+
 def _sad(a: Array, b: Array, c: Array) -> Array:
     """c + |a - b|, which fits the unsigned type of their width."""
     return np.where(a > b, a - b, b - a) + c
@@ -156,6 +175,8 @@ def decode_packed(wave: Wave, instruction: Instruction) -> Step:
 DECODERS: Mapping[str, Decoder] = {
     "dp4a": _dot,
     "dp2a": _dot,
+    "vabsdiff2": _video,
+    "vabsdiff4": _video,
     "sad": elementwise(_sad, 3),
     "mul24": _product24,
     "mad24": _product24,

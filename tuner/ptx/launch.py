@@ -98,7 +98,7 @@ def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: P
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
-    known = parameters.addresses | symbols | own
+    known = parameters.addresses | symbols | own | {"WARP_SZ": WARP}
     known |= {each.name: memory.address(each.key) for each in entry.tables if memory.holds(each.key)}
 
     def symbol(name: str) -> int:
@@ -156,8 +156,15 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
         "%nwarpid": np.full(count, -(-math.prod(block) // WARP)),
         "%clock": np.zeros(count),
         "%clock64": np.zeros(count, np.uint64),
-        "%lanemask_lt": (1 << thread % WARP) - 1,
+        "%smid": np.zeros(count),
+        "%nsmid": np.ones(count),
+        "%gridid": np.zeros(count, np.uint64),
+        "%globaltimer": np.zeros(count, np.uint64),
+        "%dynamic_smem_size": np.full(count, shape.smem_bytes),
     }
+    one = np.uint64(1) << (thread % WARP).astype(np.uint64)
+    masks = {"eq": one, "lt": one - 1, "le": 2 * one - 1, "ge": 2**32 - one, "gt": 2**32 - 2 * one}
+    found |= {f"%lanemask_{name}": mask for name, mask in masks.items()}
     names = ("x", "y", "z")
     found |= {f"%ntid.{name}": np.full(count, n) for name, n in zip(names, block, strict=True)}
     found |= {f"%nctaid.{name}": np.full(count, n) for name, n in zip(names, shape.grid, strict=True)}
@@ -167,7 +174,8 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
         f"%cluster_nctaid.{name}": np.full(count, n) for name, n in zip(names, (shape.cluster, 1, 1), strict=True)
     }
     found |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
-    return {name: each if name == "%clock64" else each.astype(np.uint32) for name, each in found.items()}
+    wide = ("%clock64", "%gridid", "%globaltimer")
+    return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
 
 
 def _place(special: Mapping[str, Array], shape: Shape, side: _Side, first: int) -> None:

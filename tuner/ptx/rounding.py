@@ -1,6 +1,7 @@
 """Sums and products that are rounded once, and not to the nearest alone, made of sums in double precision."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +22,19 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return (odd_sum(product, c) if doubtful.any() else total).astype(np.float32).reshape(np.shape(total))
 
 
-def directed(towards: float) -> Callable[[Array, Array, Array], Array]:
-    """a b + c in fp32, rounded to the side of `towards`."""
+def towards(exact: Array, dtype: "np.dtype[Any]", side: float) -> Array:
+    """Floats or integers as `dtype`, rounded to the side of `side`."""
+    if exact.dtype.kind != "f":
+        wide = exact.astype(f"{exact.dtype.kind}8")
+        exact = odd_sum((wide >> 32).astype(np.float64) * 2.0**32, (wide & 0xFFFFFFFF).astype(np.float64))
+    near = exact.astype(dtype)
+    beyond = np.where(exact > side, near > exact, near < exact)
+    return np.where(beyond, np.nextafter(near, dtype.type(side)), near)
 
-    def rounded(a: Array, b: Array, c: Array) -> Array:
-        exact = odd_sum(a.astype(np.float64) * b, c)
-        near = exact.astype(np.float32)
-        beyond = np.where(exact > towards, near > exact, near < exact)
-        return np.where(beyond, np.nextafter(near, np.float32(towards)), near)
 
-    return rounded
+def directed(side: float) -> Callable[[Array, Array, Array], Array]:
+    """a b + c in fp32, rounded to the side of `side`."""
+    return lambda a, b, c: towards(odd_sum(a.astype(np.float64) * b, c), np.dtype(np.float32), side)
 
 
 def odd_sum(a: Array, b: Array) -> Array:
