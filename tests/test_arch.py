@@ -53,8 +53,9 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
     ("name", "said"),
     [
         ("sm90", r"unknown GPU 'sm90': try sm_90a \(known: sm_80, .*RTX 5090"),
-        ("RTX 4050", r"unknown GPU 'RTX 4050': try RTX 40\d0 or "),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "try RTX 4090 "),
+        ("RTX 4050", r"unknown GPU 'RTX 4050': try RTX 40\d0 or .*, or describe it as 'RTX 4050 \(sm_89, N SMs\)' \("),
+        ("Card (sm_89, 0 SMs)", "unknown GPU"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "try RTX 4090, or describe it as"),
         ("sm_80,sm_90a", "unknown GPU 'sm_80,sm_90a': give one"),
         ("V100", r"^V100 is too old: sm_80 is the first architecture that is served \(known: sm_80"),
         ("Tesla T4", "^Tesla T4 is too old"),
@@ -144,7 +145,9 @@ def test_any_machine_knows_the_arch_of_a_gpu_by_its_own_name() -> None:
     name = identify(told("NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76)).name
     found = arch.gpu(name)
     assert (found.name, found.arch.name) == (name, "sm_89")
-    assert found.device.name == "RTX 4090"  # predictions say whose rates they assume
+    assert found.device.name == "RTX 4090 with 76 SMs"  # predictions say whose rates they assume
+    assert found.device.dram_gb_s == round(76 / 128 * arch.DEVICES["RTX 4090"].dram_gb_s)
+    assert arch.gpu("Card (sm_90a, 132 SMs)").device is arch.DEVICES["H100"]
     assert arch.is_listed(arch.gpu("H200")) and not arch.is_listed(found)
 
 
@@ -172,4 +175,4 @@ def test_a_gpu_that_is_not_listed_is_named_only_where_it_is() -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(UsageError, match="unknown GPU 'RTX 4090 Laptop GPU': try RTX 4090"):
         gpu.named("RTX 4090 Laptop GPU")
-    assert gpu.named("RTX 4090 Laptop GPU (sm_89, 76 SMs)").device.name == "RTX 4090"
+    assert gpu.named("RTX 4090 Laptop GPU (sm_89, 76 SMs)").device.name == "RTX 4090 with 76 SMs"

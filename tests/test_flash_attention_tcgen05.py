@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import assert_right_at_edges, compiled
 from injected import Bug, injected
 from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.tcgen05_config import Config, used_columns
 from tuner.operators.flash_attention.tcgen05_work import tiles
@@ -71,6 +70,14 @@ def test_only_arches_with_tcgen05_are_served_and_others_are_told_why(arch: str) 
     assert TCGEN05.refusal(Problem(), ARCHES[arch]) == (None if arch in OWN else said)
 
 
+def test_a_unit_of_twice_the_rate_exponentiates_by_itself() -> None:
+    chosen = {
+        arch: [TCGEN05.default(Problem(head_dim=D), ARCHES[arch]).polynomial for D in (32, 64, 128)]
+        for arch in ("sm_100a", "sm_103a")
+    }
+    assert chosen == {"sm_100a": [3, 3, 8], "sm_103a": [3, 0, 0]}
+
+
 @pytest.mark.parametrize(
     ("problem", "said"),
     [
@@ -120,8 +127,7 @@ def test_every_head_dim_and_tunable_gives_the_right_result(D: int) -> None:
     config = replace(CASES[D], heavy_first=CASES[D].heavy_first and problem.causal)
     assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
     modes = (CHECKED[position // 2 % 2],)
-    verdict = check(Job("flash_attention", "tcgen05", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, TCGEN05, problem, config), modes)
 
 
 def assert_right(problem: Problem, config: Config, mode: Mode, kind: str = "normal") -> None:

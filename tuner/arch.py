@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from math import log
 
 from tuner.arch_limits import ARCHES, MMA_FLOPS, PARTITIONS, Arch
-from tuner.arch_models import DEVICES, Device
+from tuner.arch_models import DEVICES, Device, scaled
 from tuner.errors import UsageError
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "gpu",
     "is_called",
     "is_listed",
+    "kin",
     "model",
     "own_name",
 ]
@@ -27,7 +28,7 @@ __all__ = [
 _MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
 # Words that make another model of the name before them; MIG: a slice of it.
 _OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
-_OWN = re.compile(r"(.+) \((sm_\w+), (\d+) SMs\)")
+_OWN = re.compile(r"(.+) \((sm_\w+), ([1-9]\d*) SMs\)")
 _OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20\d\d|sm[5-7]\d)")
 _FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc|gaudi)")
 
@@ -48,8 +49,8 @@ class GPU:
 def gpu(name: str) -> GPU:
     """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what the driver reports) or an own name.
 
-    Of an own name, its model is not known: predictions assume its kin. Raises UsageError, with what is known, for
-    anything else.
+    Of an own name the model is not known: predictions assume its kin, with as many SMs. Raises UsageError, with what is
+    known, for anything else.
     """
     wanted = _plain(name)
     for arch in ARCHES.values():
@@ -61,7 +62,8 @@ def gpu(name: str) -> GPU:
     if device_found := _reported(name):
         return model(device_found)
     if (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
-        return GPU(name, replace(of, sm_count=int(told[3])), _kin(told[1], of, int(told[3])))
+        sms = int(told[3])
+        return GPU(name, replace(of, sm_count=sms), scaled(kin(told[1], of, sms), sms))
     raise UsageError(_unknown(name, wanted))
 
 
@@ -90,7 +92,7 @@ def is_called(found: GPU, name: str) -> bool:
     return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
 
 
-def _kin(reported: str, arch: Arch, sm_count: int) -> Device:
+def kin(reported: str, arch: Arch, sm_count: int) -> Device:
     """The listed model of an arch that is most like one that is not: of a part of its name, else of as many SMs."""
     models = [device for device in DEVICES.values() if device.arch is arch]
     words = _words(reported)
@@ -130,8 +132,11 @@ def _unknown(name: str, wanted: str) -> str:
         return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served {known}"
     if _FOREIGN.match(wanted):
         return f"{name} is no GPU of NVIDIA's, and no others are served {known}"
-    near = " or ".join(_near(wanted))
-    return f"unknown GPU {name!r}{f': try {near}' if near else ''} {known}"
+    near = _near(wanted)
+    hint = f": try {' or '.join(near)}" if near else ""
+    if models := [each for each in near if each in DEVICES]:
+        hint += f", or describe it as '{name} ({DEVICES[models[0]].arch.name}, N SMs)'"
+    return f"unknown GPU {name!r}{hint} {known}"
 
 
 def _near(wanted: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from tuner.arch import GPU, gpu, model, own_name
+from tuner.arch import GPU, gpu, kin, model, own_name
 from tuner.arch_limits import ARCHES, Arch
-from tuner.arch_models import Device, l2_rate
+from tuner.arch_models import Device, l2_rate, scaled
 from tuner.errors import MachineError, UsageError
 
 
@@ -34,7 +34,7 @@ def identify(told: Told) -> GPU:
         pass
     arch = _arch(told)
     name = own_name(told.name, arch, told.sm_count)
-    return model(_own(name, told, gpu(name).device))
+    return model(_own(name, told, kin(told.name, arch, told.sm_count)))
 
 
 def _arch(told: Told) -> Arch:
@@ -48,17 +48,14 @@ def _arch(told: Told) -> Arch:
     )
 
 
-def _own(name: str, told: Told, kin: Device) -> Device:
-    """What is not told is as on its kin, and of memories in proportion to the SMs. DRAM moves data twice a clock."""
-    memory = 2 * told.memory_mhz * told.bus_bits / 8 / 1000
-    share = min(1.0, told.sm_count / kin.sm_count)
+def _own(name: str, told: Told, near: Device) -> Device:
+    """What is not told is as on its kin. DRAM moves data twice a clock."""
+    memory, alike = 2 * told.memory_mhz * told.bus_bits / 8 / 1000, scaled(near, told.sm_count)
     return replace(
-        kin,
+        alike,
         name=name,
-        sm_count=told.sm_count,
-        clock_mhz=round(told.clock_mhz) or kin.clock_mhz,
-        dram_gb_s=round(memory) or round(share * kin.dram_gb_s),
-        l2_bytes=told.l2_bytes or round(share * kin.l2_bytes),
-        l2_bytes_per_clock=l2_rate(kin, told.bus_bits) or round(share * kin.l2_bytes_per_clock),
-        aliases=(),
+        clock_mhz=round(told.clock_mhz) or alike.clock_mhz,
+        dram_gb_s=round(memory) or alike.dram_gb_s,
+        l2_bytes=told.l2_bytes or alike.l2_bytes,
+        l2_bytes_per_clock=l2_rate(near, told.bus_bits) or alike.l2_bytes_per_clock,
     )

@@ -7,7 +7,7 @@ dies of it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.arch_limits import ARCHES, Arch
 
@@ -47,6 +47,22 @@ class Device:
     @property
     def dram_bytes_per_clock(self) -> float:
         return self.dram_gb_s * 1000 / self.clock_mhz
+
+
+def scaled(kin: Device, sm_count: int) -> Device:
+    """A model's rates for fewer SMs: those of memories in proportion."""
+    if sm_count == kin.sm_count:
+        return kin
+    share = min(1.0, sm_count / kin.sm_count)
+    return replace(
+        kin,
+        name=f"{kin.name} with {sm_count} SMs",
+        sm_count=sm_count,
+        dram_gb_s=round(share * kin.dram_gb_s),
+        l2_bytes=round(share * kin.l2_bytes),
+        l2_bytes_per_clock=round(share * kin.l2_bytes_per_clock),
+        aliases=(),
+    )
 
 
 def l2_rate(kin: Device, bus_bits: int) -> int:

@@ -119,7 +119,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     found = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
-            config = Config(BN, row_tiles, 2, columns, polynomial(problem), True, False, problem.causal, heads)
+            config = Config(BN, row_tiles, 2, columns, polynomial(problem, arch), True, False, problem.causal, heads)
             deeper = replace(config, stages=3)
             if row_tiles == 2 and found.refusal(deeper) is None:
                 return deeper
@@ -130,13 +130,16 @@ def default(problem: Problem, arch: Arch) -> Config:
     )
 
 
-def polynomial(problem: Any) -> int:
+def polynomial(problem: Any, arch: Arch) -> int:
     """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, which
     take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
-    is as busy.
+    is as busy. None where a unit of twice the rate keeps up by itself.
     """
     columns = sum(-(-each // 16) * 16 for each in (problem.head_dim, problem.head_dim_v))
-    return next((every for every in (8, 4) if 256 * (1 - 1 / every) <= columns), 3)
+    as_long = 256 * 16 // arch.exp_lanes
+    if as_long < 256 and as_long <= columns:
+        return 0
+    return next((every for every in (8, 4) if as_long * (1 - 1 / every) <= columns), 3)
 
 
 IMPLEMENTATION = Implementation(

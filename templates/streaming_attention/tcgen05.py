@@ -45,16 +45,16 @@ def default(problem: Problem, arch: Arch) -> Config:
     that its row tile visits, and 16 more a tile; and as much for their way from L2, which two row tiles share."""
     found = space(problem, arch)
     sizes = ((BN, row_tiles) for row_tiles in (2, 1) for BN in range(128, 31, -16))
-    fitting = [each for size in sizes if found.refusal(each := _sized(problem, *size)) is None]
+    fitting = [each for size in sizes if found.refusal(each := _sized(problem, arch, *size)) is None]
     if not fitting:
         raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
     return min(fitting, key=lambda c: int(np.max(tiles(problem, c))) * (c.BN + 16) * (1 + 1 / c.row_tiles))
 
 
-def _sized(problem: Problem, BN: int, row_tiles: int) -> Config:
+def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
     D = problem.head_dim
     columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    return Config(BN, row_tiles, 2, columns, dense.polynomial(problem), True, False, packs(problem, ROWS)[-1])
+    return Config(BN, row_tiles, 2, columns, dense.polynomial(problem, arch), True, False, packs(problem, ROWS)[-1])
 
 
 IMPLEMENTATION = Implementation(
