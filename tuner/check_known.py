@@ -1,5 +1,6 @@
 """Verdicts found before, by all that decides one: another GPU for which the same text runs needs no other."""
 
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,12 +52,13 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
     """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
 
     The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
-    who judges: g++, NumPy, and every file of this program, of the emulator and of the operators' Python. The GPU is
-    not among them, nor is a choice of the config that only another GPU's limits explain.
+    who judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
+    The GPU is not among them, nor is a choice of the config that only another GPU's limits explain.
     """
     run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
-    who = (emulator_build.compiler().version, np.__version__, _program(instance.operator.folder.parent))
-    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
+    who = (platform.machine(), emulator_build.compiler().version, np.__version__)
+    program = _program(instance.operator.folder.parent)
+    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who, program)
 
 
 def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
