@@ -1,5 +1,6 @@
 """Claims about a config that tests of several operators make: it is right, nothing spills, it does what it declares."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,11 +78,16 @@ def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> t
     return outputs, done
 
 
+def assert_right_at_edges(instance: Instance, modes: tuple[Mode, ...] = PLAIN + CHECKED) -> None:
+    """Over the edge cases of its operator."""
+    verdict = check(Job(*instance.fields(), modes))
+    assert verdict.ok, verdict.reason
+
+
 def assert_right_on_tails(instance: Instance) -> None:
     """A config of the space on sm_90a, over its operator's tails."""
     assert_on_hopper(instance)
-    verdict = check(Job(*instance.fields(), BOTH_WAYS))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(instance, BOTH_WAYS)
 
 
 def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> None:
@@ -126,3 +132,22 @@ def assert_declared(instance: Instance, gpu: GPU, kind: str) -> None:
     """Each launch's mma, bytes and barriers are those that the emulator counts, which finds no bank conflict."""
     _, done = emulator.run(instance, drawn(instance.operator, instance.problem, kind), CHECKED[0])
     assert declared(instance.work(gpu)) == counted(done, instance.plan())
+
+
+def assert_apart(
+    instance: Instance,
+    arrays: Arrays,
+    spoiled: Mapping[str, Any],
+    elsewhere: Mapping[str, Sequence[Any]],
+    rounding: float = 0.0,
+) -> None:
+    """NaN in places of inputs changes nothing in places of outputs that have nothing to do with them, or no more than
+    `rounding` of what is largest there."""
+    changed = {name: arrays[name].copy() for name in spoiled if arrays[name].size}
+    for name in changed:
+        changed[name][spoiled[name]] = np.nan
+    (clean, _), (found, done) = (emulator.run(instance, each, CHECKED[0]) for each in (arrays, arrays | changed))
+    assert not done.findings, done.findings[0]
+    for name, places in elsewhere.items():
+        for one, other in ((clean[name][place], found[name][place]) for place in places if clean[name].size):
+            assert np.abs(one - other).max(initial=0) <= rounding * np.abs(one).max(initial=0), name

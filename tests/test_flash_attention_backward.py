@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, compiled, dealt_arches, drawn
+from claims import assert_no_spills, assert_right_at_edges, compiled, dealt_arches, drawn
 from slope import gradients_and_slopes
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward import mma_sync
@@ -62,35 +61,30 @@ def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
 def test_gradients_are_right_for_every_make_of_tiles(head_dim: int, config: Config) -> None:
     problem = Problem(head_dim=head_dim, causal=True)
     assert mma_sync.IMPLEMENTATION.space(problem, HOPPER).refusal(config) is None
-    verdict = check(Job(OPERATOR.name, "mma_sync", to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, config))
 
 
 @pytest.mark.parametrize("implementation", ["naive", "mma_sync", "wgmma"])
 def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> None:
     """Its inputs have NaN for a query that attends no key."""
     problem = Problem(head_dim=24, causal=True, use_lse_gradient=True)
-    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    kernel = operators.implementation(OPERATOR.name, implementation)
+    assert_right_at_edges(Instance.default(OPERATOR, kernel, problem, HOPPER), CHECKED)
 
 
 def test_fp32_is_right_at_every_edge() -> None:
     problem = Problem(head_dim=16, dtype=DType.FP32, causal=True)
     served = [each for each in operators.implementations(OPERATOR.name) if each.refusal(problem, HOPPER) is None]
     assert [each.name for each in served] == ["naive"]
-    config = served[0].default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, "naive", to_fields(problem), to_fields(config)))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance.default(OPERATOR, served[0], problem, HOPPER))
 
 
 @pytest.mark.parametrize("implementation", ["naive", "mma_sync"])
 def test_packed_sequences_are_right_at_every_edge(implementation: str) -> None:
     """Among them are one of a single query, one without queries and one without keys."""
     problem = Problem(head_dim=24, batch=1, causal=True, use_cu_seqlens=True, use_lse_gradient=True)
-    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    kernel = operators.implementation(OPERATOR.name, implementation)
+    assert_right_at_edges(Instance.default(OPERATOR, kernel, problem, HOPPER), CHECKED)
 
 
 def test_a_packed_sequence_has_the_bits_that_it_has_alone() -> None:
@@ -111,9 +105,8 @@ def test_a_packed_sequence_has_the_bits_that_it_has_alone() -> None:
 @pytest.mark.parametrize(("implementation", "packed"), [("naive", False), ("mma_sync", False), ("mma_sync", True)])
 def test_capped_scores_are_right_at_every_edge(implementation: str, packed: bool) -> None:
     problem = Problem(head_dim=40, dtype=DType.FP16, batch=1, causal=True, use_cu_seqlens=packed, use_softcap=True)
-    config = operators.implementation(OPERATOR.name, implementation).default(problem, HOPPER)
-    verdict = check(Job(OPERATOR.name, implementation, to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    kernel = operators.implementation(OPERATOR.name, implementation)
+    assert_right_at_edges(Instance.default(OPERATOR, kernel, problem, HOPPER), CHECKED)
 
 
 @pytest.mark.parametrize(

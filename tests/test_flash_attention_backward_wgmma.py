@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import assert_right_at_edges, compiled
 from injected import Bug
 from test_wgmma_descriptors import k_major, mn_major, written
 from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode, build
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import scalars, to_fields
+from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
@@ -122,8 +122,7 @@ def test_gradients_are_right_for_every_make_of_tiles(D: int) -> None:
 @pytest.mark.parametrize("config", [BASE, replace(SPLIT, columns=16)], ids=["both", "split"])
 def test_every_edge_comes_out_right_in_every_order_of_threads(config: Config) -> None:
     problem = Problem(head_dim=104, causal=True)
-    verdict = check(Job(OPERATOR.name, "wgmma", to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, WGMMA, problem, config), CHECKED)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)

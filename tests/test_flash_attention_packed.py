@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import assert_right_at_edges, compiled
 
 from tuner import dispatcher, emulator, operators, peers
 from tuner.arch import ARCHES, gpu
@@ -152,8 +152,7 @@ def test_packed_and_capped_problems_are_right_on_every_edge(name: str) -> None:
 def test_warps_that_share_rows_serve_packed_and_capped_problems() -> None:
     config = replace(TILE, BM=16, BN=64, warps=4, d_warps=4, q_in_registers=False, lazy_rescale=False, stages=3)
     problem = replace(PACKED, head_dim=192, head_dim_v=192, causal=False, use_softcap=True)
-    verdict = check(Job("flash_attention", "mma_sync", to_fields(problem), to_fields(config), CHECKED))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, MMA_SYNC, problem, config), CHECKED)
 
 
 def test_declared_work_of_equal_lengths_is_what_the_emulator_counts() -> None:

@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, compiled, dealt_arches
+from claims import assert_no_spills, assert_right_at_edges, compiled, dealt_arches
 from counted import counted, declared
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.choice import choose
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.records import Snapshot
@@ -97,8 +96,7 @@ def test_every_tunable_gives_the_right_result(case: str) -> None:
     D, causal, config = CASES[case]
     problem = Problem(head_dim=D, causal=causal, dtype=DType.FP16 if D % 16 else DType.BF16)
     modes = (Mode(True, "reverse", "early"), *CHECKED)
-    verdict = check(Job("flash_attention", "split_keys", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, SPLIT_KEYS, problem, config), modes)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)

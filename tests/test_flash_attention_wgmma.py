@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import assert_right_at_edges, compiled
 from injected import Bug, injected
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config, consumer_registers, register_estimate
 from tuner.operators.flash_attention.wgmma_work import order, shares, tiles
@@ -130,8 +129,7 @@ def test_every_head_dim_and_tunable_gives_the_right_result(D: int) -> None:
     config = replace(CASES[D], heavy_first=CASES[D].heavy_first and problem.causal)
     assert WGMMA.space(problem, HOPPER).refusal(config) is None
     modes = (CHECKED[position // 2 % 2],)
-    verdict = check(Job("flash_attention", "wgmma", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, WGMMA, problem, config), modes)
 
 
 def test_a_panel_of_values_may_be_wider_than_what_is_left_of_o() -> None:

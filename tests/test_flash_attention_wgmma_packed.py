@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_right_at_edges
 from injected import injected
 from test_flash_attention_wgmma import BASE, BLOCK, HOPPER, KEYS, OPERATOR, OUTPUT, OVER_BOTH, WGMMA, Bug, run
 
 from tuner import emulator
 from tuner.arch import gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config
 from tuner.verify import errors
@@ -65,8 +65,7 @@ def changed(outputs: Any, others: Any) -> set[str]:
 
 def test_packed_sequences_of_any_lengths_come_out_right_with_capped_scores() -> None:
     problem = Problem(40, causal=True, use_cu_seqlens=True, use_softcap=True, batch=1)
-    verdict = check(Job("flash_attention", "wgmma", to_fields(problem), to_fields(BASE), CHECKED[:1]))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, WGMMA, problem, BASE), CHECKED[:1])
 
 
 @pytest.mark.parametrize("bounds", [(-30, 40, 40, 2**31 - 1), (7, 20, 60, 61), (300, 40, 10, 5), (400, 500, 600, 700)])

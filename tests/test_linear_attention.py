@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, assert_right, compiled, drawn
+from claims import assert_apart, assert_no_spills, assert_right, compiled, drawn
 from counted import by_launch, global_bytes
 
 from tuner import dispatcher, emulator, operators
@@ -339,6 +339,21 @@ def test_the_example_of_the_readme_runs() -> None:
     exec(code, found)
     assert found["o"].shape == found["q"].shape
     assert found["state"].shape == (1, 2, 2, 8)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("sequence", [0, 2])
+def test_a_packed_sequence_that_becomes_nan_leaves_the_others_as_they_are(name: str, sequence: int) -> None:
+    problem, bounds = replace(served(name, EVERYTHING), boundaries=5), [0, 41, 41, 97, 150]
+    arrays = draw(problem) | {"cu_seqlens": np.array(bounds, np.int32)}
+    own = np.s_[:, bounds[sequence] : bounds[sequence + 1]]
+    tokens = (np.s_[:, : own[1].start], np.s_[:, own[1].stop :])
+    assert_apart(
+        Instance.default(OPERATOR, operators.implementation("linear_attention", name), problem, HOPPER),
+        arrays,
+        {"q": own, "k": own, "v": own, "initial_state": sequence},
+        {"o": tokens, "final_state": (np.s_[:sequence], np.s_[sequence + 1 :])},
+    )
 
 
 def test_beta_decides_how_it_comes() -> None:

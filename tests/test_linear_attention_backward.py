@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills, assert_right, drawn
+from claims import assert_apart, assert_no_spills, assert_right, drawn
 from counted import counted, declared
 from slope import gradient_and_slope
 
@@ -112,6 +112,22 @@ def test_empty_sequences_hand_the_gradient_of_their_state_on(name: str) -> None:
     arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 0, 5, 5, 149, 150, 150], np.int32)}
     outputs, _ = run(name, problem, arrays=arrays)
     np.testing.assert_array_equal(outputs["dh0"][[0, 1, 3, 6]], arrays["dht"][[0, 1, 3, 6]])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("sequence", [0, 2, 3])
+def test_a_packed_sequence_that_becomes_nan_leaves_the_others_as_they_are(name: str, sequence: int) -> None:
+    problem, bounds = replace(EVERYTHING, boundaries=5), [0, 41, 41, 97, 150]
+    arrays = draw(problem) | {"cu_seqlens": np.array(bounds, np.int32)}
+    own = np.s_[:, bounds[sequence] : bounds[sequence + 1]]
+    tokens, states = (np.s_[:, : own[1].start], np.s_[:, own[1].stop :]), (np.s_[:sequence], np.s_[sequence + 1 :])
+    assert_apart(
+        Instance.default(OPERATOR, operators.implementation("linear_attention_backward", name), problem, HOPPER),
+        arrays,
+        dict.fromkeys(("q", "k", "v", "d_o"), own) | {"initial_state": sequence, "dht": sequence},
+        {**dict.fromkeys(("dq", "dk", "dv"), tokens), "dh0": states},
+        rounding=1e-5,  # of means, which a tile counts from that of the sequence before it
+    )
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import assert_no_spills
+from claims import assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 from injected import injected
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
 from tuner.cache import Cache
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED, PLAIN
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
@@ -22,7 +22,6 @@ from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
 from tuner.lint import lint_all
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import to_fields
 from tuner.operators.mla_decode.problem import Problem
 from tuner.operators.mla_decode.split_keys_config import Config
 from tuner.operators.mla_decode.wgmma import Config as WgmmaConfig
@@ -187,9 +186,7 @@ def test_rows_and_tables_may_be_slices_of_larger_tensors() -> None:
 
 def test_the_naive_kernel_serves_fp32() -> None:
     problem = Problem(head_dim=48, head_dim_v=32, dtype=DType.FP32)
-    config = NAIVE.default(problem, ARCHES["sm_80"])
-    verdict = check(Job("mla_decode", "naive", to_fields(problem), to_fields(config), PLAIN[:1]))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_80"]), PLAIN[:1])
     assert "fp32" in (SPLIT_KEYS.refusal(problem, ARCHES["sm_80"]) or "")
 
 

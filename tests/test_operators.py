@@ -6,12 +6,11 @@ from math import prod
 from typing import Any
 
 import pytest
-from claims import DISTINCT_ARCHES, assert_memory_is_known, dealt_arches, example, first_arch
+from claims import DISTINCT_ARCHES, assert_memory_is_known, assert_right_at_edges, dealt_arches, example, first_arch
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.cache import Cache
-from tuner.check import CHECKED, PLAIN, Job, check
 from tuner.errors import TemplateError, UsageError
 from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
@@ -118,9 +117,8 @@ def test_the_default_is_right_on_the_emulator_in_every_mode(
 ) -> None:
     operator, implementation = pair
     problem = example(operator, implementation)
-    config = implementation.default(problem, first_arch(implementation, problem))
-    verdict = check(Job(operator.name, implementation.name, to_fields(problem), to_fields(config), PLAIN + CHECKED))
-    assert verdict.ok, verdict.reason
+    arch = first_arch(implementation, problem)
+    assert_right_at_edges(Instance.default(operator, implementation, problem, arch))
 
 
 def test_declared_work_is_positive_and_no_less_than_the_floor(

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES, assert_no_spills
+from claims import DISTINCT_ARCHES, assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED, PLAIN
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
@@ -123,8 +122,7 @@ def test_the_reference_agrees_with_the_definition_key_by_key(window: int, sinks:
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     problem, config = of_case(case)
     modes = (Mode(True, "reverse", "early"), CHECKED[0])
-    verdict = check(Job("paged_attention", "split_keys", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, SPLIT_KEYS, problem, config), modes)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +228,7 @@ def test_scores_are_capped(implementation: Any) -> None:
 
 def test_the_naive_kernel_serves_fp32() -> None:
     problem = Problem(head_dim=24, dtype=DType.FP32)
-    config = NAIVE.default(problem, ARCHES["sm_80"])
-    verdict = check(Job("paged_attention", "naive", to_fields(problem), to_fields(config), PLAIN))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_80"]), PLAIN)
     assert "fp32" in SPLIT_KEYS.refusal(problem, ARCHES["sm_80"])
 
 

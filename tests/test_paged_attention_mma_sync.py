@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES, assert_no_spills
+from claims import DISTINCT_ARCHES, assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 from small_tiles import SMALL_TILES
 from test_paged_attention import BASE, NAIVE, OPERATOR, SPLIT_KEYS, of_lengths, packed, run
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.choice import choose
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.operator import to_fields
+from tuner.instance import Instance
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.mma_sync_config import Config
 from tuner.operators.paged_attention.problem import Problem, unpacked
@@ -55,8 +55,7 @@ def of_case(name: str, **sizes: int) -> tuple[Problem, Config]:
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     problem, config = of_case(case)
     modes = (Mode(True, "reverse", "early"), CHECKED[0])
-    verdict = check(Job("paged_attention", "mma_sync", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, MMA_SYNC, problem, config), modes)
 
 
 @pytest.mark.parametrize("case", ["d8_three_stages", "d40_padded_in_shares", "d72_query_through_the_ring"])

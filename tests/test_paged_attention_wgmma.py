@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import compiled
+from claims import assert_right_at_edges, compiled
 from counted import by_launch, global_bytes
 from injected import injected
 from test_paged_attention import OPERATOR, of_lengths, packed
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED, Job
 from tuner.check_ptx import check_ptx
 from tuner.choice import choose
 from tuner.dtype import DType
@@ -112,8 +112,7 @@ def test_a_box_is_what_a_page_and_a_tile_have_in_common() -> None:
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     problem, config = CASES[case]
     modes = (Mode(True, "reverse", "early"), CHECKED[0])
-    verdict = check(Job("paged_attention", "wgmma", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, WGMMA, problem, config), modes)
 
 
 def test_declared_work_is_what_the_emulator_counts_where_tables_are_full() -> None:

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims import DISTINCT_ARCHES, assert_no_spills
+from claims import DISTINCT_ARCHES, assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 from small_tiles import SMALL_TILES
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
+from tuner.check import CHECKED, PLAIN
 from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention import operator as dense
 from tuner.operators.streaming_attention import mma_sync_config, split_keys
 from tuner.operators.streaming_attention.operator import streaming_attention
@@ -271,12 +270,7 @@ def test_a_step_of_decoding_reads_what_it_attends_whatever_came_before() -> None
 @pytest.mark.parametrize("case", CASES)
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     problem, implementation, config = of_case(case)
-    assert_right_at_edges(implementation, problem, config, (REVERSE, *CHECKED))
-
-
-def assert_right_at_edges(implementation: Any, problem: Problem, config: Any, modes: tuple[Mode, ...]) -> None:
-    verdict = check(Job(OPERATOR.name, implementation.name, to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, implementation, problem, config), (REVERSE, *CHECKED))
 
 
 CACHES = {"rolling": {"rolling": True}, "ragged": {"ragged": True}, "rolling_ragged": {"rolling": True, "ragged": True}}
@@ -286,11 +280,11 @@ CACHES = {"rolling": {"rolling": True}, "ragged": {"ragged": True}, "rolling_rag
 @pytest.mark.parametrize(("implementation", "D"), [(NAIVE, 8), (SPLIT_KEYS, 40)], ids=["naive", "split_keys"])
 def test_caches_that_roll_and_batches_of_any_lengths_come_out_right(implementation: Any, D: int, cache: str) -> None:
     problem = Problem(head_dim=D, **CACHES[cache])
-    assert_right_at_edges(implementation, problem, implementation.default(problem, ARCHES["sm_80"]), CHECKED)
+    assert_right_at_edges(Instance.default(OPERATOR, implementation, problem, ARCHES["sm_80"]), CHECKED)
 
 
 def test_mma_sync_comes_out_right_for_lengths_of_any_batch() -> None:
-    assert_right_at_edges(MMA_SYNC, Problem(head_dim=40, ragged=True), BASE, CHECKED)
+    assert_right_at_edges(Instance(OPERATOR, MMA_SYNC, Problem(head_dim=40, ragged=True), BASE), CHECKED)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +302,7 @@ def test_lengths_that_no_cache_has_count_as_the_nearest(implementation: Any, D: 
 
 def test_the_naive_kernel_serves_fp32() -> None:
     problem = Problem(head_dim=72, dtype=DType.FP32)
-    assert_right_at_edges(NAIVE, problem, NAIVE.default(problem, ARCHES["sm_80"]), PLAIN)
+    assert_right_at_edges(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_80"]), PLAIN)
     assert all("fp32" in each.refusal(problem, ARCHES["sm_80"]) for each in (MMA_SYNC, SPLIT_KEYS))
 
 

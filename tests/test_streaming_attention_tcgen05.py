@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_right_at_edges
 from injected import injected
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.tcgen05_config import Config
 from tuner.verify import errors
@@ -62,8 +62,7 @@ def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> 
     problem, config = CASES[case]
     assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
     modes = (CHECKED[len(case) % 2],)
-    verdict = check(Job("streaming_attention", "tcgen05", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, TCGEN05, problem, config), modes)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import assert_right_at_edges
 from injected import injected
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job, check
+from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.wgmma_config import Config
 from tuner.operators.streaming_attention.wgmma_work import tiles
@@ -72,8 +72,7 @@ def test_a_default_multiplies_little_more_than_rows_attend() -> None:
 def test_windows_and_sinks_on_every_side_of_a_tile_come_out_right(case: str) -> None:
     problem, config = CASES[case]
     modes = (CHECKED[len(case) % 2],)
-    verdict = check(Job("streaming_attention", "wgmma", to_fields(problem), to_fields(config), modes))
-    assert verdict.ok, verdict.reason
+    assert_right_at_edges(Instance(OPERATOR, WGMMA, problem, config), modes)
 
 
 @pytest.mark.parametrize(

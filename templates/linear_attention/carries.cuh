@@ -19,10 +19,9 @@ __device__ __forceinline__ float2* carry_of(float* carries, Index const& index, 
   return reinterpret_cast<float2*>(carries) + (int64_t(index.tile) * batch + index.row) * channels + channel;
 }
 
-// Whether a sequence begins among the tokens of a tile; `next` is the first boundary that no tile passed yet.
-template <int BT, bool kVarlen>
+// Whether a packed sequence begins among the tokens of a tile; `next` is the first boundary that no tile passed yet.
+template <int BT>
 __device__ __forceinline__ bool begins(int const* g_boundaries, int boundaries, int& next, int tile) {
-  if constexpr (!kVarlen) return tile == 0;
   int const first = next;
   while (next < boundaries - 1 && g_boundaries[next] < (tile + 1) * BT) ++next;
   return next > first;
@@ -55,7 +54,8 @@ __device__ __forceinline__ void scan_carries(float* carries, float beta, int til
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       float2 const start = to_pair(to_state(carry));
-      append(carry, begins<BT, kVarlen>(g_boundaries, boundaries, next, first + i) ? 0 : factor, sums[i]);
+      if (kVarlen && begins<BT>(g_boundaries, boundaries, next, first + i)) carry = {};
+      append(carry, factor, sums[i]);
       if (first + i < tiles) *carry_of(carries, {0, row, first + i}, batch, channels, channel) = start;
       sums[i] = later[i];
     }

@@ -94,7 +94,8 @@ __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename
 }
 
 // Groups' sums in shared memory, then what each group starts from. Groups with fewer than L tokens are the last of their
-// row: nothing that follows asks how much they forget.
+// row: nothing that follows asks how much they forget. What a cut forgets is dropped: 0 times NaN would be NaN, and one
+// sequence's would be the next one's.
 template <class Tile, bool kVarlen>
 struct Groups {
   float *s, *n;  // [kGroups][BK]
@@ -129,8 +130,8 @@ struct Groups {
     float const beta_group = float(long_power<Tile::L>(beta));
     for (int group = 0; group < Tile::kGroups; ++group) {
       int const offset = group * Tile::BK + threadIdx.x;
-      float const factor[1] = {cut(group) ? 0 : beta_group};
-      append(total, factor, State<1>{{s[offset]}, {n[offset]}});
+      if (cut(group)) total = {};
+      append(total, {beta_group}, State<1>{{s[offset]}, {n[offset]}});
     }
     return total;
   }
@@ -142,8 +143,8 @@ struct Groups {
       State<1> const own = {{s[offset]}, {n[offset]}};
       s[offset] = carry.s[0];
       n[offset] = carry.n[0];
-      float const factor[1] = {cut(group) ? 0 : beta_group};
-      append(carry, factor, own);
+      if (cut(group)) carry = {};
+      append(carry, {beta_group}, own);
     }
   }
 };

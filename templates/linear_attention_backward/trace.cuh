@@ -5,6 +5,9 @@
 // The mean of a state; that of nothing is 0.
 __device__ __forceinline__ float mean(float s, float n) { return n == 0 ? 0 : s * rcp_approx(n); }
 
+// A mean to count from: that of a sequence that has become NaN tells the next one nothing.
+__device__ __forceinline__ float finite(float mean) { return fabsf(mean) < kInfinity ? mean : 0; }
+
 // Of each token: q d_o / n, what o gives to the gradient of s; how far the value moved the mean, and how far the mean is
 // from it then; n, where BETA asks for it.
 template <class Tile, bool BETA>
