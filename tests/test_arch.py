@@ -59,6 +59,8 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
         ("sm_80,sm_90a", "unknown GPU 'sm_80,sm_90a': give one"),
         ("V100", r"^V100 is too old: sm_80 is the first architecture that is served \(known: sm_80"),
         ("Tesla T4", "^Tesla T4 is too old"),
+        ("RTX 2080 Ti", "too old"),
+        ("RTX 2000 Ada", "^unknown GPU"),
         ("MI300X", r"^MI300X is no GPU of NVIDIA's, and no others are served \(known: sm_80"),
         ("", r"unknown GPU '' \(known: sm_80"),
     ],
@@ -85,6 +87,20 @@ def test_products_have_a_rate_wherever_there_are_instructions_for_them(name: str
     models = [device for device in arch.DEVICES.values() if device.arch is of]
     assert {bool(device.wgmma_flops) for device in models} == {of.has_wgmma}
     assert {bool(device.tcgen05_flops) for device in models} == {of.has_tcgen05}
+
+
+PUBLISHED = {  # TFLOP/s of dense 16-bit products that sum in fp32, by data sheets
+    "A100": 312, "A30": 165, "A10": 125, "A10G": 70, "A40": 149.7, "A2": 18, "RTX A6000": 154.8, "RTX 3090": 71,
+    "RTX 3080": 59.5, "L4": 121, "L40": 181, "L40S": 362, "L20": 119.5, "RTX 6000 Ada": 364, "RTX 4090": 165.2,
+    "RTX 4080": 97.5, "RTX 4070": 58.3, "B200": 2250, "RTX 5090": 209.5, "RTX 5080": 112.6, "RTX PRO 6000": 503.8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rates_clocks_and_sms_make_the_published_products(name: str) -> None:
+    device = arch.DEVICES[name]
+    flops = device.sm_count * device.clock_mhz * 1e6 * (device.tcgen05_flops or device.mma_flops)
+    assert flops == pytest.approx(1e12 * PUBLISHED[name], rel=0.02)
 
 
 def test_arches_of_one_family_have_the_same_limits() -> None:

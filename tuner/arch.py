@@ -29,8 +29,8 @@ _MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
 # Words that make another model of the name before them; MIG: a slice of it.
 _OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
 _OWN = re.compile(r"(.+) \((sm_\w+), ([1-9]\d*) SMs\)")
-_OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20\d\d|sm[5-7]\d)")
-_FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc|gaudi)")
+_OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20[678]0|sm[5-7]\d)")
+_FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc[ab]?\d|gaudi)")
 
 
 @dataclass(frozen=True, slots=True)
