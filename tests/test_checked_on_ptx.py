@@ -39,7 +39,7 @@ def verdict_of(place: Path, *edits: Edit) -> Verdict:
 def test_a_kernel_in_plain_cuda_is_right_and_the_verdict_says_what_it_has_not_seen(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path)
     assert verdict.ok, verdict.reason
-    assert (verdict.where, verdict.unseen) == ("PTX for sm_80", "races are not looked for there")
+    assert verdict.where == "PTX for sm_80" and verdict.unseen.startswith("of races only those that __syncthreads")
     assert len(verdict.checks) == 3 + 3 + 1  # the last is large, and runs in one order
 
 
@@ -48,7 +48,7 @@ def test_a_kernel_in_plain_cuda_is_right_and_the_verdict_says_what_it_has_not_se
     [
         ((TEMPLATE, "f.x * scale * g.x", "f.x * g.x"), "y: RMSE ratio"),
         ((TEMPLATE, "g_y[i] = result", "g_y[i + 1] = result"), r"beyond its end .*st\.global"),
-        ((TEMPLATE, "  __syncthreads();\n", ""), "y: RMSE ratio"),
+        ((TEMPLATE, "  __syncthreads();\n", ""), r"race: warp \d reads byte \d of shared memory, which warp \d wrote"),
         ((TEMPLATE, "#include <stdint.h>", "#include <nowhere.h>"), "TUNER_INCLUDE names folders of headers"),
         (
             (TEMPLATE, "#include <stdint.h>", "#include <crt/nowhere.h>"),
@@ -61,6 +61,15 @@ def test_a_mistake_is_found(edit: Edit, found: str, tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, edit, wider)
     assert not verdict.ok
     assert re.search(found, verdict.reason), verdict.reason
+
+
+def test_the_signature_serves_under_nvidias_names(tmp_path: Path) -> None:
+    typed = "const __half* __restrict__ x, const __half* __restrict__ w, __half* __restrict__ y, float epsilon"
+    edits = (
+        (TEMPLATE, typed, "{{ signature.rms_norm_plain }}"),
+        (TEMPLATE, "#define N", "using fp16 = __half;\n#define N"),
+    )
+    assert verdict_of(tmp_path, *edits).ok
 
 
 def test_parameters_that_are_not_the_arguments_are_refused(tmp_path: Path) -> None:

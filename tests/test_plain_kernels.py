@@ -1,6 +1,6 @@
 """Kernels as people have them, with NVIDIA's headers and inline PTX: compiled unchanged, and executed as PTX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -29,10 +29,14 @@ def run(
     grid: tuple[int, int, int],
     order: Order,
     arch: str = "sm_80",
-    edit: tuple[str, str] = ("", ""),
+    edits: Sequence[tuple[str, str]] = (),
 ) -> Arrays:
     """The arrays after a launch of blocks of 128 threads that takes them, and numbers."""
-    text = nvrtc.ptx(Source((entry,), (FOLDER / name).read_text().replace(*edit), (), "cuda"), Options(arch))
+    source = (FOLDER / name).read_text()
+    for old, new in edits:
+        assert old in source, old
+        source = source.replace(old, new)
+    text = nvrtc.ptx(Source((entry,), source, (), "cuda"), Options(arch))
     assert not isinstance(text, Failed), text.log
     kernel = parse(text)[entry]
     sizes = {name: array.nbytes for name, array in arrays.items()}
@@ -43,7 +47,14 @@ def run(
         memory.view(key, array.dtype, array.shape)[...] = array
     for each in kernel.tables:
         memory.view(each.key, np.uint8, (len(each.data),))[...] = np.frombuffer(each.data, np.uint8)
-    launch(kernel, Shape(grid, 128, 0), memory, [*map(memory.address, arrays), *map(np.int32, values)], order=order)
+    launch(
+        kernel,
+        Shape(grid, 128, 0),
+        memory,
+        [*map(memory.address, arrays), *map(np.int32, values)],
+        order=order,
+        races=True,
+    )
     return {name: memory.view(name, array.dtype, array.shape).copy() for name, array in arrays.items()}
 
 
@@ -66,14 +77,31 @@ def test_a_product_by_inline_ptx_is_exact(order: Order, rng: np.random.Generator
 
 def test_a_copy_that_nobody_waited_for_is_seen(rng: np.random.Generator) -> None:
     arrays, exact = product(rng, 100, 64, 64, np.float16)
-    found = run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edit=("CP_WAIT(0)", "CP_WAIT(2)"))
+    found = run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edits=[("CP_WAIT(0)", "CP_WAIT(2)")])
     assert not np.array_equal(found["c"], exact)
+
+
+@pytest.mark.parametrize(
+    ("edit", "race"),
+    [
+        (("    __syncthreads();\n    const int stage", "    const int stage"), "reads byte .* wrote"),
+        (("    __syncthreads();\n  }\n", "  }\n"), "writes byte .* read"),
+    ],
+    ids=["before", "behind"],
+)
+def test_a_barrier_that_is_missing_on_either_side_of_a_step_is_a_race(
+    edit: tuple[str, str], race: str, rng: np.random.Generator
+) -> None:
+    arrays, _ = product(rng, 100, 64, 64, np.float16)
+    deeper = [edit, ("#define BK 32", "#define BK 16")]  # a third step, whose copy takes the place of the first
+    with pytest.raises(FaultError, match=f"race: warp . {race}"):
+        run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edits=deeper)
 
 
 def test_a_row_too_many_is_a_fault(rng: np.random.Generator) -> None:
     arrays, _ = product(rng, 100, 64, 64, np.float16)
     with pytest.raises(FaultError, match=r"beyond its end .*st\.global"):
-        run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edit=("if (row < m)", "if (row <= m)"))
+        run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edits=[("if (row < m)", "if (row <= m)")])
 
 
 @needs_wmma

@@ -178,7 +178,7 @@ def _refuse(source: Source) -> None:
         for pattern, what in _NOT_EMULATED.items():
             if found := pattern.search(code):
                 line = code.count("\n", 0, found.start()) + 1
-                way = "or say Implementation(…, checked_on='ptx') where nobody has to look for races"
+                way = "or say Implementation(…, checked_on='ptx'): then its PTX is checked, where fewer races are found"
                 raise TemplateError(f"{name}:{line}: not emulated: {found[0][:80]!r}, {what}; {way}")
 
 

@@ -264,7 +264,7 @@ class Implementation(Generic[P, C]):
     declared: bool = True  # whether `work` is the implementation's own
     template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
-    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and races are not found
+    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
 
 

@@ -20,7 +20,7 @@ from tuner.source import Source, Target
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
-_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, and nobody looks for races"
+_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
     "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none. "

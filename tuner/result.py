@@ -99,7 +99,10 @@ class Verdict:
     @property
     def unseen(self) -> str:
         """What a check there cannot see, in words; empty on the emulator and on a device."""
-        return "races are not looked for there" if self.where.startswith("PTX") else ""
+        seen = (
+            "of races only those that __syncthreads in shared memory prevents are looked for, and none in global memory"
+        )
+        return seen if self.where.startswith("PTX") else ""
 
     @property
     def reason(self) -> str:

@@ -39,8 +39,11 @@ def locator(wave: Wave, space: str) -> Locate:
     def in_global(at: Array, _: Any, nbytes: int, write: bool) -> tuple[Mapping[int, Array], Array]:
         return wave.memory.views, wave.memory.locate(at, nbytes, write)
 
-    def in_shared(at: Array, lanes: Any, nbytes: int, _: bool) -> tuple[Mapping[int, Array], Array]:
-        return wave.shared.views, wave.shared.locate(at, lanes, nbytes)
+    def in_shared(at: Array, lanes: Any, nbytes: int, write: bool) -> tuple[Mapping[int, Array], Array]:
+        offsets = wave.shared.locate(at, lanes, nbytes)
+        if wave.races:
+            (wave.races.writes if write else wave.races.reads)(offsets, lanes, nbytes)
+        return wave.shared.views, offsets
 
     def in_local(at: Array, lanes: Any, nbytes: int, _: bool) -> tuple[Mapping[int, Array], Array]:
         return wave.local.views, wave.local.locate(at, lanes, nbytes)

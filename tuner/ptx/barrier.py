@@ -71,6 +71,8 @@ def _complete(wave: Wave, keys: Array) -> Array:
     waiting = wave.state == BARRIER
     free: Array = waiting & done[np.where(waiting, wave.key, 0)]
     if len(keys):
+        if wave.races:
+            wave.races.barrier(np.unique(keys // _NAMES))
         wave.part(_Votes).settle(wave, free)
         wave.release(free)
     return free

@@ -66,6 +66,8 @@ class Copies:
         self._wave.shared.data[copy.target[:, None] + byte] = np.where(there, found, 0)
         if self._wave.unfenced:
             self._wave.unfenced.wrote(copy.target, copy.lanes)
+        if self._wave.races:
+            self._wave.races.writes(copy.target, copy.lanes, copy.nbytes)
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
@@ -135,6 +137,8 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
             state.land(copy)
         else:
             state.flying.append(copy)
+            if wave.races:  # it may land from now on
+                wave.races.writes(to, lanes, nbytes)
 
     return issued
 

@@ -14,6 +14,7 @@ from tuner.ptx.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
 from tuner.ptx.module import Entry
 from tuner.ptx.parse import Variable
 from tuner.ptx.proxy import Unfenced
+from tuner.ptx.races import Races, ordered_by_barriers
 from tuner.ptx.values import Array, Registers, UnsupportedError
 from tuner.ptx.wave import WARP, Order, Wave
 from tuner.ptx.wgmma import GROUP
@@ -49,11 +50,14 @@ def launch(
     *,
     order: Order = "together",
     strict: bool = True,
+    races: bool = False,
 ) -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
     Not `strict`: an mbarrier may count copies without a fence after its mbarrier.init, and cells of tensor memory
     may be used without tcgen05.wait. The ISA asks for both; Triton leaves the one out in a block, CUTLASS the other.
+
+    With `races`, those of shared memory are looked for in a kernel that has only barriers of blocks against them.
 
     Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
     """
@@ -63,6 +67,7 @@ def launch(
     total, side = math.prod(shape.grid), _Side.of(entry, shape)
     wave = _wave(entry, shape, side, memory, _parameters(entry, values))
     wave.order, wave.strict = order, strict
+    wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
         program = Program(entry, wave, decoder(entry))
         for first in range(0, total, side.blocks):

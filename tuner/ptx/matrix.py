@@ -158,7 +158,11 @@ def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Cal
     def rows(lanes: Any) -> Array:
         given = at(lanes).reshape(-1, WARP)[:, : 8 * count]
         owners = np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, : 8 * count]
-        starts = wave.shared.locate(given, owners, 16) // 2
+        places = wave.shared.locate(given, owners, 16)
+        if wave.races:
+            access = wave.races.writes if instruction.opcode[0] == "stmatrix" else wave.races.reads
+            access(places.reshape(-1), owners.reshape(-1), 16)
+        starts = places // 2
         return starts.reshape(-1, count, 8)[..., None] + np.arange(8)
 
     return rows

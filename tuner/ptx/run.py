@@ -27,12 +27,17 @@ class Run:
 
 
 def run(
-    instance: Instance, entries: Mapping[str, Entry], arrays: Mapping[str, Any], *, order: Order = "together"
+    instance: Instance,
+    entries: Mapping[str, Entry],
+    arrays: Mapping[str, Any],
+    *,
+    order: Order = "together",
+    races: bool = False,
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
     `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
-    are NaN.
+    are NaN. With `races`, those of shared memory are looked for; see `launch`.
     """
     operator, problem, plan = instance.operator, instance.problem, instance.plan()
     tables = {table.key: table for entry in entries.values() for table in entry.tables}
@@ -43,7 +48,7 @@ def run(
         values = [each.value(tensors, given) for each in parameters(operator, problem, plan, step)]
         shape = Shape(step.grid, step.threads, step.smem_bytes, step.cluster)
         try:
-            executed += launch(entries[step.entry], shape, device.memory, values, order=order)
+            executed += launch(entries[step.entry], shape, device.memory, values, order=order, races=races)
         except FaultError as error:
             fault = str(error)
             break

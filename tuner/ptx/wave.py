@@ -3,13 +3,16 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from tuner.ptx.memory import FaultError, Global, Parameters, Shared
 from tuner.ptx.proxy import Unfenced
 from tuner.ptx.values import Array, Mask, Registers
+
+if TYPE_CHECKING:
+    from tuner.ptx.races import Races
 
 K = TypeVar("K")
 
@@ -51,6 +54,7 @@ class Wave:
     order: Order = "together"
     strict: bool = True  # whether what the ISA asks for is asked for where others leave it out
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
+    races: "Races | None" = None  # where they are looked for
     alone: bool = False  # nobody else is to run
     stuck: int = -1  # where the first lane of a deadlock stands
 
@@ -75,6 +79,8 @@ class Wave:
         self.local.clear()
         if self.unfenced:
             self.unfenced.clear()
+        if self.races:
+            self.races.begin()
 
     def part(self, kind: "Callable[[Wave], K]") -> K:
         """What a family of instructions remembers: `kind(wave)`, made when it is first asked for."""
