@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 
 from fla_on_cpu import run  # noqa: E402
 
+from tuner import dispatcher  # noqa: E402
+from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.torch import chunk_kda, fused_recurrent_kda  # noqa: E402
 
@@ -157,3 +159,12 @@ def test_a_final_state_may_be_declined_by_none() -> None:
 def test_what_fla_refuses_is_refused(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         chunk_kda(**gated(), **RAW | wrong)
+
+
+def test_what_is_untuned_is_told_where_the_application_calls() -> None:
+    dispatcher.reload()  # what was told is forgotten
+    x = plain(7)
+    with pytest.warns(UntunedWarning) as caught:
+        o, _ = chunk_kda(*(x[name].requires_grad_() for name in ("q", "k", "v", "g", "beta")))
+        o.sum().backward()
+    assert len(caught) == 2 and all(each.filename == __file__ for each in caught)

@@ -30,7 +30,6 @@ __all__ = ["Dispatcher", "Explanation", "Miss", "UntunedWarning", "explain", "mi
 
 DEVICES = ("emulator", "cuda")
 _REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
-_CALLERS = 5  # frames from `_prepare` up to the application
 
 
 def __getattr__(name: str) -> Any:
@@ -155,7 +154,7 @@ class Dispatcher:
         if binding.hollow:
             return idle(operator, binding, framework, place), None
         chosen = self._choose(operator, binding.problem, place)
-        tally = None if chosen.record else self._untuned.tally(chosen, _CALLERS)
+        tally = None if chosen.record else self._untuned.tally(chosen)
         return self._kernels.load(chosen, binding, framework, place), tally
 
     def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:

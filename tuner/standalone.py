@@ -143,7 +143,8 @@ class Standalone:
             yield f"  space += aligned({self._space_sizes[each.name]});"
         yield "  cudaError_t error;"
         for launch, _ in self._launches:
-            if isinstance(launch.smem_bytes, Size) or launch.smem_bytes > _UNGRANTED:
+            # It also gives the thread a context, without which no tensor map is encoded.
+            if self._maps or isinstance(launch.smem_bytes, Size) or launch.smem_bytes > _UNGRANTED:
                 granted = f"cudaFuncAttributeMaxDynamicSharedMemorySize, {spell(term_of(launch.smem_bytes))}"
                 yield f"  error = cudaFuncSetAttribute(kernels::{launch.entry}, {granted});"
                 yield "  if (error != cudaSuccess) return error;"

@@ -1,8 +1,11 @@
 """Calls that no record serves: counted by problem, warned of once a kernel and GPU, or refused."""
 
+import sys
 import threading
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_stack
 
 from tuner.choice import Choice
 from tuner.errors import UsageError
@@ -51,9 +54,9 @@ class Untuned:
         self._tallies: dict[object, Tally] = {}
         self._warned: set[object] = set()
 
-    def tally(self, choice: Choice, depth: int) -> Tally:
-        """The tally of a problem; warns, `depth` callers up, of the first problem with its static fields on a GPU."""
-        self._complain(choice, depth + 1)
+    def tally(self, choice: Choice) -> Tally:
+        """The tally of a problem; warns the application of the first problem with its static fields on a GPU."""
+        self._complain(choice)
         key = choice.instance.operator.name, choice.gpu.name, canonical(choice.instance.problem)
         if key not in self._tallies and len(self._tallies) >= _REMEMBERED:
             del self._tallies[next(iter(self._tallies))]
@@ -63,7 +66,7 @@ class Untuned:
         """The most frequent first."""
         return tuple(sorted((each.miss() for each in list(self._tallies.values())), key=lambda miss: -miss.calls))
 
-    def _complain(self, choice: Choice, depth: int) -> None:
+    def _complain(self, choice: Choice) -> None:
         operator, problem = choice.instance.operator.name, choice.instance.problem
         kernel = operator, choice.gpu.name, tuple(getattr(problem, name) for name in statics(problem))
         if self._strict:
@@ -72,4 +75,12 @@ class Untuned:
             self._warned.add(kernel)
             runs = f"{operator} runs {choice.instance.implementation.name} with its default config"
             text = f"{runs}; tune it: `{choice.command}`"
-            warnings.warn(text, UntunedWarning, stacklevel=depth + 1)
+            warnings.warn(text, UntunedWarning, stacklevel=_callers())
+
+
+def _callers() -> int:
+    """Frames from who calls this up to the application: the first that is neither of this program nor of torch."""
+    between = [Path(module.__file__ or "").parent for name in ("tuner", "torch") if (module := sys.modules.get(name))]
+    files = [Path(frame.f_code.co_filename) for frame, _ in walk_stack(sys._getframe(1))]
+    ours = [any(file.is_relative_to(folder) for folder in between) for file in files]
+    return ours.index(False) + 1 if False in ours else len(files)
