@@ -67,7 +67,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 def _table(done: list[Tried]) -> Iterator[str]:
     yield "| implementation | configs | problems | on PTX | findings |"
     yield "|---|---|---|---|---|"
-    configs = Counter(each.name for each in done if each.emulated)
+    configs = Counter(each.name for each in done if each.emulated or each.executed)
     for name in sorted({each.name for each in done}):
         own = [each for each in done if each.name == name]
         emulated, executed = sum(each.emulated for each in own), sum(each.executed for each in own)

@@ -40,7 +40,9 @@ def tried(job: tuple[str, str, int]) -> Tried:
     name = f"{operator}/{implementation}"
     if drawn is None:
         return Tried(name)
-    entries = compiled(Job(*drawn.instance.fields()), drawn.arch) if rng.random() < _ON_PTX else None
+    ptx_alone = drawn.instance.implementation.checked_on == "ptx"
+    wanted = rng.random() < _ON_PTX or ptx_alone
+    entries = compiled(Job(*drawn.instance.fields()), drawn.arch) if wanted else None
     findings = [f"{drawn.arch.name}: {entries.reason}"] if isinstance(entries, Failed) else []
     emulated = executed = 0
     for problem, kind in drawn.cases:
@@ -48,9 +50,11 @@ def tried(job: tuple[str, str, int]) -> Tried:
         arrays, expected = fuzz_draw.given(instance.operator, problem, kind, rng.getrandbits(32))
         said = f"{drawn.arch.name} {spelled(instance.fields()[3])} on {spelled(instance.fields()[2])} {kind}"
         try:
-            findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]
-            emulated += 1
-            if isinstance(entries, dict) and instance.operator.cost(problem).flops <= _FLOPS_ON_PTX:
+            if not ptx_alone:
+                findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]
+                emulated += 1
+            small = instance.operator.cost(problem).flops <= _FLOPS_ON_PTX
+            if isinstance(entries, dict) and (small or ptx_alone):
                 outputs, run = ptx.run(instance, entries, arrays, order=order)
                 wrong = run.fault or _wrong(instance, arrays, expected, outputs)
                 findings += [f"{said}: PTX, {order}: {wrong}"] if wrong else []
