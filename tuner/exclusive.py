@@ -42,6 +42,7 @@ class Presence:
             os.fchmod(file, 0o644)
             fcntl.flock(file, fcntl.LOCK_EX)
             Path(hidden).rename(self._own)  # not before: an unlocked one is taken for that of a dead process
+        self.others()  # a device's process is killed in the end: who comes next clears away what it left
 
     def others(self) -> int:
         """How many other processes have said so, and live."""
