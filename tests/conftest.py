@@ -2,7 +2,6 @@
 tests set up alike."""
 
 import gc
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,12 +29,9 @@ def own_folder() -> Iterator[None]:
 
 
 @pytest.fixture
-def at() -> Iterator[object]:
-    """A dispatcher without records, which does not warn of that."""
+def at() -> object:
+    """A dispatcher without records."""
     from tuner.dispatcher import Dispatcher
     from tuner.records import Snapshot
-    from tuner.untuned import UntunedWarning
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
+    return Dispatcher(Snapshot.load([]))

@@ -76,7 +76,6 @@ def compiler() -> str:
     return str(nvrtc.toolkit())
 
 
-@pytest.mark.filterwarnings("ignore::tuner.dispatcher.UntunedWarning")
 @pytest.mark.usefixtures("warm", "compiler", "no_nvrtc")
 def test_what_was_warmed_up_runs_without_a_compiler_and_says_whose_it_is(driver: Driver, compiler: str) -> None:
     service, x = at(), rows()
@@ -87,7 +86,6 @@ def test_what_was_warmed_up_runs_without_a_compiler_and_says_whose_it_is(driver:
     assert f"  machine code: {compiler}\n" in str(service.explain("row_norm", asarray(x), asarray(WEIGHT)))
 
 
-@pytest.mark.filterwarnings("ignore::tuner.dispatcher.UntunedWarning")
 @pytest.mark.usefixtures("driver", "folder", "no_nvrtc")
 def test_what_was_not_warmed_up_names_the_call_that_does_so(folder: Path) -> None:
     with pytest.raises(MachineError) as caught:

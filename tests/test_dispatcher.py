@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +32,12 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No records but a test's own, and none of its settings left behind."""
     for name in ("TUNER_DB", "TUNER_GPU", "TUNER_STRICT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(dispatcher, "_dispatcher", None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield
 
 
 def rows(count: int = 5, width: int = 32, dtype: Any = np.float32) -> np.ndarray:

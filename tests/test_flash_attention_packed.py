@@ -227,7 +227,6 @@ def test_defaults_for_packed_sequences_never_spill(D: int, arch: str, capped: bo
     assert cubin.entries["flash_attention_mma_sync"].spills == 0
 
 
-@pytest.mark.filterwarnings("ignore::tuner.dispatcher.UntunedWarning")
 def test_the_dispatcher_serves_packed_numpy_arrays() -> None:
     arrays = drawn(packed(), **BOUNDS)
     q, k, v = (arrays[name] for name in "qkv")

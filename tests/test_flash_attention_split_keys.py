@@ -152,7 +152,6 @@ def test_without_a_record_few_queries_split_keys_and_many_do_not(target: str) ->
     assert chosen == ["split_keys", "mma_sync"]
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 @pytest.mark.parametrize("layout", ["bthd", "bhtd"])
 def test_a_step_of_decoding_gives_the_last_row_of_one_causal_call(layout: str) -> None:
     at, rng = Dispatcher(EMPTY), np.random.default_rng(7)

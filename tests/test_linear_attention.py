@@ -330,7 +330,6 @@ def test_the_default_can_feed_an_h200() -> None:
     assert mix["MUFU.EX2"] + mix["MUFU.RCP"] <= 3.1 * elements
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_the_example_of_the_readme_runs() -> None:
     code = re.findall(r"^```python\n(.*?)^```", (OPERATOR.folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)[
         0

@@ -274,7 +274,6 @@ def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
         dispatcher.linear_attention_backward(q, q, q, 0.5, q[:, :3])
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_the_example_of_the_readme_runs() -> None:
     text = (OPERATOR.folder / "README.md").read_text()
     found: dict[str, Any] = {}

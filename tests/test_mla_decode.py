@@ -227,7 +227,6 @@ def test_the_default_moves_little_more_than_it_has_to(heads: int, least: float) 
     assert sum(work.dram_bytes for work in works) <= least * OPERATOR.cost(problem).bytes
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_a_cache_with_a_dim_of_one_head_is_taken_as_flashmla_has_it() -> None:
     arrays = of_lengths(Problem(head_dim=64, head_dim_v=48, batch=2, heads=2, page_size=4, max_pages=2), [8, 3])
     q, cache, *read = (arrays[name] for name in ("q", "kv_cache", "block_table", "cache_seqlens"))

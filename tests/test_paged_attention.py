@@ -243,7 +243,6 @@ def test_the_default_splits_batches_for_lengths_that_differ_and_keeps_steps_for_
     assert defaults == [4, 2]
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_a_step_gives_the_last_rows_of_dense_attention() -> None:
     problem = Problem(head_dim=16, batch=2, heads=8, kv_heads=2, seq_q=3, page_size=16, max_pages=20)
     arrays = of_lengths(problem, [300, 300])

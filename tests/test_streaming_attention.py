@@ -186,7 +186,6 @@ def test_the_call_refuses_a_cache_of_no_positions() -> None:
         streaming_attention(q, q, q, window=1, seq_k=0)
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_the_example_of_the_readme_gives_the_last_position_twice() -> None:
     text = (OPERATOR.folder / "README.md").read_text()
     found: dict[str, Any] = {}
@@ -366,7 +365,6 @@ def test_views_of_another_layout_need_no_copy(case: str) -> None:
     assert np.array_equal(plain["o"], strided["o"])
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_decoding_over_a_rolling_cache_gives_what_one_call_over_all_positions_gives() -> None:
     at, rng = Dispatcher(Snapshot({}, ())), np.random.default_rng(7)
     q, k, v = (rng.standard_normal((1, 30, heads, 16)).astype(np.float16) for heads in (4, 2, 2))
@@ -381,7 +379,6 @@ def test_decoding_over_a_rolling_cache_gives_what_one_call_over_all_positions_gi
             np.testing.assert_allclose(step[0, 0].astype(float), whole[0, position].astype(float), atol=2e-3)
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_one_call_decodes_sequences_of_different_lengths_and_serves_the_next_step_too() -> None:
     at, rng = Dispatcher(Snapshot({}, ())), np.random.default_rng(8)
     q, k, v = (rng.standard_normal((2, 12, heads, 16)).astype(np.float16) for heads in (4, 2, 2))

@@ -136,7 +136,6 @@ def test_sinks_cost_sixteen_keys_and_not_a_block_of_keys() -> None:
     assert with_sinks[2].mma * 16 * 8 * 16 == pytest.approx(4 * 64 * pairs, rel=1e-2)
 
 
-@pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
 def test_the_figures_of_the_readme_are_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     text = (OPERATOR.folder / "README.md").read_text()
     example, command = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

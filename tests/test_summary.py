@@ -1,6 +1,5 @@
 """What a search prints of its winner: its rows, and the Python line that runs it."""
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from recorded import OPERATOR, PROBLEM, SM_80, Recorded
 
 from tuner import operators, tune
-from tuner.dispatcher import UntunedWarning
 from tuner.evaluate import Candidate
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.result import Attempt, Measurement, Resources
@@ -24,9 +22,7 @@ def test_the_line_for_an_application_runs_as_it_is_printed(name: str) -> None:
     arrays = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
     spelled = {"beta_scalar": "beta", "d_o": "do"}  # where the call has another word than the kernel
     given = {spelled.get(name, name): array for name, array in arrays.items() if np.size(array)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        exec(usage(operator, problem), given)
+    exec(usage(operator, problem), given)
     right = operator.reference(problem, arrays)
     for argument in operator.outputs:
         np.testing.assert_allclose(given[argument.name].astype(np.float64), right[argument.name], atol=0.05)

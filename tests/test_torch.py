@@ -11,8 +11,6 @@ from tuner.errors import InputError  # noqa: E402
 from tuner.operators import load  # noqa: E402
 from tuner.torch import schema  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def qkv(heads: int = 2, kv_heads: int = 2) -> tuple[Any, Any, Any]:
     return tuple(torch.randn(1, n, 7, 16).bfloat16() for n in (heads, kv_heads, kv_heads))  # type: ignore[return-value]

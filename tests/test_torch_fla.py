@@ -19,10 +19,7 @@ from tuner.dispatcher import UntunedWarning  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
 from tuner.torch import chunk_kda, fused_recurrent_kda  # noqa: E402
 
-pytestmark = [
-    pytest.mark.timeout(660),  # FLA's kernels are interpreted, for minutes where others compute as well
-    pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning"),
-]
+pytestmark = pytest.mark.timeout(660)  # FLA's kernels are interpreted, for minutes where others compute as well
 SCRIPT = Path(__file__).with_name("fla_on_cpu.py")
 H, HV, K, V = 1, 2, 16, 32
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "use_gate_in_kernel": True}

@@ -21,8 +21,6 @@ from tuner.torch.rows import addressable  # noqa: E402
 
 BOUNDS = (0, 5, 5, 12), (0, 9, 10, 20)  # of queries, of keys
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def qkv(*lead: int, queries: int = 12, keys: int = 20) -> list[Any]:
     torch.manual_seed(0)

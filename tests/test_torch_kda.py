@@ -15,8 +15,6 @@ TENSORS = ("q", "k", "v", "g", "beta", "initial_state", "A_log", "dt_bias")
 RAW = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "use_gate_in_kernel": True}
 LENGTHS = (5, 0, 14)
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def drawn(dtype: Any, tokens: int = 19, sequences: int = 1) -> dict[str, Any]:
     torch.manual_seed(0)

@@ -13,8 +13,6 @@ from tuner.torch import flash_attn_varlen_func, flash_attn_with_kvcache  # noqa:
 B, S, PAGE, H, HK, D = 2, 48, 16, 4, 2, 16
 LENGTHS = (48, 17)
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def drawn(queries: int) -> tuple[Any, Any, Any]:
     torch.manual_seed(0)

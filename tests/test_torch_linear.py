@@ -13,8 +13,6 @@ LENGTHS = (5, 0, 14)
 TOKENS = ("q", "k", "v")
 BETA_SHAPES: dict[str, tuple[int, ...]] = {"head": (H,), "channel": (H, D)}
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def drawn(dtype: Any, beta_shape: tuple[int, ...] = (H,), sequences: int = 1) -> dict[str, Any]:
     torch.manual_seed(0)

@@ -13,8 +13,6 @@ from tuner.torch import flash_mla_with_kvcache  # noqa: E402
 B, PAGE, PAGES, H, D, DV = 2, 16, 3, 4, 64, 48
 LENGTHS = torch.tensor([48, 17], dtype=torch.int32)
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def drawn(queries: int) -> tuple[Any, Any, Any]:
     """q, the cache, and a table of its pages in another order."""

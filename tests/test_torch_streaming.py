@@ -11,8 +11,6 @@ from tuner.errors import InputError  # noqa: E402
 
 SIZES = {"window": 4, "sinks": 2}
 
-pytestmark = pytest.mark.filterwarnings("ignore::tuner.untuned.UntunedWarning")
-
 
 def qkv(dtype: Any = torch.bfloat16) -> list[Any]:
     torch.manual_seed(0)

@@ -1,7 +1,5 @@
 """Dispatched calls on a real device: CuPy arrays, torch tensors and DLPack, streams, threads and views."""
 
-import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from tuner import gpu, operators
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.records import Snapshot
 from tuner.verify import errors, trespass
@@ -21,10 +19,8 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=
 
 
 @pytest.fixture(scope="module")
-def at() -> Iterator[Dispatcher]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntunedWarning)
-        yield Dispatcher(Snapshot.load([]))
+def at() -> Dispatcher:
+    return Dispatcher(Snapshot.load([]))
 
 
 def case(dtype: Any, head_dim: int = 72, seq_k: int = 200, causal: bool = True) -> tuple[Any, dict[str, Any]]:
