@@ -63,6 +63,9 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
         ("RTX 2000 Ada", "^unknown GPU"),
         ("MI300X", r"^MI300X is no GPU of NVIDIA's, and no others are served \(known: sm_80"),
         ("", r"unknown GPU '' \(known: sm_80"),
+        ("X (sm_89, 0 SMs)", r"describe one as 'RTX 4050 \(sm_89, 20 SMs\)', of sm_80, .*sm_121a$"),
+        ("X (sm_99, 20 SMs)", "describe one as"),
+        (f"X (sm_89, 1{'0' * 400} SMs)", "describe one as"),
     ],
 )
 def test_an_unknown_gpu_is_refused_with_what_may_be_meant(name: str, said: str) -> None:
@@ -165,6 +168,12 @@ def test_any_machine_knows_the_arch_of_a_gpu_by_its_own_name() -> None:
     assert found.device.dram_gb_s == round(76 / 128 * arch.DEVICES["RTX 4090"].dram_gb_s)
     assert arch.gpu("Card (sm_90a, 132 SMs)").device is arch.DEVICES["H100"]
     assert arch.is_listed(arch.gpu("H200")) and not arch.is_listed(found)
+
+
+def test_a_described_gpu_has_the_name_that_its_machine_gives_it() -> None:
+    assert arch.gpu("NVIDIA  Card/2 (sm_89, 20 SMs)").name == "Card 2 (sm_89, 20 SMs)"
+    assert arch.gpu("H100 (sm_90a, 132 SMs)") == arch.gpu("H100")
+    assert arch.gpu("H100 (sm_90a, 66 SMs)").name == "H100 (sm_90a, 66 SMs)"
 
 
 def test_a_gpu_of_its_own_is_called_by_its_model() -> None:

@@ -51,6 +51,15 @@ def test_a_name_that_python_or_cuda_cannot_take_is_refused(name: str, tmp_path: 
     assert f"error: {name!r} cannot name an operator" in text
 
 
+def test_the_line_that_makes_it_found_serves_in_a_shell(tmp_path: Path) -> None:
+    code, text = new("row_sum", "--out", tmp_path / "it's here")
+    line = next(each for each in text.splitlines() if "export" in each)
+    found = subprocess.check_output(["bash", "-c", f"{line}\nprintenv TUNER_OPERATORS"], text=True)
+    assert code == 0 and found.rstrip().endswith(str(tmp_path / "it's here"))
+    code, text = new("row_sum", "--out", tmp_path / "a:b")
+    assert code == 2 and "cannot name a folder with ':' in it" in text and not (tmp_path / "a:b").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "why"), [("kda", "there is an operator kda already"), ("explain", "dispatcher.explain is something else")]
 )

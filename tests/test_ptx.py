@@ -290,6 +290,14 @@ def test_floats_of_a_warp_are_reduced(name: str, members: int) -> None:
     np.testing.assert_array_equal(found[taking], np.float32(REDUCED[name, members]))
 
 
+@pytest.mark.parametrize(("name", "sign"), [("min", True), ("max", False), ("min.NaN", True), ("max.NaN", False)])
+def test_of_zeros_the_negative_one_is_the_smaller(name: str, sign: bool) -> None:
+    body = f"mov.b32 %f1, %r2; redux.sync.{name}.f32 %f2, %f1, -1; mov.b32 %r9, %f2;"
+    for x in (np.array([0.0, -0.0] * 16, np.float32), np.array([-0.0, 0.0] * 16, np.float32)):
+        found = executed(body, x.view(np.uint32)).view(np.float32)
+        assert (found == 0).all() and (np.signbit(found) == sign).all()
+
+
 def test_lanes_wait_at_a_shuffle_for_those_that_come_later() -> None:
     """The second half stands at a higher instruction of the same text when the first arrives: it waits in a loop."""
     body = """

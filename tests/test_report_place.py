@@ -34,3 +34,9 @@ def test_texts_of_a_problem_name_no_folder() -> None:
     pages = [default_path("myop", "H100", [odd(order)]) for order in ("a/b", "a_b", "../b")]
     assert len({page.parent for page in pages}) == 1
     assert len({page.name for page in pages}) == 3
+
+
+def test_gpus_whose_names_differ_in_odd_characters_have_pages_of_their_own() -> None:
+    gpus = [f"{name} (sm_89, 20 SMs)" for name in ("A+B", "A B", "A'B", "A" * 200, "A" * 201)]
+    pages = [default_path("flash_attention", gpu, [PROBLEM]).name for gpu in gpus]
+    assert len(set(pages)) == len(pages)

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from claims import example, first_arch
+from own_operators import own_operator
 from typer.testing import CliRunner
 
 from tuner import operators
 from tuner.cache import Cache
 from tuner.cli.app import build
 from tuner.cubin import Cubin
+from tuner.errors import UsageError
 from tuner.generality import general
 from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
@@ -108,6 +110,25 @@ def test_the_text_compiles_to_the_same_machine_code(launchers: Any, title: str) 
     known = compile_source(files.source, Options(files.arch), Cache.of("cubin"))
     assert isinstance(found, Cubin) and isinstance(known, Cubin)
     assert found.sass_digest == known.sass_digest
+
+
+@pytest.mark.parametrize("name", ["float", "p", "error", "x"])
+def test_a_size_with_the_name_of_something_else_in_a_launcher_is_refused(name: str, tmp_path: Path) -> None:
+    edits = [(file, "rows", name) for file in ("operator.py", "block.py")]
+    with (
+        own_operator(tmp_path, *edits) as own,
+        pytest.raises(UsageError, match=f"^{own}: '{name}' is something else in a C"),
+    ):
+        written(own, "block")
+
+
+def test_what_people_write_stays_in_its_comment(tmp_path: Path) -> None:
+    said = [("operator.py", "softmax of each row", r"two\nlines, "), ("operator.py", "of a matrix", r"the last \\")]
+    with own_operator(tmp_path, *said) as own:
+        case, files = written(own, "block")
+        files = replace(files, about=(case.operator.summary,))
+    assert case.operator.summary == "two\nlines,  the last \\"
+    assert files.header().startswith("// two lines, the last\n//\n")
 
 
 @pytest.mark.skipif(which("nvcc") is None, reason="nvcc is not here")

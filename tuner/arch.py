@@ -28,7 +28,7 @@ __all__ = [
 _MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
 # Words that make another model of the name before them; MIG: a slice of it.
 _OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
-_OWN = re.compile(r"(.+) \((sm_\w+), ([1-9]\d*) SMs\)")
+_OWN = re.compile(r"(.+) \((sm_\w+), ([1-9][0-9]{0,3}) SMs\)")
 _OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20[678]0|sm[5-7]\d)")
 _FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc[ab]?\d|gaudi)")
 
@@ -62,9 +62,16 @@ def gpu(name: str) -> GPU:
     if device_found := _reported(name):
         return model(device_found)
     if (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
-        sms = int(told[3])
-        return GPU(name, replace(of, sm_count=sms), scaled(kin(told[1], of, sms), sms))
+        return _described(told[1], of, int(told[3]))
     raise UsageError(_unknown(name, wanted))
+
+
+def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
+    """Under the name that the machine gives it which has it; a listed model is described by its own."""
+    near = kin(reported, arch, sm_count)
+    if near.sm_count == sm_count and _plain(reported) in map(_plain, _names(near)):
+        return model(near)
+    return GPU(own_name(reported, arch, sm_count), replace(arch, sm_count=sm_count), scaled(near, sm_count))
 
 
 def model(device: Device) -> GPU:
@@ -126,6 +133,8 @@ def _words(name: str) -> set[str]:
 
 def _unknown(name: str, wanted: str) -> str:
     known = f"(known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    if name.endswith(" SMs)"):
+        return f"unknown GPU {name!r}: describe one as 'RTX 4050 (sm_89, 20 SMs)', of {', '.join(ARCHES)}"
     if "," in name:
         return f"unknown GPU {name!r}: give one {known}"
     if _OLDER.match(wanted):

@@ -13,7 +13,7 @@ from tuner.check_job import PLAIN as PLAIN
 from tuner.check_job import Job as Job
 from tuner.check_job import drawn as drawn
 from tuner.check_known import Known
-from tuner.check_ptx import check_ptx, key_on_ptx
+from tuner.check_ptx import check_ptx, key_on_ptx, place
 from tuner.edges import Edge, served
 from tuner.emulator import Mode
 from tuner.instance import Instance
@@ -43,15 +43,16 @@ class Checker:
         found = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
         yield from found.items()
         open_ = [i for i in range(len(jobs)) if i not in found]
-        for place, answer in self._pool.map(_keyed, [jobs[i] for i in open_]):
-            yield open_[place], self._kept(answer)
+        for i, answer in self._pool.map(_keyed, [jobs[i] for i in open_]):
+            yield open_[i], self._kept(jobs[open_[i]], answer)
 
     def _recall(self, job: Job) -> Verdict | None:
         return self._known.find(key_of(job)) if self._known else None
 
-    def _kept(self, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
+    def _kept(self, job: Job, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
         if isinstance(answer, emulator.Finding):
-            return Verdict((), (str(answer),))
+            on_ptx = operators.named(job).implementation.checked_on == "ptx"
+            return Verdict((), (str(answer),), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
         key, verdict = answer
         if self._known:
             self._known.keep(key, verdict)

@@ -41,10 +41,9 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     Cases of few instructions run in every one of `orders`, others in the first. The first finding ends it. Raises
     MachineError without NVRTC.
     """
-    where = f"PTX for {arch.name}"
     entries = compiled(job, arch)
     if isinstance(entries, Failed):
-        return Verdict((), (entries.reason,), where=where)
+        return Verdict((), (entries.reason,), where=place(arch))
     worst: dict[str, OutputError] = {}
     findings: list[str] = []
     done: list[str] = []
@@ -52,7 +51,12 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
         done.append(f"{each.case}: {each.instructions} instructions of warps")
         keep_worst(worst, each.errors)
         findings += filter(None, (each.finding,))
-    return Verdict(tuple(worst.values()), tuple(findings), tuple(done), where)
+    return Verdict(tuple(worst.values()), tuple(findings), tuple(done), place(arch))
+
+
+def place(arch: Arch) -> str:
+    """Where a verdict is from."""
+    return f"PTX for {arch.name}"
 
 
 def key_on_ptx(job: Job) -> str:

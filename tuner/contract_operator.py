@@ -10,6 +10,7 @@ from tuner.argument import Argument, Role
 from tuner.contract import Complaints, held, is_frozen, of_kind, shown
 from tuner.errors import TemplateError
 from tuner.operator import Cost, Operator, Tolerance, extents, statics
+from tuner.source import KEYWORDS
 
 
 def well_formed(operator: Operator[Any]) -> Operator[Any]:
@@ -58,6 +59,8 @@ def _problem(problem: Any) -> Complaints:
 
 
 def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
+    if argument.name in KEYWORDS:
+        yield f"argument {argument.name!r} is a word of C++, which cannot name the parameter of a kernel"
     known = {each.name: None for each in fields(operator.problem)}
     readable = {*known, *(name for name in dir(operator.problem) if not name.startswith("_"))}
     for dim in argument.dims:

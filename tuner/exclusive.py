@@ -16,7 +16,8 @@ from pathlib import Path
 
 # One for all users, and not in TMPDIR: batch systems give each job its own.
 FOLDER = Path("/tmp/kerntune-gpus")
-_NOT_FOLLOWED = os.O_RDONLY | os.O_NOFOLLOW  # reading is enough for a lock, and another user's file gives no more
+# Reading is enough for a lock, and another user's file gives no more; nor are his links followed, or his pipes awaited.
+_NOT_FOLLOWED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager

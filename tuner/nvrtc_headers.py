@@ -65,7 +65,7 @@ def advice(name: str) -> str:
     extra = next((extra for prefix, extra in _WHEELS.items() if name.startswith(prefix)), "")
     if extra or name.startswith(("cuda", "cooperative_groups", "mma.h", "vector_")):
         return f"pip install 'cuda-toolkit[{extra or 'cudart'}]', or a CUDA toolkit that CUDA_PATH names"
-    return "TUNER_INCLUDE names folders of headers"
+    return "put it beside the template, or name its folder in TUNER_INCLUDE"
 
 
 @cache

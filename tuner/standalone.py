@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.errors import UsageError
 from tuner.generality import General
 from tuner.operator import Argument, Launch, Operator, Parameter, Role, parameters
 from tuner.sizes import Named, Operand, Size, Term, names, spell, term_of
-from tuner.source import Source
-from tuner.standalone_text import ENCODE, HELPERS, QUIET, filled, flat, foreign
+from tuner.source import KEYWORDS, Source
+from tuner.standalone_text import ENCODE, HELPERS, OWN_NAMES, QUIET, filled, flat, foreign
 
 FLAGS = "-std=c++17 --expt-relaxed-constexpr"
 _DTYPES = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "int32": "INT32", "int64": "INT64"}
@@ -26,6 +27,15 @@ class Standalone:
     source: Source
     arch: str
     about: tuple[str, ...]  # lines for people: what it computes, and where the config is from
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where one name would be two things in C++."""
+        sizes, strides = self._sizes, [name for each in self._tensors for name in _strides(each)]
+        members = [*sizes, *strides, *(each.name for each in (*self._tensors, *self._given))]
+        inside = [*sizes, *(each.name for each in (*self._spaces, *self._maps)), *OWN_NAMES]
+        for name in members + inside:
+            if name in KEYWORDS or members.count(name) > 1 or inside.count(name) > 1:
+                raise UsageError(f"{self.operator.name}: {name!r} is something else in a C++ launcher: rename it")
 
     @property
     def command(self) -> str:
@@ -67,7 +77,7 @@ class Standalone:
         )
 
     def _comment(self) -> Iterator[str]:
-        yield from (f"// {line}" for line in self.about)
+        yield from (f"// {_line(text)}" for text in self.about)
         yield "//"
         yield "// Parameters holds what a launch takes: tensors in device memory, their strides in elements, and sizes."
         if any(each.strided is True for each in self._tensors):
@@ -93,12 +103,12 @@ class Standalone:
             dtype, const = each.dtype_of(self.general.problem), "" if each.written else " const"
             dims = ", ".join(_dim(name, size) for name, size in zip(each.dims, self._shape(each), strict=True))
             about = f"{dtype.value} [{dims}]{_ROLES[each.role]}"
-            yield f"  void{const}* {each.name} = nullptr;  // {about}{f'; {each.doc}' if each.doc else ''}"
+            yield f"  void{const}* {each.name} = nullptr;  // {about}{f'; {_line(each.doc)}' if each.doc else ''}"
             if strides := _strides(each):
                 yield f"  long long {', '.join(f'{name} = 0' for name in strides)};"
         for each in self._given:
             start = f" = {_number(self.general.scalars[each.name])}" if each.name in self.general.scalars else " = 0"
-            told = each.doc or ("" if each.name in self.general.scalars else "to be given")
+            told = _line(each.doc) or ("" if each.name in self.general.scalars else "to be given")
             yield f"  {each.dtype_of(self.general.problem).cuda} {each.name}{start};{f'  // {told}' if told else ''}"
         for name in self._sizes:
             yield f"  int {name} = {self._fixed.get(name, 0)};"
@@ -289,6 +299,11 @@ def _product(sizes: Iterable[int]) -> int:
     for size in sizes:
         found = found * size  # math.prod gives plain numbers
     return found
+
+
+def _line(text: str) -> str:
+    """For a comment, which a line's end and a backslash before it would end, or not end."""
+    return " ".join(text.split()).rstrip("\\")
 
 
 def _dim(name: str, size: int) -> str:

@@ -10,6 +10,7 @@ _FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]+<[^>]+>.*\n", re.MULTILINE)
 _GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # what a header calls by its place in no namespace
 
 QUIET = "#pragma nv_diag_suppress 177  // headers define more than a kernel uses"
+OWN_NAMES = ("p", "stream", "workspace", "space", "error", "aligned", "ceil_div", "floor_div", "encode", "dim3")
 HELPERS = """\
 // Device memory for a kernel's parameter, of whatever type that is.
 struct Pointer {

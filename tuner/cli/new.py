@@ -4,6 +4,7 @@ import keyword
 import os
 import re
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -29,6 +30,8 @@ def new(
     """Write a small operator of your own to start from: softmax of rows, under another name, or a norm with --plain."""
     _check(name)
     folder = out / name
+    if os.pathsep in str(out.resolve()):
+        raise UsageError(f"--out {out}: {operators.VARIABLE} cannot name a folder with {os.pathsep!r} in it")
     if folder.exists():
         raise UsageError(f"{folder} is there already, and nothing is overwritten: choose another name, or --out DIR")
     write(name, folder, PLAIN_EXAMPLE if plain else EXAMPLE)
@@ -63,7 +66,8 @@ def _check(name: str) -> None:
 
 def _next(name: str, out: Path, where: str) -> str:
     known = {Path(each).resolve() for each in operators.__path__}
-    found = [] if out.resolve() in known else [f"  export {operators.VARIABLE}={_with(out)}  # so that it is found"]
+    export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
+    found = [] if out.resolve() in known else [export]
     lines = [
         "now:",
         *found,

@@ -1,9 +1,11 @@
 """What the lanes of a warp do together: shuffles, votes, reductions, and waiting for each other."""
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 import numpy as np
 
+from tuner.ptx.arithmetic import MAXIMUM, MAXIMUM_NAN, MINIMUM, MINIMUM_NAN
 from tuner.ptx.machine import Decoder, Step
 from tuner.ptx.parse import Instruction
 from tuner.ptx.values import DTYPES, JOINED, Array, Mask, UnsupportedError, assign
@@ -87,7 +89,7 @@ def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
     known = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in JOINED
     if not known:
         raise UnsupportedError(instruction.name)
-    function, begin = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (JOINED[name], _neutral(name, kind))
+    function, neutral = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (JOINED[name], _neutral(name, kind))
     target = wave.registers.write(instruction.word(0), kind)
     value = np.broadcast_to(wave.registers.read(instruction.word(1), kind), wave.lanes)
     members, sizes = _members(wave, instruction.word(2)), instruction.has("abs")
@@ -95,22 +97,22 @@ def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
     def reduced(mask: Mask) -> None:
         taking = (members[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)).astype(bool)
         warps = np.repeat((np.abs(value) if sizes else value).reshape(-1, WARP), WARP, axis=0)
-        assign(target, function.reduce(warps, axis=1, where=taking, initial=begin, dtype=DTYPES[kind]), mask)
+        assign(target, reduce(function, np.where(taking, warps, neutral).T), mask)
 
     return together(wave, at, WARP, reduced, members)
 
 
-# By the operation and whether a NaN prevails: what computes it, and what it begins with.
-_REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[np.ufunc, float]] = {
-    ("min", False): (np.fmin, np.nan),
-    ("max", False): (np.fmax, np.nan),
-    ("min", True): (np.minimum, np.inf),
-    ("max", True): (np.maximum, -np.inf),
+# By the operation and whether a NaN prevails: what computes it, and what a lane has that takes no part.
+_REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[Callable[[Array, Array], Array], float]] = {
+    ("min", False): (MINIMUM, np.nan),
+    ("max", False): (MAXIMUM, np.nan),
+    ("min", True): (MINIMUM_NAN, np.inf),
+    ("max", True): (MAXIMUM_NAN, -np.inf),
 }
 
 
 def _neutral(name: str, kind: str) -> int:
-    """What a reduction begins with."""
+    """What changes no result of a reduction."""
     limits = np.iinfo(DTYPES[kind])
     ones = -1 if limits.min else limits.max
     return {"min": limits.max, "max": limits.min, "and": ones}.get(name, 0)

@@ -20,11 +20,12 @@ def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
     Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
     """
     folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
-    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(problems)]
+    told = [canonical(each) for each in problems]
+    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(told)]
     name = "-".join([about, gpu.replace(" ", "_"), *words])
     plain = _ODD.sub("_", name)
     if plain != name or len(name) > _LONGEST:
-        plain = f"{plain[:_LONGEST]}-{_digest(problems)}"
+        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *told])}"
     return folder / f"{plain}.html"
 
 
@@ -34,5 +35,5 @@ def _words(problem: Any) -> list[str]:
     return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in told]
 
 
-def _digest(problems: Sequence[Any]) -> str:
-    return sha256("\n".join(map(canonical, problems)).encode()).hexdigest()[:8]
+def _digest(words: Sequence[str]) -> str:
+    return sha256("\n".join(words).encode()).hexdigest()[:8]
