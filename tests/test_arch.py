@@ -65,6 +65,7 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
         ("", r"unknown GPU '' \(known: sm_80"),
         ("X (sm_89, 0 SMs)", r"describe one as 'RTX 4050 \(sm_89, 20 SMs\)', of sm_80, .*sm_121a$"),
         ("X (sm_99, 20 SMs)", "describe one as"),
+        ("\udcff (sm_89, 20 SMs)", "describe one as"),
         (f"X (sm_89, 1{'0' * 400} SMs)", "describe one as"),
     ],
 )

@@ -60,6 +60,21 @@ def test_documents_have_the_keys_that_are_promised(db: Path, command: str, monke
     assert keys(json.loads(done.stdout), ("calls",) if command == "warmup" else ()) == promised(command)
 
 
+def test_a_standalone_document_names_its_files(db: Path, tmp_path: Path) -> None:
+    done = run("render", *SMALL, "--db", db, "--standalone", tmp_path / "out", "--json")
+    found = json.loads(done.stdout)
+    assert set(found) == promised("render") - {"digest", "text", "headers"} | promised("render --standalone")
+    assert [Path(each) for each in found["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
+
+
+def test_a_warmup_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "file"))
+    done = run("warmup", *SMALL)
+    assert done.exit_code == 2 and not done.stdout
+    assert re.fullmatch(r"error: cannot write to the cache at .*/file/cubin \(.*\), where .*\n", done.stderr)
+
+
 def test_a_wrong_request_ends_with_2_one_line_and_an_empty_stdout() -> None:
     done = run("verify", "flash_attention", "--head-dim", "7", "--json")
     assert done.exit_code == 2 and not done.stdout

@@ -61,7 +61,7 @@ def gpu(name: str) -> GPU:
             return model(device)
     if device_found := _reported(name):
         return model(device_found)
-    if (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
+    if name.isprintable() and (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
         return _described(told[1], of, int(told[3]))
     raise UsageError(_unknown(name, wanted))
 

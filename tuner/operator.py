@@ -92,7 +92,7 @@ class Launch:
     """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
 
     `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
-    A block allocates `tensor_columns` columns of its SM's tensor memory (sm_100a).
+    A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05).
     """
 
     entry: str

@@ -1,4 +1,4 @@
-"""flash_attention on tcgen05 (sm_100a): one thread issues all products, their sums lie in tensor memory, and a thread
+"""flash_attention on tcgen05: one thread issues all products, their sums lie in tensor memory, and a thread
 has a row of scores to itself."""
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""streaming_attention on tcgen05 (sm_100a): flash_attention's kernel over the tiles that hold sinks and windows."""
+"""streaming_attention on tcgen05: flash_attention's kernel over the tiles that hold sinks and windows."""
 
 import numpy as np
 

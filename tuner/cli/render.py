@@ -39,7 +39,7 @@ def render_command(
     chosen = choose(operator, problems, gpu, implementation, config, db)
     chosen.refuse()
     if standalone is not None:
-        write(chosen, standalone)
+        write(chosen, standalone, as_json=as_json)
         return
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
@@ -52,13 +52,17 @@ def render_command(
     typer.echo(source.text)
 
 
-def write(chosen: Chosen, folder: Path) -> None:
+def write(chosen: Chosen, folder: Path, *, as_json: bool) -> None:
     """NAME.h and NAME.cu, and say how to compile them."""
     found = standalone(chosen)
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".h", found.header()), (".cu", found.code())):
-        path = folder / f"{found.name}{suffix}"
+    texts = {folder / f"{found.name}.h": found.header(), folder / f"{found.name}.cu": found.code()}
+    for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
+    if as_json:
+        emit_json({**chosen.about(), "files": [str(path) for path in texts], "command": found.command})
+        return
+    for path in texts:
         typer.echo(f"wrote {path}")
     typer.echo(f"compile it: {found.command}")
 

@@ -1,12 +1,15 @@
 """`tuner warmup`: compile ahead what calls on a GPU need, such as while an image is built."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from tuner import arch, choice
+from tuner.arch import GPU
 from tuner.cache import cache_dir
 from tuner.cli.output import GpuOption, JsonOption, emit_json, table
 from tuner.dispatcher import Dispatcher
+from tuner.errors import MachineError
 from tuner.operator import Operator
 from tuner.records import Snapshot
 from tuner.result import spelled
@@ -17,7 +20,7 @@ def warmup_command(
 ) -> None:
     """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it."""
     target, known = arch.gpu(gpu), Snapshot.load()
-    Dispatcher(known).warmup(operator.name, *problems, target=target)
+    _compile(operator, problems, target, known)
     chosen = [choice.choose(operator, problem, [target], known) for problem in problems]
     if as_json:
         told = []
@@ -31,3 +34,16 @@ def warmup_command(
         for each in chosen
     ]
     table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
+
+
+def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, known: Snapshot) -> None:
+    """Raises MachineError where nothing can be kept: calls do without a cache, but an image needs it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "cannot write to the cache", RuntimeWarning)
+        try:
+            Dispatcher(known).warmup(operator.name, *problems, target=target)
+        except RuntimeWarning as error:
+            told = str(error).partition(": working")[0]
+            raise MachineError(
+                f"{told}, where compiled kernels are kept: TUNER_CACHE_DIR names another folder"
+            ) from error
