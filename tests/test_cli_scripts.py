@@ -67,6 +67,13 @@ def test_a_standalone_document_names_its_files(db: Path, tmp_path: Path) -> None
     assert [Path(each) for each in found["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
 
 
+@pytest.mark.parametrize("option", [("--headers",), ("--target", "host")])
+def test_what_is_written_for_cpp_has_no_other_target(option: tuple[str, ...], tmp_path: Path) -> None:
+    done = run("render", *SMALL, "--standalone", tmp_path / "out", *option)
+    assert done.exit_code == 2 and "leave --headers and --target out" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_warmup_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "file"))

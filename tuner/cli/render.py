@@ -38,11 +38,13 @@ def render_command(
     """Print the CUDA source of a config, or write it with a launcher for a C++ program."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
     chosen.refuse()
-    if standalone is not None:
-        write(chosen, standalone, as_json=as_json)
-        return
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
+    if standalone is not None:
+        if headers or target != "cuda":
+            raise UsageError("--standalone writes CUDA with every header in it: leave --headers and --target out")
+        write(chosen, standalone, as_json=as_json)
+        return
     source = render(chosen.instance, "cuda" if target == "cuda" else "host")
     if as_json:
         emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
