@@ -92,3 +92,9 @@ def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
     code = "import sys, tuner; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"cupy", "optuna", "sqlalchemy", "typer", "jinja2", "scipy", "numpy"} & set(loaded)
+
+
+def test_an_application_loads_no_machine_for_ptx_before_a_kernel_needs_it() -> None:
+    code = "import sys; from tuner import dispatcher; dispatcher.flash_attention; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "tuner.kernels" in loaded and "tuner.ptx" not in loaded

@@ -1,9 +1,9 @@
 """Choices compiled, each machine code once a process, and loaded for the arrays of a call."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tuner import emulated, emulator, executed, gpu, nvrtc, ptx
+from tuner import emulated, emulator, gpu, nvrtc
 from tuner.arrays import CPU, FRAMEWORKS
 from tuner.binding import Binding
 from tuner.cache import Cache, cache_dir
@@ -16,6 +16,9 @@ from tuner.render import render
 from tuner.result import Failed
 from tuner.source import Source
 from tuner.toolkit import Options
+
+if TYPE_CHECKING:
+    from tuner import ptx
 
 Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
 """(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
@@ -46,6 +49,8 @@ class Kernels:
         instance, arrays = choice.instance, FRAMEWORKS[framework]
         operator, plan = instance.operator, instance.at(binding.problem).plan()
         if place == CPU and instance.implementation.checked_on == "ptx":
+            from tuner import executed  # all of a machine that few programs need
+
             return executed.Kernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
         if place == CPU:
             return emulated.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
@@ -73,7 +78,9 @@ class Kernels:
             self._made[key] = source, outcome
         return self._made[key]
 
-    def _entries(self, choice: Choice) -> dict[str, ptx.Entry]:
+    def _entries(self, choice: Choice) -> "dict[str, ptx.Entry]":
+        from tuner import ptx
+
         key = _key(choice.instance), choice.gpu.arch.name
         if key not in self._parsed:
             text = nvrtc.ptx(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("ptx"))

@@ -90,9 +90,8 @@ def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool 
 
 
 def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> TemplateError:
-    why = (
-        f"; for inline assembly {_PLAIN}" if _ASSEMBLY.search(error.source or "") else ""
-    )  # {%0, %1} begins as Jinja's tags do
+    # {%0, %1} of inline assembly begins as Jinja's tags do.
+    why = f"; for inline assembly {_PLAIN}" if _ASSEMBLY.search(error.source or "") else ""
     return TemplateError(f"{folder.name}/{name}, line {error.lineno}: {error.message}{why}")
 
 
