@@ -4,8 +4,10 @@
 
 A draw is an implementation, static fields of its problem in any combination, a config of its space in which one
 parameter's value is as likely as any other, and small problems: sizes of 1, beside a tile, primes, packed sequences of
-which some are empty, heads that share others, views with gaps in any order of dims. Each runs on the emulator in two
-orders, one of them with the race detector, to the same bits; what NVRTC makes of some runs on the machine for PTX.
+which some are empty, heads that share others, views with gaps in any order of dims, backwards or repeated. Each runs on
+the emulator in two orders, one of them with the race detector, to the same bits; what NVRTC makes of some runs on the
+machine for PTX. Half run once more with NaN in a sequence, a group of heads, a query, a channel or a page, which must
+leave what is beside it right.
 A seed is the same draw wherever the code is the same: `--first SEED --count 1` with the same operators repeats it.
 Prints what is wrong as it is found, then a table in Markdown; exits with 1 where something was.
 """
@@ -65,13 +67,14 @@ def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
 
 def _table(done: list[Tried]) -> Iterator[str]:
-    yield "| implementation | configs | problems | on PTX | findings |"
-    yield "|---|---|---|---|---|"
+    yield "| implementation | configs | problems | beside NaN | on PTX | findings |"
+    yield "|---|---|---|---|---|---|"
     configs = Counter(each.name for each in done if each.emulated or each.executed)
     for name in sorted({each.name for each in done}):
         own = [each for each in done if each.name == name]
-        emulated, executed = sum(each.emulated for each in own), sum(each.executed for each in own)
-        yield f"| {name} | {configs[name]} | {emulated} | {executed} | {sum(len(each.findings) for each in own)} |"
+        counts = [sum(getattr(each, what) for each in own) for what in ("emulated", "apart", "executed")]
+        findings = sum(len(each.findings) for each in own)
+        yield " | ".join(map(str, (f"| {name}", configs[name], *counts, f"{findings} |")))
 
 
 if __name__ == "__main__":

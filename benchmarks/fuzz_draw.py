@@ -12,7 +12,7 @@ from tuner import operators
 from tuner.arch import ARCHES, Arch
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import Argument, Array, Arrays, Implementation, Operator, scalars, to_fields
+from tuner.operator import Argument, Array, Arrays, Implementation, Operator, Role, scalars, to_fields
 from tuner.space import Space
 from tuner.verify import Expected, expect
 
@@ -147,18 +147,37 @@ def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random
     return found
 
 
-def given(operator: Operator[Any], problem: Any, kind: str, seed: int) -> tuple[Arrays, Expected]:
-    """Inputs of a kind, now and then with values that no kind has, as views with gaps; and what is expected of them."""
-    generator = np.random.default_rng(seed)
+def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
+    """Inputs of a kind, now and then with values that no kind has, as views; and what is expected of them."""
+    operator, problem, generator = instance.operator, instance.problem, np.random.default_rng(seed)
     inputs = operator.inputs(problem, generator, kind)
     if generator.random() < 0.5:
         inputs |= _unusual(operator.name, problem, inputs, generator)
     arrays = {**inputs, **scalars(operator, problem, inputs)}
+    tensors = [each for each in operator.arguments if each.given and each.name in arrays]
+    repeated = _repeated(tensors, arrays, generator)
     expected = expect(operator, problem, arrays)
-    for argument in operator.arguments:
-        if argument.given and argument.name in arrays:
-            arrays[argument.name] = _viewed(argument, arrays[argument.name], generator)
+    by_tma = {each.argument for each in instance.plan().maps}
+    for argument in tensors:
+        array, axis = arrays[argument.name], repeated.get(argument.name)
+        once = array if axis is None else array.take([0], axis)
+        view = _viewed(argument, once, generator, backwards=argument.name not in by_tma)
+        arrays[argument.name] = view if axis is None else np.broadcast_to(view, array.shape)
     return arrays, expected
+
+
+def _repeated(tensors: Sequence[Argument], arrays: Arrays, generator: np.random.Generator) -> dict[str, int]:
+    """An axis of a few tensors, along which they now repeat themselves. Not where a result is given beside them, nor of
+    indices or what has holes."""
+    found: dict[str, int] = {}
+    for argument in tensors:
+        array = arrays[argument.name]
+        axes = [axis for axis in argument.stepped if array.shape[axis] > 1]
+        plain = argument.role is Role.INPUT and array.dtype.kind not in "iu" and not np.isnan(array).any()
+        if axes and plain and "lse" not in arrays and generator.random() < 0.1:
+            axis = found[argument.name] = int(generator.choice(axes))
+            arrays[argument.name] = array.take([0], axis).repeat(array.shape[axis], axis)
+    return found
 
 
 def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Generator) -> Arrays:
@@ -195,16 +214,19 @@ def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Gener
     return {each: value for each, value in found.items() if each in inputs}
 
 
-def _viewed(argument: Argument, array: Array, generator: np.random.Generator) -> Array:
-    """The array inside of a larger one, whose dims lie in another order: gaps hold NaN, or what is no index."""
+def _viewed(argument: Argument, array: Array, generator: np.random.Generator, *, backwards: bool) -> Array:
+    """The array inside of a larger one, whose dims lie in another order, and some of them backwards if they may: gaps
+    hold NaN, or what is no index."""
     if not argument.strided or not array.size or generator.random() < 0.3:
         return array
-    outer = array.ndim - (argument.strided != "all")  # dims that may be exchanged
+    outer = len(argument.stepped)  # dims that may be exchanged
     aligned = math.gcd(16, array.shape[-1] * array.itemsize) // array.itemsize if outer < array.ndim else 1
     order = [*generator.permutation(outer).tolist(), *range(outer, array.ndim)]
     gaps = [aligned * int(generator.integers(3)) if axis == order[-1] else int(generator.integers(3)) for axis in order]
+    steps = [-1 if axis < outer and backwards and generator.random() < 0.1 else 1 for axis in range(array.ndim)]
     hole = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
     whole = np.full([array.shape[axis] + gap for axis, gap in zip(order, gaps, strict=True)], hole, array.dtype)
     view = whole.transpose(np.argsort(order))[tuple(map(slice, array.shape))]
+    view = view[tuple(slice(None, None, step) for step in steps)]
     view[...] = array
     return view

@@ -4,7 +4,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import fuzz_apart
 import fuzz_draw
+import numpy as np
 
 from tuner import emulator, operators, ptx
 from tuner.check import Job
@@ -17,6 +19,7 @@ from tuner.result import Failed, OutputError, spelled
 from tuner.verify import Expected, trespass
 
 _ON_PTX = 0.15  # of the draws
+_APART = 0.5  # of the cases
 _FLOPS_ON_PTX = 1e6  # of a case at most: what that machine does in seconds
 _NO_DIGITS = 0.1  # where rounding alone costs as much, terms cancelled, and only the largest error says something
 _LSE = 1e-6  # an error that sums in fp32 leave of a logarithm, however near to 0
@@ -30,6 +33,7 @@ class Tried:
     name: str
     emulated: int = 0
     executed: int = 0  # of the PTX
+    apart: int = 0  # of those on the emulator, again with NaN in what is computed for itself
     findings: tuple[str, ...] = ()
 
 
@@ -45,10 +49,10 @@ def tried(job: tuple[str, str, int]) -> Tried:
     wanted = rng.random() < _ON_PTX or ptx_alone
     entries = compiled(Job(*drawn.instance.fields()), drawn.arch) if wanted else None
     findings = [f"{drawn.arch.name}: {entries.reason}"] if isinstance(entries, Failed) else []
-    emulated = executed = 0
+    emulated = executed = apart = 0
     for problem, kind in drawn.cases:
         instance, order = drawn.instance.at(problem), rng.choice(ptx.ORDERS)
-        arrays, expected = fuzz_draw.given(instance.operator, problem, kind, rng.getrandbits(32))
+        arrays, expected = fuzz_draw.given(instance, kind, rng.getrandbits(32))
         said = f"{drawn.arch.name} {spelled(instance.fields()[3])} on {spelled(instance.fields()[2])} {kind}"
         try:
             if not ptx_alone:
@@ -60,9 +64,13 @@ def tried(job: tuple[str, str, int]) -> Tried:
                 wrong = run.fault or _wrong(instance, arrays, expected, outputs)
                 findings += [f"{said}: PTX, {order}: {wrong}"] if wrong else []
                 executed += 1
+            if not ptx_alone and rng.random() < _APART:
+                found = _apart(instance, arrays, expected, rng)
+                findings += [f"{said}: {found}"] if found else []
+                apart += found is not None
         except TunerError as error:
             findings.append(f"{said}: {type(error).__name__}: {error}")
-    return Tried(name, emulated, executed, tuple(findings))
+    return Tried(name, emulated, executed, apart, tuple(findings))
 
 
 def _emulated(instance: Instance, arrays: Arrays, expected: Expected, rng: random.Random) -> Iterator[str]:
@@ -77,6 +85,18 @@ def _emulated(instance: Instance, arrays: Arrays, expected: Expected, rng: rando
             yield f"{mode}: {wrong}"
             return
         first = bits
+
+
+def _apart(instance: Instance, arrays: Arrays, expected: Expected, rng: random.Random) -> str | None:
+    """What is wrong beside a unit that became NaN, in `arrays`; None where there is none."""
+    operator = instance.operator
+    unit = fuzz_apart.spoil(operator, instance.problem, arrays, np.random.default_rng(rng.getrandbits(32)))
+    if unit is None:
+        return None
+    outputs, run = emulator.run(instance, arrays, Mode(False, rng.choice(("order", "random")), "random"))
+    beside = fuzz_apart.elsewhere(operator, outputs, expected.exact, unit)
+    wrong = str(run.findings[0]) if run.findings else _wrong(instance, arrays, expected, beside)
+    return f"beside a {unit.name} that is NaN: {wrong}" if wrong else ""
 
 
 def _wrong(instance: Instance, arrays: Arrays, expected: Expected, outputs: Arrays) -> str:

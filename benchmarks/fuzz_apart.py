@@ -1,0 +1,125 @@
+"""NaN in one sequence, group of heads, query, channel or page, which must leave what is computed beside it right."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.operator import Argument, Array, Arrays, Operator
+
+Places = Mapping[str, Sequence[int]]  # dim of arguments → where along it
+_BOUNDS = {"seq_q": "cu_seqlens_q", "seq_k": "cu_seqlens_k", "seq_len": "cu_seqlens"}  # of packed sequences, by dim
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Where its inputs lie, and the outputs that they may reach. What has none of these dims is no input of its own; an
+    output that has none is a sum over units."""
+
+    name: str
+    given: Places
+    reached: Places
+
+
+def spoil(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.random.Generator) -> Unit | None:
+    """Writes NaN into some inputs of a unit, or into all; None where the problem has none."""
+    drawn = [each for each in _units(operator, problem, arrays, generator) if _inputs(operator, arrays, each)]
+    if not drawn:
+        return None
+    unit = drawn[generator.integers(len(drawn))]
+    inputs = _inputs(operator, arrays, unit)
+    share, most = generator.choice((0.01, 1.0)), generator.integers(1, len(inputs) + 1)
+    for position in generator.permutation(len(inputs))[:most]:
+        array = arrays[inputs[position].name]
+        there = _within(inputs[position], array.shape, unit.given)
+        array[there & (generator.random(array.shape) < share)] = np.nan
+        array[tuple(generator.choice(np.argwhere(there)))] = np.nan
+    return unit
+
+
+def elsewhere(operator: Operator[Any], outputs: Arrays, exact: Arrays, unit: Unit) -> Arrays:
+    """The outputs, exact where the unit may reach them."""
+    found = dict(outputs)
+    for argument in operator.written:
+        output = outputs[argument.name]
+        there = _within(argument, output.shape, unit.reached)
+        found[argument.name] = np.where(there, exact[argument.name], output.astype(np.float64))
+    return found
+
+
+def _within(argument: Argument, shape: tuple[int, ...], places: Places) -> Array:
+    """Whether an element is of the unit: bool of the shape."""
+    found = np.ones(shape, bool)
+    for axis, dim in enumerate(argument.dims):
+        along = np.isin(np.arange(shape[axis]), list(places[dim])) if dim in places else np.ones(shape[axis], bool)
+        found &= along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+    return found
+
+
+def _inputs(operator: Operator[Any], arrays: Arrays, unit: Unit) -> list[Argument]:
+    """Those that have numbers of the unit, in memory of their own."""
+    return [
+        each
+        for each in operator.arguments
+        if each.given and each.name in arrays and arrays[each.name].flags.writeable
+        if arrays[each.name].dtype.kind not in "iu"
+        if not unit.given.keys().isdisjoint(each.dims) and _within(each, arrays[each.name].shape, unit.given).any()
+    ]
+
+
+def _units(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.random.Generator) -> Iterator[Unit]:
+    """One of each kind that the operator's problems have, by the names of their dims."""
+    dims = {
+        dim: n
+        for each in operator.arguments
+        if each.dims
+        for dim, n in zip(each.dims, each.shape(problem), strict=True)
+    }
+    bounds = {dim: arrays[name] for dim, name in _BOUNDS.items() if dim in dims and np.size(arrays.get(name, ()))}
+    if "batch" in dims:
+        count = len(next(iter(bounds.values()))) - 1 if bounds else dims["batch"]
+        places = _sequence(bounds, arrays, int(generator.integers(count)))
+        yield Unit("sequence", places, places)
+    if "heads" in dims:
+        places = _group(problem, int(generator.integers(getattr(problem, "kv_heads", problem.heads))))
+        yield Unit("group of heads", places, places)
+    if "heads" in dims and "seq_q" in dims and not operator.name.endswith("_backward"):
+        places = {dim: [int(generator.integers(dims[dim]))] for dim in ("heads", "seq_q")}
+        yield Unit("query", places, places)
+    if operator.name.startswith("linear"):
+        channel = [int(generator.integers(problem.head_dim))]
+        places = {"head_dim": channel} | ({"beta_channels": channel} if problem.decay == "channel" else {})
+        yield Unit("channel", places, places)
+    if dims.get("pages"):
+        page = int(generator.integers(dims["pages"]))
+        yield Unit("page", {"pages": [page]}, _readers(problem, arrays, bounds, page))
+
+
+def _sequence(bounds: Mapping[str, Array], arrays: Arrays, n: int) -> Places:
+    tokens = {dim: range(*each[n : n + 2].tolist()) for dim, each in bounds.items()} or {
+        dim: [n] for dim in ("batch", "lse_gradients")
+    }
+    entries = arrays.get("ssm_state_indices", ())
+    entry = int(entries[n]) if np.size(entries) else n  # negative: none
+    states = {dim: [n] for dim in ("initial_states", "final_states", "descales")}
+    return {**tokens, **states, "pool_states": [entry]}
+
+
+def _group(problem: Any, h: int) -> Places:
+    """Query heads that share keys, or value heads that share them, and what is theirs."""
+    queries = problem.heads // getattr(problem, "kv_heads", problem.heads)
+    values = getattr(problem, "value_heads", problem.heads) // problem.heads
+    of_values = range(h * values, (h + 1) * values)
+    named = {"kv_heads": [h], "heads": range(h * queries, (h + 1) * queries), "beta_heads": [h]}
+    return named | dict.fromkeys(("value_heads", "gate_heads", "bias_heads"), of_values)
+
+
+def _readers(problem: Any, arrays: Arrays, bounds: Mapping[str, Array], page: int) -> Places:
+    """Whose positions lie in a page."""
+    table, lengths = arrays["block_table"], np.clip(arrays["cache_seqlens"], 0, problem.seq_k)
+    pages = [row[: -(-length // problem.page_size)] for row, length in zip(table, lengths.tolist(), strict=True)]
+    found = [n for n, own in enumerate(pages) if page in own]
+    if not bounds:
+        return {"batch": found}
+    return {"seq_q": [t for n in found for t in range(*bounds["seq_q"][n : n + 2].tolist())]}
