@@ -1,6 +1,7 @@
 """kda under torch's autograd, and by the signatures of flash-linear-attention."""
 
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,7 +162,8 @@ def test_rows_that_kernels_cannot_address_are_copied() -> None:
     ("wrong", "named"),
     [
         ({"return_intermediate_states": True}, "return_intermediate_states=True is not served"),
-        ({"cp_context": 7}, "cp_context=True is not served"),
+        ({"cp_context": 7}, "cp_context=7 is not served"),
+        ({"cp_context": SimpleNamespace(group=None)}, "cp_context=a SimpleNamespace is not served"),
         ({"ssm_states": 7}, "ssm_states=7 is not served"),
         ({"A_log": None}, "needs an A_log"),
     ],

@@ -77,7 +77,7 @@ def _refusal(tensor: MappedTensor) -> str:
     if inner % 16 or strides[-1] != tensor.dtype.itemsize:
         return "the innermost dim must be contiguous, its box a multiple of 16 bytes"
     if tensor.address % 16 or any(stride % 16 or not 0 <= stride < _STRIDES for stride in strides[:-1]):
-        return "address and strides must be multiples of 16 bytes, no stride negative or 2^40 bytes"
+        return "address and strides must be multiples of 16 bytes, no stride negative or 2^40 bytes: copy it first"
     if swizzle not in SWIZZLES or (swizzle and inner > swizzle):
         return f"a row of the box has {inner} bytes, the swizzle spans {swizzle} (known: {SWIZZLES})"
     return ""

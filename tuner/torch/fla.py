@@ -58,7 +58,7 @@ def chunk_kda(
     Raises InputError for return_intermediate_states, cp_context and unknown arguments, for a safe_gate of the kernel's
     own gate without its lower_bound, for two layouts of states, and for tensors that do not fit.
     """
-    unserved = {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context is not None}
+    unserved = {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context}
     refuse("chunk_kda", unserved | others, "fla.ops.kda.chunk_kda")
     if safe_gate and use_gate_in_kernel and lower_bound is None:
         raise InputError("chunk_kda: safe_gate bounds the kernel's own gate: pass a lower_bound in [-5, 0), or drop it")

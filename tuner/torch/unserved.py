@@ -11,7 +11,12 @@ from tuner.errors import InputError
 def refuse(function: str, unserved: Mapping[str, Any], theirs: str, why: str = "") -> None:
     """Raises InputError for the first that is neither None nor off; `theirs` serves it."""
     for name, wanted in unserved.items():
-        tensor = isinstance(wanted, torch.Tensor)
-        if tensor or wanted:
-            what = f"{name}={'a tensor' if tensor else repr(wanted)} is not served{f' {why}' * bool(why)}"
+        if isinstance(wanted, torch.Tensor) or wanted:
+            what = f"{name}={_spelled(wanted)} is not served{f' {why}' * bool(why)}"
             raise InputError(f"{function}: {what}: leave it out, or call {theirs}")
+
+
+def _spelled(wanted: Any) -> str:
+    if isinstance(wanted, torch.Tensor):
+        return "a tensor"
+    return repr(wanted) if isinstance(wanted, (bool, int, float, str, tuple)) else f"a {type(wanted).__name__}"
