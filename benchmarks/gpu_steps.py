@@ -22,6 +22,7 @@ from tuner.choice import telling
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.evaluate import Candidate
+from tuner.history import code_of
 from tuner.instance import Instance
 from tuner.measure import Measurer
 from tuner.nvrtc import Options
@@ -41,7 +42,7 @@ _OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FA
 _FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ERROR)\b")
 _MEASURING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
 _PLAIN = "naive"  # the implementation that is there to be right
-_TRIES, _FEW_TRIES = 160, 6
+_TRIES, _FEW_TRIES = 160, 12
 
 
 def device(run: Run) -> dict[str, Any]:
@@ -185,9 +186,18 @@ def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [each for each in served if each.name != _PLAIN] or served
-    found = measurer.attempts([Candidate(each, each.default(problem, run.gpu.arch)) for each in fast])
-    attempts = {fast[position].name: attempt for position, attempt in found}
-    return _timed(operator, problem, attempts)
+    candidates = [Candidate(each, each.default(problem, run.gpu.arch)) for each in fast]
+    found = dict(measurer.attempts(candidates))
+    _keep(run, measurer, candidates, found, code_of(operator))
+    return _timed(operator, problem, {fast[position].name: attempt for position, attempt in found.items()})
+
+
+def _keep(run: Run, measurer: Measurer, candidates: list[Candidate], found: Mapping[int, Attempt], code: str) -> None:
+    """For the search of the same problem, which may have little time: it goes on from these."""
+    rows = dict(zip(found, run.store.append(found.values()), strict=True))
+    right = [position for position, attempt in found.items() if attempt.failure is None]
+    for i, verdict in measurer.verdicts([candidates[position] for position in right]):
+        run.store.append_verdict(rows[right[i]], verdict, code)
 
 
 def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
 from tuner.records import Snapshot
 from tuner.simulated import Simulation
+from tuner.store import Store
 
 ROOT = Path(__file__).parents[1]
 OPERATOR = operators.load("flash_attention")
@@ -153,6 +154,9 @@ def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path
     steps = json.loads((tmp_path / "results.json").read_text())
     done = ["device", "compiled", "verification", "defaults", "search", "peers"]
     assert [name.partition(" ")[0] for name in steps] == done
+    with Store.open(tmp_path / "tuner.db") as store:  # the search goes on from what the defaults came to
+        tried = [each.attempt.identity for each in store.attempts("flash_attention")]
+    assert len(tried) == len(set(tried)) == next(data for name, data in steps.items() if "search" in name)["tried"]
     assert (tmp_path / "report.html").exists()
     assert "normal" in (tmp_path / "peers" / "peers-flash_attention.html").read_text()
     assert len((tmp_path / "tuned" / "sm_90a.jsonl").read_text().splitlines()) == 1
