@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tuner import operators, tune
@@ -31,7 +32,7 @@ from tuner.session import Measured
 from tuner.settle import settle
 from tuner.simulated import Plant, SimulatedDevice, Simulation
 from tuner.store import Store
-from tuner.trial import Heat, Task, Timed
+from tuner.trial import Heat, Raced, Task, Timed
 from tuner.worker import Stand, Worker
 
 OPERATOR = operators.load("flash_attention")
@@ -129,7 +130,7 @@ class Idle(SimulatedDevice):
 
     rise = 60
 
-    def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+    def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
         share = self.state().sm_mhz / super().state().sm_mhz
         return [time_us / share for time_us in super().times_us(ready, launches, policy)]
 
@@ -142,6 +143,27 @@ def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> 
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
     found = Stand(Idle(told)).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
+
+
+def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
+    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
+    found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.most_samples, rel=0.05)
+
+
+def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_its_own() -> None:
+    stand, (hungry, frugal) = Stand(powered([SPACE[0], SPACE[1]]).open()), (code(SPACE[0]), code(SPACE[1]))
+    in_turns, own = (stand.do(Heat((hungry, frugal), POLICY, 12, 0, own_clock=own)) for own in (False, True))
+    assert in_turns.capped
+    assert decide(in_turns.times_us, Rules(((0,), (1,)))).winner == 0
+    assert decide(own.times_us, Rules(((0,), (1,)))).winner == 1
+    assert np.median(own.times_us, axis=0) == pytest.approx([97 / 0.9, 100], rel=0.02)
+
+
+def powered(configs: list[Any]) -> Simulation:
+    """The first of these is the fastest at any one clock, and lowers its own; the second is next."""
+    times = timed_as(configs, [97.0, 100.0, *[150.0] * (len(configs) - 2)])
+    return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
 
 
 class Crowded(SimulatedDevice):
@@ -304,6 +326,31 @@ def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(mach
     default = NAIVE.default(DECODING, GPU.arch)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(default)
+
+
+class Racing(Worker):
+    """Notes of each race whether it was at own clocks."""
+
+    def race(self, heat: Heat) -> Raced:
+        if len(heat.codes) > 1:
+            self.raced = [*getattr(self, "raced", []), heat.own_clock]
+        return super().race(heat)
+
+
+@pytest.mark.parametrize("short_of_power", [True, False])
+def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
+    machines: tuple[Compiler, Checker], *, short_of_power: bool
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    told = powered([hungry, frugal, default, *others])
+    with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
+    assert outcome.record is not None and outcome.record.measurement is not None
+    assert outcome.record.config == to_fields(frugal if short_of_power else hungry)
+    assert outcome.record.measurement.time_us == pytest.approx(100 if short_of_power else 97, rel=0.02)
+    assert worker.raced == ([False, True] if short_of_power else [False])
 
 
 def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case(

@@ -30,6 +30,7 @@ from tuner.worker import Worker
 
 _REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
 _PLAIN = "naive"  # the implementation that is there to be right
+_OWN_CLOCK_S = 15.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
 _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
 
@@ -107,11 +108,15 @@ class Measurer(Predictor):
         for i, each in enumerate(batch):
             yield i, self._verdicts[self.identity(each)]
 
-    def race(self, contenders: Sequence[Candidate], seed: int = 0) -> tuple[list[int], Raced]:
+    def race(
+        self, contenders: Sequence[Candidate], seed: int = 0, *, own_clock: bool = False
+    ) -> tuple[list[int], Raced]:
         """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
-        codes, left = self._codes(contenders), list(range(len(contenders)))
+        codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.bench.policy
         while left:
-            heat = Heat(tuple(codes[i] for i in left), self.bench.policy, self.bench.policy.rounds, seed)
+            heat = Heat(tuple(codes[i] for i in left), policy, policy.rounds, seed)
+            if own_clock:
+                heat = replace(heat, rounds=policy.own_clock_rounds, limit_s=_OWN_CLOCK_S, own_clock=True)
             raced = self.bench.worker.race(heat)
             if raced.fell is None:
                 return left, raced

@@ -26,6 +26,8 @@ class MeasurementPolicy:
     # (samples so far, stop when the lower confidence bound is above this × the best): repeats grow for survivors only.
     screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
     rounds: int = 30  # of the final race
+    own_clock_us: float = 100_000.0  # a kernel runs this long before its clock is taken for its own …
+    own_clock_rounds: int = 12  # … in each round of the second race, where power lowers clocks
     tie: float = 0.01  # relative difference under which two kernels are equally fast
     drift: float = 0.05  # relative change of the canary's time that voids the samples before it
     limit_s: float = 5.0  # a launch that takes longer hangs
@@ -35,9 +37,10 @@ class MeasurementPolicy:
             raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
         if self.launch not in ("eager", "graph"):
             raise UsageError(f"launch {self.launch!r}: a plan is launched eager, or replayed from a graph")
-        for name in ("warm_up_us", "sample_us", "most_launches", "rounds", "tie", "drift", "limit_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"measurement policy: {name} is {getattr(self, name)}, it must be positive")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float) and not value > 0:
+                raise UsageError(f"measurement policy: {each.name} is {value}, it must be positive")
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ Times = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80  # NVML: hardware, software-thermal, hardware-thermal, power-brake slowdown
+_POWER_CAP = 0x04  # NVML: the clock is as high as the power limit lets it be
 _CLOCK_DROP = 0.95  # of the kernel's own median clock
 _TICK_US, _ALIKE = 1.0, 0.05  # what tells equal launches apart at most: steps of a device's clock, and their own noise
 _PRIOR_SD = 0.02  # relative noise that is assumed before a kernel has shown its own …
@@ -33,6 +34,11 @@ class State:
     def slowed(self) -> int:
         """The reasons that make times wrong; a power cap is how a busy device runs, and stays out."""
         return self.throttle & _SLOWED
+
+    @property
+    def capped(self) -> bool:
+        """Whether what runs draws so much power that it lowers its own clock, and that of what runs next."""
+        return bool(self.throttle & _POWER_CAP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,34 @@ def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) ->
 
     Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
     """
-    field = _field(outcome, store, measurer)
-    left, raced = measurer.race([each.candidate for each in field], seed) if field else ([], None)
-    if raced is None or not raced.times_us:
+    field, standing = _raced(_field(outcome, store, measurer), outcome, measurer, seed)
+    if standing is None:
         return outcome, None
-    field = [field[i] for i in left]
-    rules = Rules(tuple(_key(each) for each in field), _default(field, outcome), measurer.bench.policy.tie)
-    standing = decide(raced.times_us, rules, seed)
     record = _record(field, standing, len(outcome.tried))
     store.promote(record)
     return replace(outcome, record=record), standing
+
+
+def _raced(
+    field: list[Tried], outcome: Outcome, measurer: Measurer, seed: int, *, own_clock: bool = False
+) -> tuple[list[Tried], Standing | None]:
+    """(who came through, how it ended); None where nobody did.
+
+    In turns all run at one clock. Where one of them draws so much that it would lower its own, those that are near and
+    the default race again, each at its own clock: so they run where nothing else does, and what a kernel draws is what
+    it takes from its neighbours where power is short.
+    """
+    left, raced = measurer.race([each.candidate for each in field], seed, own_clock=own_clock) if field else ([], None)
+    if raced is None or not raced.times_us:
+        return [], None
+    field = [field[i] for i in left]
+    policy, default = measurer.bench.policy, _default(field, outcome)
+    standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
+    near = [i for i, place in enumerate(standing.places) if place.ratio.low <= 1 + policy.drift or i == default]
+    if raced.capped and not own_clock and len(near) > 1:
+        again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
+        return again if again[1] else (field, standing)
+    return field, standing
 
 
 def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:

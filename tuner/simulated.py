@@ -39,6 +39,8 @@ from tuner.tensor_map import MappedTensor
 
 _CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal slowdown
 _OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes
+_POWER_CAP, _GOVERNED_US = 0x04, 10_000.0  # NVML; how long a clock takes for most of its way to where power lets it be
+_FULL = 0.999  # of the clock, that is all of it
 _DRIFT_PERIOD = 300.0  # runs
 _UNPREDICTED = 0.15  # standard deviation of a time around its prediction
 
@@ -66,6 +68,9 @@ class Simulation:
     emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
     plants: tuple[Plant, ...] = ()
     times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
+    clocks: tuple[
+        tuple[str, float], ...
+    ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
     bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
@@ -79,11 +84,19 @@ def _release(buffers: Mapping[int, Buffer]) -> None:
 
 
 @dataclass(frozen=True)
+class _Ready:
+    """What is timed: microseconds at full clock, and to what share of that its power lowers the clock."""
+
+    time_us: float
+    clock: float = 1.0
+
+
+@dataclass(frozen=True)
 class _Program:
     """A config as this device runs it."""
 
     instance: Instance
-    time_us: float
+    timed: _Ready
     plants: frozenset[str]
     kernel: emulator.Kernel | None
 
@@ -102,6 +115,7 @@ class SimulatedDevice:
         weakref.finalize(self, _release, self._buffers)
         self._runs = 0
         self._hot = False
+        self._clock = 1.0  # its share of the full one
         self._flips = 0
 
     def facts(self) -> Fields:
@@ -135,8 +149,9 @@ class SimulatedDevice:
         kernel = None
         if self._told.emulated:
             kernel = emulator.build(render(instance, "host"), checked=False)
-        time_us = dict(self._told.times_us).get(encode(code.config)) or self._modelled(instance)
-        return _Program(instance, time_us, plants, kernel)
+        config = encode(code.config)
+        time_us = dict(self._told.times_us).get(config) or self._modelled(instance)
+        return _Program(instance, _Ready(time_us, dict(self._told.clocks).get(config, 1.0)), plants, kernel)
 
     def run(self, program: _Program, call: Call, limit_s: float) -> None:
         _provoke(program.plants, limit_s)
@@ -146,14 +161,13 @@ class SimulatedDevice:
             self._stand_in(program, call)
         self._spoil(program, call)
 
-    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
-        """The time that the model has for it, in microseconds."""
-        return program.time_us
+    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> _Ready:  # noqa: ARG002  # protocol
+        return program.timed
 
-    def ready_copy(self, nbytes: int) -> float:
-        return 1e-3 * nbytes / self.copy_gb_s()
+    def ready_copy(self, nbytes: int) -> _Ready:
+        return _Ready(1e-3 * nbytes / self.copy_gb_s())
 
-    def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
+    def times_us(self, ready: _Ready, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
         """A sample in which something lies or throttles does so in all its launches."""
         told = self._told
         self._runs += 1
@@ -163,10 +177,14 @@ class SimulatedDevice:
         factor *= told.spell[2] if told.spell[0] <= self._runs < told.spell[1] else 1.0
         factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
         noise = np.exp(told.noise * self._rng.standard_normal())
-        return [ready * factor * float(noise)] * launches
+        factor /= self._clock
+        self._clock += (ready.clock - self._clock) * -math.expm1(-ready.time_us * launches / _GOVERNED_US)
+        return [ready.time_us * factor * float(noise)] * launches
 
     def state(self) -> State:
-        return State(_THROTTLED_MHZ, _HOT, 90, 1) if self._hot else State(_CLOCK_MHZ, 0, 60, 1)
+        if self._hot:
+            return State(_THROTTLED_MHZ, _HOT, 90, 1)
+        return State(round(self._clock * _CLOCK_MHZ), _POWER_CAP * (self._clock < _FULL), 60, 1)
 
     def copy_gb_s(self) -> float:
         return float(self._gpu.device.dram_gb_s)

@@ -8,19 +8,22 @@ from tuner.policy import MeasurementPolicy
 from tuner.samples import Sample, State, typical
 
 _MOST_WARM_UPS = 20  # of the policy's length
-_RISEN = 0.01  # of the clock, relative, that is no more than its own unrest
+_STEADY = 0.015  # of the clock, relative: a change that is no more than its own unrest
 
 
 class Timer:
-    """Construction runs the kernel for the policy's warm-up; every sample's state goes to `states`."""
+    """Construction runs the kernel for the policy's warm-up; every sample's state goes to `states`.
+
+    `capped` is whether it draws so much power that it lowers its own clock.
+    """
 
     def __init__(
         self, device: Device, program: Any, call: Call, policy: MeasurementPolicy, states: MutableSequence[State]
     ) -> None:
         self._device, self._ready = device, device.ready(program, call, policy)
         self._policy, self._states = policy, states
-        self._launches = 1
-        self._warm_up()
+        self._launches, self.capped = 1, False
+        self._settle(policy.warm_up_us)
 
     def sample(self) -> Sample:
         times = self._device.times_us(self._ready, self._launches, self._policy)
@@ -28,18 +31,25 @@ class Timer:
         self._states.append(state)
         return Sample(typical(times), state)
 
-    def _warm_up(self) -> None:
-        """By time, and again while the clock still rises: a device that was idle between two batches needs longer."""
+    def own_clock(self) -> None:
+        """Run until the clock is this kernel's own, and not what those before it have left."""
+        self._settle(self._policy.own_clock_us)
+
+    def _settle(self, least_us: float) -> None:
+        """By time, and longer while the clock changes: it rises after idle seconds, and falls where power is short."""
+        self._run_for(least_us - self._policy.warm_up_us)
         for _ in range(_MOST_WARM_UPS):
             before_mhz = self._device.state().sm_mhz
             self._run_for(self._policy.warm_up_us)
-            if self._device.state().sm_mhz <= before_mhz * (1 + _RISEN):
+            state = self._device.state()
+            self.capped |= state.capped
+            if abs(state.sm_mhz - before_mhz) <= _STEADY * before_mhz:
                 return
 
-    def _run_for(self, warm_up_us: float) -> None:
+    def _run_for(self, time_us: float) -> None:
         """The last times say how many launches make a sample."""
         spent, last = 0.0, 0.0
-        while spent < warm_up_us:
+        while spent < time_us:
             last = typical(self._device.times_us(self._ready, self._launches, self._policy))
             spent += max(last * self._launches, 1.0)
             self._launches = self._policy.launches(last)

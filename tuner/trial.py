@@ -32,13 +32,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Rounds of a race: every contender once a round, in random order. None begins after `limit_s`, but the first."""
+    """Rounds of a race: every contender once a round, in random order. None begins after `limit_s`, but the first.
+
+    With `own_clock` each runs alone, until the clock is its own, before its turn; else all share one.
+    """
 
     codes: tuple[Code, ...]
     policy: MeasurementPolicy
     rounds: int
     seed: int
     limit_s: float = 60.0  # half of what the process has before it is thought to hang
+    own_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,14 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Times of the undisturbed rounds of a heat, [rounds, contenders] in microseconds; or who fell."""
+    """Times of the undisturbed rounds of a heat, [rounds, contenders] in microseconds; or who fell.
+
+    `capped` is whether a contender draws so much power that it lowers its own clock.
+    """
 
     times_us: tuple[tuple[float, ...], ...] = ()
     fell: Fell | None = None
+    capped: bool = False
 
 
 Request = Look | Task | Heat

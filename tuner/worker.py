@@ -196,6 +196,8 @@ class Stand:
                     break
                 found = {}
                 for at in map(int, rng.permutation(len(timers))):
+                    if heat.own_clock:
+                        timers[at].own_clock()
                     found[at] = timers[at].sample()
                 if not any(disturbed(each.state, self.session()) for each in found.values()):
                     rounds.append(tuple(found[i].time_us for i in range(len(timers))))
@@ -205,7 +207,7 @@ class Stand:
             return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
-        return Raced(tuple(rounds))
+        return Raced(tuple(rounds), capped=any(each.capped for each in timers))
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
