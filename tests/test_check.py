@@ -1,5 +1,6 @@
 """The check of a config on the emulator: what is no finding of a single run."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from tuner.arch import ARCHES
 from tuner.cache import Cache
 from tuner.check import PLAIN, Checker, Job, check, key_of
 from tuner.check_known import Known, effective
+from tuner.check_ptx import check_ptx
 from tuner.operator import to_fields
 from tuner.result import Verdict
 from tuner.source import Source
@@ -32,6 +34,24 @@ def test_a_kernel_whose_bits_depend_on_the_order_of_threads_is_no_winner(
     verdict = check(Job("unsteady", "two_pass", to_fields(problem), to_fields(config)))
     assert all(error.ok for error in verdict.errors), verdict.errors
     assert verdict.findings == ("y: other bits in another order of threads",)
+
+
+@pytest.mark.parametrize("on_ptx", [False, True])
+def test_a_kernel_that_never_ends_is_a_finding_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, on_ptx: bool
+) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "endless", ignore=shutil.ignore_patterns("__pycache__"))
+    _edit(folder / "operator.py", 'name="row_norm"', 'name="endless"')
+    _edit(folder / "two_pass.cu.jinja", "    sum += value * value;", "    sum += value * value;\n    i -= sum >= 0;")
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    monkeypatch.setattr("tuner.check.most_seconds", lambda _: 0.5)
+    monkeypatch.setattr("tuner.check_ptx.most_seconds", lambda _: 0.5)
+    operator, implementation = operators.load("endless"), operators.implementation("endless", "two_pass")
+    config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
+    job = Job("endless", "two_pass", to_fields(problem), to_fields(config))
+    (finding,) = (check_ptx(job, ARCHES["sm_90a"]) if on_ptx else check(job)).findings
+    assert "still running after 0.5 s of CPU time" in finding
+    assert re.search(r"line \d+ of row_norm_sums" if on_ptx else r"row_norm_sums\.cu:1[678]", finding), finding
 
 
 _ROOT = """{turn}

@@ -690,6 +690,14 @@ def test_a_qualifier_that_would_change_the_result_is_refused(body: str) -> None:
         executed(body, WORDS)
 
 
+def test_a_loop_that_never_ends_is_ended_at_its_line() -> None:
+    entry = parse(HEAD + "AGAIN:\n  add.u32 %r9, %r9, 1;\n  bra AGAIN;" + TAIL)["kernel"]
+    memory = Global({"in": 48, "out": 48}, frozenset({"out"}))
+    values = [memory.address("in"), memory.address("out")]
+    with pytest.raises(FaultError, match=r"still running after 0\.1 s of CPU time.*line 1\d of kernel: add"):
+        launch(entry, Shape((1, 1, 1), 12, 0), memory, values, most_seconds=0.1)
+
+
 def test_a_fault_names_the_line_of_the_text() -> None:
     with pytest.raises(FaultError, match=r"\(line 14 of kernel: ld\.global\.u32"):
         executed("\n  ld.global.u32 %r9, [%rd1+4096];", WORDS)

@@ -12,6 +12,7 @@ from tuner.check_job import CHECKED as CHECKED
 from tuner.check_job import PLAIN as PLAIN
 from tuner.check_job import Job as Job
 from tuner.check_job import drawn as drawn
+from tuner.check_job import most_seconds
 from tuner.check_known import Known
 from tuner.check_ptx import check_ptx, key_on_ptx, place
 from tuner.edges import Edge, served
@@ -23,7 +24,7 @@ from tuner.verify import keep_worst, trespass
 
 
 class Checker:
-    """A pool of killable emulator processes. A crash or an endless loop in a kernel is a verdict.
+    """A pool of killable processes. A kernel that crashes its process or holds it for ever costs its own verdict.
 
     With `known`, what was found right before, under the same code, is not run again.
     """
@@ -84,7 +85,7 @@ def check(job: Job) -> Verdict:
 
     for edge, mode in _rounds(instance, job):
         at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
-        outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented)
+        outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented, most_seconds=most_seconds(at))
         instrumented = instrumented and run.counters.mma > 0
         done.append(f"{edge.name(operator)} {mode}")
         if run.findings:

@@ -8,6 +8,7 @@ import numpy as np
 from tuner import operators
 from tuner.canonical import decode
 from tuner.emulator import Mode
+from tuner.instance import Instance
 from tuner.operator import Arrays, from_fields, scalars
 from tuner.result import Fields
 from tuner.verify import Expected, expect
@@ -16,6 +17,7 @@ from tuner.verify import Expected, expect
 # other order; races, uninitialised reads and missing waits.
 PLAIN = (Mode(False, "order", "early", 0), Mode(False, "reverse", "late", 0))
 CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
+_LEAST_S, _WORK_A_SECOND = 30.0, 1e7  # no launch of ours takes a third of that on either machine
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class Job:
     modes: tuple[Mode, ...] = PLAIN + CHECKED
     thorough: bool = False
     arch: str = "sm_80"
+
+
+def most_seconds(instance: Instance) -> float:
+    """CPU time after which a launch is taken for one that never ends; that of its process, so load does not shorten it.
+
+    What a kernel polls without end the machines find at once. This is for loops that never come to a wait.
+    """
+    cost = instance.operator.cost(instance.problem)
+    return _LEAST_S + (cost.flops + cost.bytes) / _WORK_A_SECOND
 
 
 @lru_cache(maxsize=64)

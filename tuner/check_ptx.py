@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner import check_known, nvrtc, operators, ptx
 from tuner.arch import Arch
 from tuner.cache import Cache
-from tuner.check_job import Job, drawn
+from tuner.check_job import Job, drawn, most_seconds
 from tuner.edges import Edge, served
 from tuner.errors import UsageError
 from tuner.instance import Instance
@@ -98,7 +98,8 @@ def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: 
     operator = instance.operator
     arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
     races = instance.implementation.checked_on == "ptx"  # else the emulator looks for them, and sees more
-    outputs, run = ptx.run(instance.at(edge.problem), entries, arrays, order=order, races=races)
+    at = instance.at(edge.problem)
+    outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at))
     finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
     errors = () if finding else expected.errors(outputs)
     return Executed(f"{edge.name(operator)} {order}", run.instructions, finding, errors)

@@ -34,13 +34,19 @@ __all__ = [
 
 
 def run(
-    instance: Instance, arrays: Mapping[str, Any], mode: Mode, *, instrumented: bool = False
+    instance: Instance,
+    arrays: Mapping[str, Any],
+    mode: Mode,
+    *,
+    instrumented: bool = False,
+    most_seconds: float = 0.0,
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem: (every output by name, what happened).
 
     `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
     copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
-    A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer.
+    A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer. One
+    that is still running after `most_seconds` of CPU time is a finding (0: it may take any).
     """
     operator, problem, plan = instance.operator, instance.problem, instance.plan()
     kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
@@ -50,7 +56,7 @@ def run(
         runs: list[Run] = []
         for launch in plan.launches:
             arguments = [each.value(tensors, given) for each in parameters(operator, problem, plan, launch)]
-            runs.append(kernel.run(launch, arguments, mode))
+            runs.append(kernel.run(launch, arguments, mode, most_seconds=most_seconds))
             if runs[-1].findings:
                 break
         outputs = {argument.name: device[argument.name].array.copy() for argument in operator.written}

@@ -49,6 +49,7 @@ _KERNEL = (
     "-fira-region=one",
     "-fno-guess-branch-probability",
     "-g1",  # lines, for faults
+    "-fno-plt",  # and no instruction outside of them: a loop over a barrier may be caught on its way there
     "-fstack-clash-protection",
     "-w",
     *{

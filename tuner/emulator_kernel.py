@@ -88,10 +88,10 @@ class Kernel:
         self._library = library
         weakref.finalize(self, runtime().emulator_close, library)
 
-    def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode) -> Run:
+    def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode, *, most_seconds: float = 0.0) -> Run:
         """One launch of a plan; see `launch`."""
         sizes = launch.grid, launch.threads, launch.smem_bytes
-        return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster)
+        return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster, most_seconds=most_seconds)
 
     def launch(
         self,
@@ -103,10 +103,12 @@ class Kernel:
         mode: Mode,
         *,
         cluster: int = 1,
+        most_seconds: float = 0.0,
     ) -> Run:
         """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
 
-        Buffers keep what it wrote. A launch that no GPU accepts is a finding. Raises InputError for a wrong number of
+        Buffers keep what it wrote. A launch that no GPU accepts is a finding, and so is one that is still running after
+        `most_seconds` of CPU time (0: it may take any). Raises InputError for a wrong number of
         arguments, and for a tensor map that no driver encodes.
         """
         if mode.checked and not self.checked:
@@ -121,7 +123,7 @@ class Kernel:
         with EXCLUSIVE:
             started = time.thread_time()
             sizes = CIndex(*grid), CIndex(*block), cluster, smem_bytes
-            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode))
+            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode, most_seconds))
             seconds = time.thread_time() - started
             return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
 
@@ -170,10 +172,9 @@ def _refusal(grid: tuple[int, int, int], block: tuple[int, int, int], smem_bytes
     return ""
 
 
-def _options(mode: Mode) -> COptions:
-    return COptions(
-        get_args(Schedule).index(mode.schedule), get_args(Timing).index(mode.asynchronous), mode.checked, mode.seed
-    )
+def _options(mode: Mode, most_seconds: float) -> COptions:
+    schedule, timing = get_args(Schedule).index(mode.schedule), get_args(Timing).index(mode.asynchronous)
+    return COptions(schedule, timing, mode.checked, mode.seed, most_seconds)
 
 
 def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c_char] | ctypes.Structure":

@@ -57,6 +57,7 @@ class COptions(ctypes.Structure):
         ("timing", ctypes.c_int32),
         ("checked", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
+        ("most_seconds", ctypes.c_double),
     ]
 
 

@@ -1,5 +1,7 @@
 """Blocks that wait for each other, and the order that atomics and fences give their accesses."""
 
+import time
+
 import numpy as np
 import pytest
 from emulated import CHECKED, PLAIN, snippet
@@ -100,6 +102,37 @@ extern "C" __global__ void backwards(uint32_t* ready) {
         run = snippet(text, "backwards").launch("backwards", (40, 1, 1), 1024, 0, [ready], Mode())
     (finding,) = run.findings
     assert (finding.kind, "cannot start" in finding.message) == ("livelock", True)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize(
+    "loop", ["while (true) {}", "while (*(volatile int*)x == 0) {}", "for (;;) __syncwarp();", "for (;;) x[1]++;"]
+)
+def test_a_loop_that_never_ends_is_ended_at_its_line_and_the_next_launch_runs(loop: str, *, checked: bool) -> None:
+    text = f"""
+extern "C" __global__ void endless(int* x) {{
+  if (x[2]) {loop}
+  x[0] = 1;
+}}
+"""
+    mode, kernel = Mode(checked), snippet(text, "endless", checked=checked)
+    for spins in (1, 0):
+        with Buffer.of("x", np.array([0, 0, spins], np.int32), writable=True) as x:
+            run = kernel.launch("endless", (1, 1, 1), 1, 0, [x], mode, most_seconds=0.2)
+            if spins:
+                (finding,) = run.findings
+                assert (finding.kind, finding.place, finding.thread) == ("endless", "endless.cu:4", 0)
+            else:
+                assert (run.findings, x.view(np.int32, (3,))[0]) == ((), 1)
+
+
+def test_what_a_process_computed_before_a_launch_is_not_charged_to_it() -> None:
+    kernel = snippet('extern "C" __global__ void once(int* y) { y[0] = 1; }', "once")
+    started = time.thread_time()
+    while time.thread_time() < started + 0.4:
+        pass
+    with Buffer("y", 4, writable=True, initialized=False) as y:
+        assert not kernel.launch("once", (1, 1, 1), 1, 0, [y], Mode(), most_seconds=0.3).findings
 
 
 def test_a_deadlock_says_who_waits_where() -> None:

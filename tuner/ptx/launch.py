@@ -51,6 +51,7 @@ def launch(
     order: Order = "together",
     strict: bool = True,
     races: bool = False,
+    most_seconds: float = math.inf,
 ) -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
@@ -59,7 +60,8 @@ def launch(
 
     With `races`, those of shared memory are looked for in a kernel that has only barriers of blocks against them.
 
-    Raises FaultError for what PTX forbids and for deadlocks, with the line; InputError for a wrong number of values.
+    Raises FaultError for what PTX forbids, for deadlocks and after `most_seconds` of CPU time, with the line;
+    InputError for a wrong number of values.
     """
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
@@ -69,7 +71,7 @@ def launch(
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
-        program = Program(entry, wave, decoder(entry))
+        program = Program(entry, wave, decoder(entry), most_seconds)
         for first in range(0, total, side.blocks):
             _place(wave.registers.special, shape, side, first)
             in_grid = first + wave.block_of < total

@@ -1,5 +1,7 @@
 """Execution: lanes that stand at one instruction execute it together, the lowest instruction first."""
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ from tuner.ptx.wave import WARP, Wave
 Step = Callable[[Mask], Mask]
 Decoder = Callable[[Wave, Instruction, int], Step]
 _LIMIT = 20_000_000  # steps of a wave: far beyond what a small problem needs
+_LOOK = 1_000  # steps between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,11 @@ class Branch:
 class Program:
     """An entry bound to a wave: one step or branch an instruction."""
 
-    def __init__(self, entry: Entry, wave: Wave, decode: Callable[[Wave, Instruction, int], Step]) -> None:
+    def __init__(
+        self, entry: Entry, wave: Wave, decode: Callable[[Wave, Instruction, int], Step], most_seconds: float = math.inf
+    ) -> None:
         self.entry, self.wave = entry, wave
+        self._most_seconds, self._deadline = most_seconds, time.thread_time() + most_seconds
         self.total, self._executed = 0, 0  # instructions of warps: of all waves, of this one
         self._leaders = frozenset(entry.labels.values())
         self._branches: list[Branch | None] = []
@@ -59,7 +65,7 @@ class Program:
 
     def run(self) -> None:
         """Until every lane has left. Raises FaultError, which names the line."""
-        self._executed, self._at = 0, 0
+        self._executed, self._look, self._at = 0, _LOOK, 0
         try:
             while found := self.wave.next():
                 self._run_from(*found)
@@ -111,8 +117,15 @@ class Program:
         warps = self.wave.lanes // WARP if mask is None else int(mask.reshape(-1, WARP).any(1).sum())
         self.total += instructions * warps
         self._executed += instructions
+        if self._executed > self._look:
+            self._look += _LOOK
+            self._lose_patience()
+
+    def _lose_patience(self) -> None:
         if self._executed > _LIMIT:
             raise FaultError(f"more than {_LIMIT} instructions: an endless loop, or too large a problem")
+        if time.thread_time() > self._deadline:
+            raise FaultError(f"still running after {self._most_seconds:g} s of CPU time: a loop that does not end")
 
 
 def guarded(step: Step, registers: Registers, guard: str) -> Step:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from functools import partial
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -33,22 +34,25 @@ def run(
     *,
     order: Order = "together",
     races: bool = False,
+    most_seconds: float = inf,
 ) -> tuple[dict[str, Array], Run]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
     `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
-    are NaN. With `races`, those of shared memory are looked for; see `launch`.
+    are NaN. With `races`, those of shared memory are looked for; see `launch`. One that is still running after
+    `most_seconds` of CPU time is a fault.
     """
     operator, problem, plan = instance.operator, instance.problem, instance.plan()
     tables = {table.key: table for entry in entries.values() for table in entry.tables}
     device = _Device.of(operator, problem, plan, arrays, tuple(tables.values()))
     given, tensors = scalars(operator, problem, arrays), device.located()
+    begin = partial(launch, order=order, races=races, most_seconds=most_seconds)
     executed, fault = 0, ""
     for step in plan.launches:
         values = [each.value(tensors, given) for each in parameters(operator, problem, plan, step)]
         shape = Shape(step.grid, step.threads, step.smem_bytes, step.cluster)
         try:
-            executed += launch(entries[step.entry], shape, device.memory, values, order=order, races=races)
+            executed += begin(entries[step.entry], shape, device.memory, values)
         except FaultError as error:
             fault = str(error)
             break

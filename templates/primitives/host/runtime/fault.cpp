@@ -1,6 +1,10 @@
 // Faults: the signal handler moves the thread of execution to a landing that reports and leaves the fiber.
 #include "fault.h"
 
+#include <link.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdint>
 
 #include "fiber.h"
@@ -17,8 +21,16 @@ namespace {
 constexpr int kSignals[kFaultSignals] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 alignas(16) unsigned char signal_stack[64 << 10], landing_stack[64 << 10];
 
+constexpr int kTick = SIGVTALRM;
+constexpr long kTickNanoseconds = 10'000'000;  // once the time is over: a tick may fall into the runtime
+
 int fault_signal;
 uintptr_t fault_address, fault_instruction;
+double most_seconds;
+
+struct Code {
+  uintptr_t begin, end;
+} kernel_code;  // of the kernel's shared object
 
 // In checked mode the access that faults has mostly been reported.
 void report_address(Site site) {
@@ -55,6 +67,11 @@ void land() {
     report("undefined_behaviour", site, "array bounds, shift width or integer division by zero");
   else if (fault_signal == SIGFPE)
     report("undefined_behaviour", site, "integer division by zero");
+  else if (fault_signal == kTick)
+    report("endless", Site::instruction(reinterpret_cast<void const*>(fault_instruction + 1)),  // as of what returns
+           "still running after %g s of CPU time: a loop that does not end, or polls by a plain load, which lets no "
+           "other thread run",
+           most_seconds);
   else
     report_address(site);
   stop();
@@ -68,6 +85,27 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   fault_signal = signal;
   fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
   fault_instruction = divert(context, land, landing_stack + sizeof landing_stack);
+}
+
+// Only a kernel's own code is left anywhere; the runtime's, and the C library's, may hold what the next launch needs.
+void on_tick(int signal, siginfo_t*, void* context) {
+  uintptr_t const at = instruction_of(context);
+  if (!current || at < kernel_code.begin || at >= kernel_code.end) return;
+  fault_signal = signal;
+  fault_instruction = divert(context, land, landing_stack + sizeof landing_stack);
+}
+
+// The code of the object that holds the kernel's entry.
+int find_code(dl_phdr_info* object, size_t, void*) {
+  auto const entry = reinterpret_cast<uintptr_t>(grid.entry);
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    auto const& part = object->dlpi_phdr[i];
+    uintptr_t const begin = object->dlpi_addr + part.p_vaddr, end = begin + part.p_memsz;
+    if (part.p_type != PT_LOAD || entry < begin || entry >= end) continue;
+    kernel_code = {begin, end};
+    return 1;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -86,6 +124,31 @@ FaultHandler::FaultHandler() {
 FaultHandler::~FaultHandler() {
   for (int i = 0; i < kFaultSignals; i++) sigaction(kSignals[i], &before_[i], nullptr);
   sigaltstack(&stack_before_, nullptr);
+}
+
+Patience::Patience(double seconds) {
+  if (seconds <= 0) return;
+  most_seconds = seconds;
+  dl_iterate_phdr(find_code, nullptr);
+  struct sigaction action{};
+  action.sa_sigaction = on_tick;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigaction(kTick, &action, &before_);
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = kTick;
+  event._sigev_un._tid = pid_t(syscall(SYS_gettid));
+  auto const whole = time_t(seconds);
+  itimerspec const when{{0, kTickNanoseconds}, {whole, long((seconds - double(whole)) * 1e9)}};
+  armed_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
+  if (armed_) timer_settime(timer_, 0, &when, nullptr);
+}
+
+Patience::~Patience() {
+  if (most_seconds == 0) return;
+  most_seconds = 0;
+  if (armed_) timer_delete(timer_);
+  sigaction(kTick, &before_, nullptr);
 }
 
 }  // namespace emulator

@@ -1,6 +1,7 @@
-// Faults of a kernel become findings.
+// Faults of a kernel become findings, and so does a kernel that spins.
 #pragma once
 #include <signal.h>
+#include <time.h>
 
 #include "api.h"
 
@@ -21,6 +22,19 @@ class FaultHandler {
  private:
   struct sigaction before_[kFaultSignals];
   stack_t stack_before_;
+};
+
+// While it lives, the running fiber ends the launch with a finding once this thread has used so much CPU time.
+class Patience {
+ public:
+  explicit Patience(double seconds);  // 0: without end
+  ~Patience();
+  Patience(Patience const&) = delete;
+
+ private:
+  struct sigaction before_;
+  timer_t timer_;
+  bool armed_ = false;
 };
 
 }  // namespace emulator

@@ -278,6 +278,7 @@ extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** argum
   protect_buffers();
   {
     FaultHandler const faults;
+    Patience const patience(grid.options.most_seconds);
     run_grid();
   }
   clear_grid();

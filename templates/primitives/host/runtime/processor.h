@@ -29,10 +29,15 @@ inline void set_float_control(uint32_t control) { __builtin_ia32_ldmxcsr(control
 // What `emulator_switch` saves: six registers and the place to return to; above it a word for the ABI's alignment.
 constexpr int kContextWords = 8, kReturnWord = 6;
 
+// The instruction that a signal interrupted.
+inline uintptr_t instruction_of(void* interrupted) {
+  return uintptr_t(static_cast<ucontext_t*>(interrupted)->uc_mcontext.gregs[REG_RIP]);
+}
+
 // Lets the context that a signal interrupted go on elsewhere, on another stack; returns the instruction it was at.
 inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack_end) {
   auto& registers = static_cast<ucontext_t*>(interrupted)->uc_mcontext.gregs;
-  auto const instruction = uintptr_t(registers[REG_RIP]);
+  auto const instruction = instruction_of(interrupted);
   registers[REG_RIP] = reinterpret_cast<greg_t>(where);
   registers[REG_RSP] = reinterpret_cast<greg_t>(stack_end - 64 - 8);  // as after a call: 8 below a multiple of 16
   return instruction;
@@ -51,9 +56,13 @@ inline void set_float_control(uint32_t control) { __builtin_aarch64_set_fpcr(con
 // x19 to x28, the frame pointer, the place to return to, d8 to d15.
 constexpr int kContextWords = 20, kReturnWord = 11;
 
+inline uintptr_t instruction_of(void* interrupted) {
+  return uintptr_t(static_cast<ucontext_t*>(interrupted)->uc_mcontext.pc);
+}
+
 inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack_end) {
   auto& registers = static_cast<ucontext_t*>(interrupted)->uc_mcontext;
-  auto const instruction = uintptr_t(registers.pc);
+  auto const instruction = instruction_of(interrupted);
   registers.pc = reinterpret_cast<uintptr_t>(where);
   registers.sp = reinterpret_cast<uintptr_t>(stack_end - 64);
   return instruction;

@@ -23,6 +23,7 @@ struct Options {
   Timing timing;
   int32_t checked;
   uint64_t seed;
+  double most_seconds;  // of the thread's CPU time; 0: as long as it takes
 };
 
 struct Block;
