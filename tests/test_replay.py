@@ -76,6 +76,13 @@ def test_a_recording_without_a_value_is_refused() -> None:
         recording("broken", [Row({"block": 16}, None, failure="compile")])
 
 
+def test_a_recording_without_a_choice_is_refused() -> None:
+    with pytest.raises(UsageError, match="lone holds one config"):
+        recording("lone", [Row({"block": 16}, 1.0), Row({"block": 16}, 2.0)])
+    with pytest.raises(UsageError, match="mixed holds configs of unlike parameters"):
+        recording("mixed", [Row({"block": 16}, 1.0), Row({"tile": 2}, 2.0)])
+
+
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_a_t4_file_reads_back_as_what_was_written(tmp_path: Path, suffix: str) -> None:
     text = json.dumps(t4(ROWS, "milliseconds")).encode()
@@ -110,7 +117,9 @@ def assert_same(left: Recording, right: Recording) -> None:
     assert left.samples == right.samples
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"a": 1}', "\x1f\x8b broken"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1, 2]", '{"a": 1}', '{"results": [{}]}', '{"cache": [1]}', "\x1f\x8b broken"]
+)
 def test_a_file_that_is_no_recording_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.json"
     path.write_bytes(text.encode("latin-1"))

@@ -23,14 +23,19 @@ def read(path: Path, space: Space[Any] | None = None) -> Recording:
 
     With a `space` (of a T1 file), its configs that the file lacks have failed.
     """
-    data = parse(path)
-    if "cache" in data:
-        rows = [_row_of_cache(data["tune_params"], entry) for entry in data["cache"].values()]
-    elif "results" in data:
-        rows = [_row_of_t4(entry) for entry in data["results"]]
-    else:
+    try:
+        rows = _rows(parse(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no recording: an entry is broken ({type(error).__name__}: {error})") from error
+    if rows is None:
         raise UsageError(f"{path} is no recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
     return recording(path.name.split(".")[0], [row for row in rows if row.failure not in _REFUSED], space)
+
+
+def _rows(data: Mapping[str, Any]) -> list[Row] | None:
+    if "cache" in data:
+        return [_row_of_cache(data["tune_params"], entry) for entry in data["cache"].values()]
+    return [_row_of_t4(entry) for entry in data["results"]] if "results" in data else None
 
 
 def t4(rows: Sequence[Row], unit: str, objective: str = "time") -> dict[str, Any]:

@@ -54,13 +54,17 @@ def recording(name: str, rows: Sequence[Row], space: Space[Any] | None = None) -
 
     Without a `space`, the parameters are those that vary, and the space holds exactly the recorded configs. With one,
     its configs that no row is about have failed, and rows outside it are left out.
-    Raises UsageError when no row has a value.
+    Raises UsageError when no row has a value, and without a `space` where rows have unlike parameters or one config.
     """
     if all(row.value is None for row in rows):
         raise UsageError(f"{name} holds no config with a value: nothing to search for")
     if space is not None:
         return _within(name, rows, space)
+    if len({frozenset(row.config) for row in rows}) > 1:
+        raise UsageError(f"{name} holds configs of unlike parameters: those of several kernels do not compare")
     names = [key for key in rows[0].config if len({row.config[key] for row in rows}) > 1]
+    if not names:
+        raise UsageError(f"{name} holds one config: nothing to search for")
     rows = list({tuple(row.config[key] for key in names): row for row in rows}.values())
     choices = {key: sorted({row.config[key] for row in rows}) for key in names}
     codes = np.array([[choices[key].index(row.config[key]) for key in names] for row in rows])
