@@ -36,14 +36,19 @@ def everything(run: Run, only: Sequence[str]) -> None:
     run.step("device", lambda: steps.device(run))
     prove(run, first)
     carry_out(run, first)
+    if run.exclusive:
+        run.step("conformance", lambda: steps.tested(run, steps.CONFORMANCE))
     if not run.simulate:
-        run.step("measuring", lambda: steps.measuring(run))
+        run.step("measuring", lambda: steps.tested(run, steps.MEASURING))
     carry_out(run, later, whole=True)
 
 
 def prove(run: Run, first: Sequence[Planned]) -> None:
-    """Every implementation on its edge cases and, beside that, the tests of the emulator's conformance."""
-    tested = run.simulate or run.done("conformance")
+    """Every implementation on its edge cases and, beside that, the tests of the emulator's conformance.
+
+    On a GPU that one process at a time may open, these are behind all else that is planned first.
+    """
+    tested = run.simulate or run.exclusive or run.done("conformance")
     with nullcontext() if tested else steps.tests(run) as started:
         listed = {(each.operator.name, each.problem): (each.operator, each.problem) for each in first}
         run.step("compiled", lambda: steps.compiled(run, list(listed.values())))
@@ -53,7 +58,7 @@ def prove(run: Run, first: Sequence[Planned]) -> None:
         if started:
             run.step("conformance", lambda: steps.conformance(run, started, run.until(_PROVED)))
     if not run.simulate:
-        run.step("matmul", steps.matmul)
+        run.step("matmul", lambda: steps.matmul(run))
 
 
 def carry_out(run: Run, listed: Sequence[Planned], *, whole: bool = False) -> None:

@@ -85,7 +85,8 @@ class Run:
         self.checker = stack.enter_context(Checker(1))
         self.worker = stack.enter_context(Worker(self.place))
         self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
-        self.gpu = gpu.named(str(self.worker.look().facts["gpu"]))
+        facts = self.worker.look().facts
+        self.gpu, self.exclusive = gpu.named(str(facts["gpu"])), bool(facts.get("exclusive"))
         self.outcomes: list[tune.Outcome] = []
 
     @property

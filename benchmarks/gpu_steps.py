@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,24 @@ from tuner.settle import settle
 from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]
-_CONFORMANCE = "conformance.txt"
 # As -vv tells it: beside the progress, before the test's name or behind it.
 _OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FAILED|ERROR|SKIPPED)(?= +\[)")
 _FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ERROR)\b")
-_MEASURING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
+_TIMING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
 _PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 12
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Tests that need a device: what pytest is asked, and where its words go."""
+
+    log: str
+    arguments: tuple[str, ...]
+
+
+CONFORMANCE = Tests("conformance.txt", (f"--ignore={_TIMING}", str(_TIMING.parent)))
+MEASURING = Tests("measuring.txt", (str(_TIMING),))  # nothing else may run on the device beside them
 
 
 def device(run: Run) -> dict[str, Any]:
@@ -52,8 +63,10 @@ def device(run: Run) -> dict[str, Any]:
     return facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
 
 
-def matmul() -> dict[str, Any]:
+def matmul(run: Run) -> dict[str, Any]:
     """In a process of its own: a framework keeps GPU memory as long as it lives."""
+    if run.exclusive:
+        run.worker.rest()
     memory = resource.getrlimit(resource.RLIMIT_AS)[1]
     with Pool(peers.matmul_tflop_s, workers=1, limits=Limits(120.0, memory)) as pool:
         try:
@@ -69,12 +82,12 @@ def matmul() -> dict[str, Any]:
 def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
     """The tests that need a device, in the background, side by side: most of their time goes into compiling.
 
-    Those that time something are `measuring`.
+    Those that time something are `MEASURING`.
     """
     spread = ["-n", str(_cores() * 3 // 4 or 1), "--dist", "worksteal"] if find_spec("xdist") else []
     # By name, as they end: the time may be over before all are through.
-    command = _pytest("-vv", "--tb=short", *spread, f"--ignore={_MEASURING}", str(_MEASURING.parent))
-    with (run.out / _CONFORMANCE).open("w") as said:
+    command = _pytest("-vv", "--tb=short", *spread, *CONFORMANCE.arguments)
+    with (run.out / CONFORMANCE.log).open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
         try:
             yield process
@@ -85,7 +98,7 @@ def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
 
 def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) -> dict[str, Any]:
     """What the tests come to; what they said so far where the time does not suffice."""
-    log = run.out / _CONFORMANCE
+    log = run.out / CONFORMANCE.log
     try:
         code = started.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
@@ -110,12 +123,12 @@ def _failed(log: Path) -> list[str]:
     return sorted({before or after for before, after in _FAILED.findall(log.read_text())})
 
 
-def measuring(run: Run) -> dict[str, Any]:
-    """The tests of measuring: nothing else may run on the device beside them."""
+def tested(run: Run, which: Tests) -> dict[str, Any]:
+    """Tests that have the device to themselves."""
     run.worker.rest()
-    log = run.out / "measuring.txt"
+    log = run.out / which.log
     with log.open("w") as said:
-        command = _pytest(str(_MEASURING))
+        command = _pytest("-vv", "--tb=short", *which.arguments)
         try:
             code = subprocess.run(
                 command, stdout=said, stderr=said, cwd=ROOT, timeout=max(run.left_s, 1.0), check=False

@@ -21,7 +21,8 @@ from tuner.emulator import Buffer, Kernel, Mode, TensorMap
 from tuner.emulator_memory import SWIZZLES
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
-TOLD = {13: 1980000, 36: 3201000, 37: 6144, 38: 60 << 20}  # by cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes
+# By cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes, and who may open it.
+TOLD = {13: 1980000, 36: 3201000, 37: 6144, 38: 60 << 20, 20: 0}
 
 
 class DriverError(RuntimeError):

@@ -123,6 +123,33 @@ def test_the_device_is_described_in_one_line(driver: Driver) -> None:
     assert driver.launches == []
 
 
+def test_of_several_gpus_it_is_told_which_and_whether_one_process_may_have_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = driver.modules()["cupy"].cuda.runtime
+    monkeypatch.setattr(runtime, "getDeviceCount", lambda: 8)
+    assert gpu.describe().endswith("CUDA 13.2, number 0 of 8 (CUDA_VISIBLE_DEVICES chooses)")
+    monkeypatch.setitem(TOLD, 20, 3)
+    assert gpu.describe().endswith(", which one process at a time may open")
+
+
+@pytest.mark.parametrize(("visible", "advice"), [("GPU-123", "CUDA_VISIBLE_DEVICES='GPU-123' names none"), (None, "")])
+def test_a_gpu_that_is_hidden_is_told_with_what_hides_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str | None, advice: str
+) -> None:
+    class NoDeviceError(RuntimeError):
+        status = 100
+
+    def hidden() -> int:
+        raise NoDeviceError
+
+    monkeypatch.setattr(driver.modules()["cupy"].cuda.runtime, "getDeviceCount", hidden)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert (advice or "install one, or use NumPy arrays") in gpu.trouble()
+
+
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(("asked", "known"), [("H200", Evidence.MEASURED), ("A100", Evidence.PREDICTED)])
 def test_a_search_is_measured_for_the_gpu_that_is_here_and_predicted_for_others(asked: str, known: Evidence) -> None:

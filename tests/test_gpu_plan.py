@@ -1,10 +1,12 @@
 """What `gpu.py` does in which call, by the steps that it plans; nothing is run."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +30,22 @@ class Clock:
 
     def done(self, name: str) -> bool:
         return name in self.known
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_gpu_that_one_process_may_open_is_tested_when_nobody_else_has_it(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, *, exclusive: bool
+) -> None:
+    gpu, begun = programs("gpu"), list[str]()
+    run = SimpleNamespace(
+        small=True, simulate=False, exclusive=exclusive, done=lambda _: False, until=lambda _: 1.0, left_s=0.0
+    )
+    run.step = lambda name, _: begun.append(name)
+    monkeypatch.setattr(gpu.steps, "tests", lambda _: nullcontext(begun.append("tests beside the rest") or True))
+    gpu.everything(run, ["kda"])
+    tested = ["conformance", "matmul"] if not exclusive else ["matmul", "conformance"]
+    beside = [] if exclusive else ["tests beside the rest"]
+    assert begun == ["device", *beside, "compiled", "verification kda", *tested, "measuring"]
 
 
 def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: Programs) -> None:

@@ -3,6 +3,7 @@
 CuPy is imported when a function is called; each of them but `available` raises MachineError where there is no GPU.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +21,8 @@ from tuner.operator import Launch, Operator, Parameter, Plan, Role, parameters, 
 from tuner.tensor_map import MappedTensor
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
+_NO_DEVICE = 100  # cudaErrorNoDevice
+_COMPUTE_MODE, _EXCLUSIVE_PROCESS = 20, 3  # cudaDevAttrComputeMode, cudaComputeModeExclusiveProcess
 _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS, _L2_BYTES = 13, 36, 37, 38  # cudaDeviceAttr
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -48,10 +51,12 @@ def trouble() -> str:
 
 def describe() -> str:
     """One line about the current device."""
-    found, (major, minor) = current_gpu(), driver()
-    device = _name(_cupy().cuda.runtime.getDevice())
+    found, (major, minor), runtime = current_gpu(), driver(), _cupy().cuda.runtime
+    ordinal, count = runtime.getDevice(), runtime.getDeviceCount()
     named = f"{found.name} ({found.arch.name})" if arch.is_listed(found) else found.name
-    return f"{device} as {named}, driver for CUDA {major}.{minor}"
+    among = f", number {ordinal} of {count} (CUDA_VISIBLE_DEVICES chooses)" if count > 1 else ""
+    alone = ", which one process at a time may open" if exclusive(ordinal) else ""
+    return f"{_name(ordinal)} as {named}, driver for CUDA {major}.{minor}{among}{alone}"
 
 
 def driver() -> tuple[int, int]:
@@ -64,6 +69,11 @@ def current_gpu(ordinal: int | None = None) -> GPU:
     """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not known."""
     cuda = _cupy().cuda
     return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
+
+
+def exclusive(ordinal: int) -> bool:
+    """Whether one process at a time may open a GPU, as batch systems set it."""
+    return int(_cupy().cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, ordinal)) == _EXCLUSIVE_PROCESS
 
 
 def bus_id(ordinal: int) -> str:
@@ -274,11 +284,18 @@ def _cupy() -> ModuleType:
     try:
         cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        major = cupy.cuda.runtime.driverGetVersion() // 1000
-        older = f"install a newer driver, or 'kerntune[cuda{major}]', and use NumPy arrays until then"
-        remedy = older if getattr(error, "status", 0) == _INSUFFICIENT_DRIVER else _WITHOUT
-        raise MachineError(f"no GPU ({error}): {remedy}") from error
+        raise MachineError(f"no GPU ({error}): {_remedy(cupy, getattr(error, 'status', 0))}") from error
     return cupy
+
+
+def _remedy(cupy: ModuleType, status: int) -> str:
+    if status == _INSUFFICIENT_DRIVER:
+        major = cupy.cuda.runtime.driverGetVersion() // 1000
+        return f"install a newer driver, or 'kerntune[cuda{major}]', and use NumPy arrays until then"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if status == _NO_DEVICE and visible is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible!r} names none that is here, so unset it, or use NumPy arrays"
+    return _WITHOUT
 
 
 def _with_driver() -> ModuleType:

@@ -84,6 +84,7 @@ class GpuDevice:
             "memory_bytes": int(found["totalGlobalMem"]),
             "l2_bytes": int(self._runtime.deviceGetAttribute(_L2_BYTES, self._ordinal)),
             "nvml": self._monitor.present,
+            "exclusive": gpu.exclusive(self._ordinal),
             "sm_mhz": self.state().sm_mhz,
             "no_graph": self._no_graph(),
         }
