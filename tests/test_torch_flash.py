@@ -50,7 +50,7 @@ def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
     dense, packed = (signature(each).parameters for each in (flash_attn_func, flash_attn_varlen_func))
     assert list(dense) == ["q", "k", "v", *options]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
-    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table"]
+    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "k_descale", "v_descale"]
     defaults = [0.0, None, False, (-1, -1), 0.0, None, False, False]
     assert [dense[name].default for name in options] == defaults == [packed[name].default for name in options]
 

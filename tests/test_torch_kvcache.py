@@ -138,9 +138,11 @@ def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_arguments_come_in_the_order_of_flash_attn() -> None:
+    """Behind them, by name, those of FlashAttention-3 for 8-bit caches."""
     theirs = (
         "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table "
-        "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
+        "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse "
+        "k_descale v_descale"
     )
     assert " ".join(signature(flash_attn_with_kvcache).parameters) == theirs
 
@@ -151,3 +153,67 @@ def test_lengths_and_queries_may_be_parts_of_others() -> None:
     beside = torch.stack([q, q], dim=-1)[..., 0]  # whose rows are not contiguous
     found = flash_attn_with_kvcache(beside, k, v, cache_seqlens=lengths)
     assert torch.equal(found, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths.clone()))
+
+
+def in_eight_bits(*caches: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """Caches [B, S, HK, D] as e4m3, their scales [B, HK], and what they then hold."""
+    scales = [(each.abs().amax((1, 3)) / 448).float() for each in caches]
+    held = [(each / by[:, None, :, None]).to(torch.float8_e4m3fn) for each, by in zip(caches, scales, strict=True)]
+    return held, scales, [each.double() * by[:, None, :, None] for each, by in zip(held, scales, strict=True)]
+
+
+def in_byte_pages(cache: Any) -> Any:
+    return in_pages(cache.view(torch.uint8))[0].view(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_cache_of_eight_bits_is_multiplied_with_its_scales(queries: int) -> None:
+    q, k, v = drawn(queries)
+    held, (k_descale, v_descale), exact = in_eight_bits(k, v)
+    lengths, table = torch.tensor(LENGTHS, dtype=torch.int32), in_pages(k)[1]
+    options = {"cache_seqlens": lengths, "block_table": table, "k_descale": k_descale, "v_descale": v_descale}
+    o = flash_attn_with_kvcache(q, *map(in_byte_pages, held), causal=True, **options)
+    assert torch.allclose(o.double(), expected(q, *exact, LENGTHS, True, -1), atol=4e-3)
+    ones = {**options, "k_descale": None, "v_descale": torch.full((1, 1), 0.5).expand(B, HK)}
+    o = flash_attn_with_kvcache(q, *map(in_byte_pages, held), causal=True, **ones)
+    plain = held[0].double(), held[1].double() / 2
+    assert torch.allclose(o.double(), expected(q, *plain, LENGTHS, True, -1), rtol=4e-3, atol=0.2)
+
+
+def test_packed_queries_attend_a_cache_of_eight_bits() -> None:
+    q, k, v = drawn(5)
+    held, (k_descale, v_descale), exact = in_eight_bits(k, v)
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
+    options = {"causal": True, "block_table": in_pages(k)[1], "k_descale": k_descale, "v_descale": v_descale}
+    packed = torch.cat([q[0], q[1, :1]])
+    o = flash_attn_varlen_func(packed, *map(in_byte_pages, held), *bounds, 5, max(LENGTHS), **options)
+    of_each = [
+        expected(q[b : b + 1, :n], *(each[b:] for each in exact), LENGTHS[b : b + 1], True, -1)
+        for b, n in ((0, 5), (1, 1))
+    ]
+    assert torch.allclose(o.double(), torch.cat([each[0] for each in of_each]), atol=4e-3)
+
+
+def test_new_keys_and_values_of_eight_bits_go_into_a_cache_of_such() -> None:
+    q, k, v = drawn(1)
+    held, scales, exact = in_eight_bits(k, v)
+    pages, table = [in_byte_pages(each).clone() for each in held], in_pages(k)[1]
+    before = torch.tensor([n - 1 for n in LENGTHS], dtype=torch.int32)
+    new = [torch.stack([each[b, n - 1 : n] for b, n in enumerate(LENGTHS)]) for each in held]
+    for each in pages:  # what lies there is overwritten
+        each.view(torch.uint8)[table[0, 47 // PAGE], 47 % PAGE] = 0
+        each.view(torch.uint8)[table[1, 16 // PAGE], 16 % PAGE] = 0
+    options = {"cache_seqlens": before, "block_table": table, "k_descale": scales[0], "v_descale": scales[1]}
+    o = flash_attn_with_kvcache(q, *pages, *new, **options)
+    assert torch.allclose(o.double(), expected(q, *exact, LENGTHS, True, -1), atol=4e-3)
+    with pytest.raises(InputError, match=r"k or v is torch.float16: give both as the caches are, torch.float8_e4m3fn"):
+        flash_attn_with_kvcache(q, *pages, k[:, :1], v[:, :1], **options)
+
+
+def test_caches_of_eight_bits_lie_in_pages() -> None:
+    q, k, v = drawn(1)
+    held, scales, _ = in_eight_bits(k, v)
+    with pytest.raises(InputError, match=r"a cache of torch\.float8_e4m3fn without block_table is not served"):
+        flash_attn_with_kvcache(q, *held)
+    with pytest.raises(InputError, match="k_descale or v_descale without block_table is not served"):
+        flash_attn_with_kvcache(q, k, v, k_descale=scales[0])

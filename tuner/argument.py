@@ -53,7 +53,9 @@ class Parameter:
         tensor = tensors[self.argument]
         if self.tensor_map is not None:
             return MappedTensor.of(self.tensor_map, self.dtype, *tensor)
-        return np.uint64(tensor.address) if self.axis is None else np.int64(tensor.strides[self.axis])
+        if self.axis is None:
+            return np.uint64(tensor.address)
+        return np.int64(tensor.strides[self.axis] if tensor.strides else 0)  # of an input that is not given, none
 
 
 @dataclass(frozen=True, slots=True)

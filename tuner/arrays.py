@@ -166,8 +166,9 @@ class _Torch:
     def numpy(self, array: Any) -> Array:
         torch, dtype = _loaded("torch"), _torch_dtypes()[array.dtype]
         plain = array.detach()
-        if dtype is DType.BF16:  # torch lends NumPy only dtypes that NumPy itself has
-            return plain.view(torch.int16).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
+        lent = {DType.BF16: torch.int16, DType.FP8_E4M3: torch.uint8}.get(dtype)
+        if lent is not None:  # torch lends NumPy only dtypes that NumPy itself has
+            return plain.view(lent).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
         return plain.numpy()  # type: ignore[no-any-return]
 
     def stream(self, place: int) -> int:

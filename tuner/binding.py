@@ -167,6 +167,10 @@ def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> O
     for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
         if found.size(name) != size:
             raise InputError(f"{name} {size}: {operator.name} takes {found.size(name)} here")
+    for name, dtype in dtypes.items():  # or follow another dtype
+        if (wanted := getattr(found.problem, name)) is not dtype:
+            view = next(each for each in views if each.argument.dtype == name)
+            raise InputError(f"{view.argument.name} is {dtype.value}: {operator.name} takes {wanted.value} here")
     return found
 
 

@@ -13,26 +13,27 @@ class DType(Enum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP32 = "fp32"
+    FP8_E4M3 = "fp8_e4m3"  # as OCP and CUDA have it: no infinity, NaN beyond ±448
     INT32 = "int32"
     INT64 = "int64"
 
     @property
     def cuda(self) -> str:
-        """The type's name in the templates (`fp16` and `bf16` are structs of `primitives/types.cuh`)."""
+        """The type's name in the templates (structs of `primitives/types.cuh`, and of 8 bits of `fp8.cuh`)."""
         return {"fp32": "float", "int32": "int", "int64": "long long"}.get(self.value, self.value)
 
     @property
     def itemsize(self) -> int:
         """Bytes an element."""
-        return {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}[self.value]
+        return {"fp16": 2, "bf16": 2, "fp32": 4, "fp8_e4m3": 1, "int32": 4, "int64": 8}[self.value]
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; bfloat16 comes from ml_dtypes."""
-        if self is DType.BF16:
+        """The NumPy dtype; what NumPy does not have comes from ml_dtypes."""
+        if self in _FOREIGN:
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]  # ml_dtypes has no static types
+            return np.dtype(getattr(ml_dtypes, _NUMPY_NAMES[self]))  # type: ignore[no-any-return]  # it has no static types
         return np.dtype(_NUMPY_NAMES[self])
 
     @classmethod
@@ -53,7 +54,9 @@ _NUMPY_NAMES = {
     DType.FP16: "float16",
     DType.BF16: "bfloat16",
     DType.FP32: "float32",
+    DType.FP8_E4M3: "float8_e4m3fn",
     DType.INT32: "int32",
     DType.INT64: "int64",
 }
 _BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}
+_FOREIGN = (DType.BF16, DType.FP8_E4M3)  # to NumPy

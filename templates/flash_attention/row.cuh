@@ -10,9 +10,10 @@ struct Row {
   float o[kColumns] = {};
   float peak = -kInfinity, sum = 0;
 
-  // `k`: a row of K; `v`: this thread's columns of the same row of V. `scale`: scale_of it.
-  template <class Scale>
-  __device__ __forceinline__ void attend(T const* q, T const* k, T const* v, Scale const& scale) {
+  // `k`: a row of K; `v`: this thread's columns of the same row of V; K is any type that to_float
+  // takes, too. `scale`: scale_of it.
+  template <class K, class Scale>
+  __device__ __forceinline__ void attend(T const* q, K const* k, K const* v, Scale const& scale) {
     float const score = scaled(dot(q, k), scale), raised = fmaxf(peak, score);
     float const factor = exp2_approx(peak - raised), p = exp2_approx(score - raised);
 #pragma unroll
@@ -27,7 +28,8 @@ struct Row {
   }
   __device__ __forceinline__ float lse() const { return (peak + log2_approx(sum)) * kLn2; }  // -inf without any key
 
-  static __device__ __forceinline__ float dot(T const* a, T const* b) {
+  template <class K>
+  static __device__ __forceinline__ float dot(T const* a, K const* b) {
     float sum = 0;
 #pragma unroll 8
     for (int d = 0; d < D; ++d) sum += to_float(a[d]) * to_float(b[d]);

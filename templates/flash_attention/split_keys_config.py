@@ -35,7 +35,8 @@ def refusal(problem: Any, _arch: Arch) -> str | None:
     return None
 
 
-def space(problem: Any, arch: Arch) -> Space[Config]:
+def space(problem: Any, arch: Arch, element: int = ELEMENT) -> Space[Config]:
+    """`element`: bytes of one of K or V."""
     D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
@@ -49,7 +50,8 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
         },
         constraints=(
             Constraint(
-                "the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c, DV) <= arch.smem_per_block
+                "the tiles fit the shared memory of a block",
+                lambda c: smem_bytes(D, c, DV, element) <= arch.smem_per_block,
             ),
             Constraint(
                 "accumulators, scores and operands fit the registers",
@@ -59,11 +61,13 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
     )
 
 
-def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
-    """Shared memory of a block, in bytes; `c` is a config or columns of many. DV: of values (0: D)."""
+def smem_bytes(D: int, c: Any, DV: int = 0, element: int = ELEMENT) -> Any:
+    """Shared memory of a block, in bytes; `c` is a config or columns of many. DV: of values (0: D). `element`: bytes of
+    one of K or V; of one byte, lanes store four sums at once (paged_attention/byte_tiles.cuh)."""
     DV = DV or D
-    tiles = c.BM * ELEMENT * D + ring_bytes(ELEMENT * D, ELEMENT * DV, c)
-    merged = c.BM * 4 * (DV if DV % 32 == 16 else 8 * (DV // 8 | 1))  # a warp's rows of O in fp32, in its tiles' place
+    tiles = c.BM * ELEMENT * D + ring_bytes(element * D, element * DV, c)
+    apart = DV + 16 if element == 1 else 8 * (DV // 8 | 1)
+    merged = c.BM * 4 * (DV if DV % 32 == 16 else apart)  # a warp's rows of O in fp32, in its tiles' place
     return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
 
 
@@ -101,16 +105,19 @@ def merge_blocks(problem: Any, config: Config) -> int:
     return -(-parts // (WARP * config.warps))
 
 
-def default(problem: Any, arch: Arch, keys: int, least: int = 1) -> Config:
-    """Four warps, and the splits of `keys` keys that fill the SMs; `least` of them, as far as warps have tiles."""
+def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = ELEMENT) -> Config:
+    """Four warps, and the splits of `keys` keys that fill the SMs; `least` of them, as far as warps have tiles.
+
+    `element`: bytes of one of K or V.
+    """
     D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * (problem.heads // problem.kv_heads)
     config = Config(16, 32 if DV <= 128 else 16, 4, 4, 1, False)
     if rows > 16 and DV <= 128:  # K and V are read half as often; wider tiles or values than here would spill
         config = replace(config, BM=32, BN=32 if DV <= 112 else 16)
-    if 2 * smem_bytes(D, config, DV) > arch.smem_per_sm:  # two blocks an SM before four stages
+    if 2 * smem_bytes(D, config, DV, element) > arch.smem_per_sm:  # two blocks an SM before four stages
         config = replace(config, stages=2)
     narrower = config, replace(config, BN=16), replace(config, BM=16, BN=16)  # for keys much wider than values
-    config = next(each for each in narrower if smem_bytes(D, each, DV) <= arch.smem_per_block)
+    config = next(each for each in narrower if smem_bytes(D, each, DV, element) <= arch.smem_per_block)
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
     splits = filling(blocks, arch.sm_count, steps)

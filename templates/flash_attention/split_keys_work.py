@@ -19,17 +19,20 @@ class Walked:
     rows_of_keys: int  # of K, summed over row tiles, that are read from global memory
 
 
-def work_of_walks(problem: Any, config: Config, walked: Walked, floor: Cost) -> tuple[Work, ...]:
-    """Work of each launch, where the row tiles of each KV head visit tiles as `walked` says; `floor` is the problem's.
+def work_of_walks(
+    problem: Any, config: Config, walked: Walked, floor: Cost, element: int = ELEMENT
+) -> tuple[Work, ...]:
+    """Work of each launch, where the row tiles of each KV head visit tiles as `walked` says; `floor` is the problem's,
+    `element` the bytes of one of K or V.
 
     mma, bytes and barriers are exact; the rest is what the mathematics needs.
     """
     split = config.splits > 1
-    attend = _attend_work(problem, config, walked, floor)
+    attend = _attend_work(problem, config, walked, floor, element)
     return (attend, _merge_work(problem, config)) if split else (attend,)
 
 
-def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost) -> Work:
+def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost, element: int) -> Work:
     """The tiles of keys. With splits, parts go to the merge in the place of the outputs."""
     D, DV = problem.head_dim, problem.head_dim_v
     heads, visited = problem.batch * problem.kv_heads, int(np.sum(walked.tiles))
@@ -38,7 +41,8 @@ def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost) -> W
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
     merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements in and out, by warps
     queries = _items(problem) * config.warps * config.splits  # each warp reads Q for itself
-    read = ELEMENT * (heads * walked.rows_of_keys * (D + DV) + queries * D)
+    read = element * heads * walked.rows_of_keys * (D + DV) + ELEMENT * queries * D
+    keys = config.BN * (D + DV) * element / ELEMENT  # of a tile, in 16 bits
     outputs = _output_bytes(problem)
     written = _parts(problem, config) * (4 * DV + 8) if config.splits > 1 else outputs
     return Work(
@@ -47,8 +51,8 @@ def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost) -> W
         mma=tiles * config.BM / 16 * (config.BN / 8) * (query_steps + DV / 16),
         fma=tiles * 3 * scores + merged,
         mufu=tiles * scores,
-        alu=tiles * (scores + 5 * config.BN * (D + DV) / 8 / WARP),
-        smem_wavefronts=tiles * (3 * config.BN * (D + DV) / 64 + config.BM * D / 32) + merged,
+        alu=tiles * (scores + 5 * keys / 8 / WARP),
+        smem_wavefronts=tiles * (3 * keys / 64 + config.BM * D / 32) + merged,
         l2_bytes=float(read + written),
         dram_bytes=float(floor.bytes - outputs + written),
         barriers=float(blocks),

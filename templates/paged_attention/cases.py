@@ -16,6 +16,8 @@ from ..streaming_attention.problem import attends
 from .problem import Problem
 
 INPUT_KINDS = dense.INPUT_KINDS
+SCALES = ("k_descale", "v_descale")
+LARGEST = 448.0  # that fp8_e4m3 holds
 NOWHERE = 2**31 - 1  # in a table, for a page that nobody needs
 
 
@@ -28,7 +30,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     drawn = dense.inputs(problem, rng, kind)  # type: ignore[arg-type]  # of which it reads the sizes
     batch = replace(problem, use_cu_seqlens_q=False, batch=problem.sequences, seq_q=1, max_seqlen_q=0)
     of_keys = dense.inputs(batch, rng, kind) if problem.use_cu_seqlens_q else drawn  # type: ignore[arg-type]
-    table, caches = paged(problem, rng, lengths, (of_keys["k"], of_keys["v"]))
+    of_both, descales = _stored(problem, rng, of_keys["k"], of_keys["v"])
+    table, caches = paged(problem, rng, lengths, of_both)
     shared = {name: drawn[name] for name in ("q", "softmax_scale")}
     return shared | {
         "cu_seqlens_q": _bounds(problem, rng),
@@ -37,7 +40,21 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         "block_table": table,
         "cache_seqlens": np.array(lengths, np.int32),
         "softcap": dense.SOFTCAP,
+        **descales,
     }
+
+
+def _stored(problem: Problem, rng: np.random.Generator, *of_both: Array) -> tuple[tuple[Array, ...], Arrays]:
+    """Keys and values [N, S, HK, D] as a cache holds them, and by name the scales [N, HK] of both."""
+    shape = problem.descales, problem.kv_heads
+    descales = {name: rng.uniform(0.02, 2, shape).astype(np.float32) for name in SCALES}
+    if not problem.eight_bits:
+        return of_both, descales
+    by = (each[:, None, :, None] if problem.descales else np.ones(1) for each in descales.values())
+    dtype = problem.kv_cache_dtype.numpy
+    return tuple(
+        (x / each).clip(-LARGEST, LARGEST).astype(dtype) for x, each in zip(of_both, by, strict=True)
+    ), descales
 
 
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
@@ -118,10 +135,19 @@ def _one_sequence(problem: Problem, arrays: Arrays, b: int, q: Array, length: in
     one = Sequence(**sizes, batch=1, seq_q=len(q), seq_k=length)
     position = np.arange(length)
     at = arrays["block_table"][b, position // problem.page_size], position % problem.page_size
-    keys = {name: np.nan_to_num(arrays[f"{name}_cache"][at][None]) for name in ("k", "v")}
+    keys = {name: _loaded(problem, arrays, name, b, at) for name in ("k", "v")}
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     given = arrays | keys | {"q": q[None]}
     return dense.attention(one, given, attends(one), rounded=rounded, softcap=softcap)
+
+
+def _loaded(problem: Problem, arrays: Arrays, name: str, b: int, at: tuple[Array, Array]) -> Array:
+    """Keys or values of sequence b, which lie there, as [1, length, HK, D]; of 8 bits in float64."""
+    held = arrays[f"{name}_cache"][at][None]
+    if not problem.eight_bits:
+        return np.nan_to_num(held)
+    descale = arrays[f"{name}_descale"][b].astype(np.float64) if problem.descales else np.ones(problem.kv_heads)
+    return np.nan_to_num(held.astype(np.float64)) * descale[:, None]
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
@@ -140,5 +166,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     )
     names = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
     if problem.use_cu_seqlens_q:
-        return sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
-    return sized(problem, names, shapes, pages=0, sequences=0)
+        found = sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
+    else:
+        found = sized(problem, names, shapes, pages=0, sequences=0)
+    return tuple(replace(each, descales=i % 2) for i, each in enumerate(found)) if problem.eight_bits else found

@@ -14,7 +14,7 @@ from ..flash_attention.split_keys_config import SPLITS, WARP, filling, merge_blo
 from .mma_sync_config import Config
 from .mma_sync_work import blocks
 from .mma_sync_work import work as work_when_full
-from .optional import with_optional
+from .optional import eight_bits_refusal, with_optional
 from .problem import Problem, unpacked
 from .split_keys import RAGGED, parts
 
@@ -24,7 +24,7 @@ ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: mma.sync multiplies 16-bit operands"
-    return None
+    return eight_bits_refusal(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

@@ -1,5 +1,6 @@
 """paged_attention, forward: a sequence's last queries attend its keys, which lie in pages of a cache."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ _SHARED = {argument.name: argument for argument in (*dense.ARGUMENTS, *dense.OPT
 
 ARGUMENTS = (
     _SHARED["q"],
-    Argument("k_cache", "dtype", _CACHE, strided=True, doc="rows 16-byte aligned"),
-    Argument("v_cache", "dtype", _CACHE, strided=True, doc="rows 16-byte aligned"),
+    Argument("k_cache", "kv_cache_dtype", _CACHE, strided=True, doc="rows 16-byte aligned"),
+    Argument("v_cache", "kv_cache_dtype", _CACHE, strided=True, doc="rows 16-byte aligned"),
     Argument(
         "block_table",
         DType.INT32,
@@ -39,6 +40,13 @@ PACKED = (
     Argument("max_seqlen_q", DType.INT32, role=Role.SCALAR),
 )
 
+_DESCALE = Argument("k_descale", DType.FP32, ("descales", "kv_heads"), strided="all", doc="times 8-bit keys, if given")
+DESCALES = (
+    _DESCALE,
+    replace(_DESCALE, name="v_descale", doc="times 8-bit values, if given"),
+    Argument("descales", DType.INT32, role=Role.SCALAR),
+)
+
 
 def cost(problem: Problem) -> Cost:
     """Two multiply-adds an element of D and an attended pair; every tensor once, of K and V the keys attended.
@@ -48,7 +56,9 @@ def cost(problem: Problem) -> Cost:
     """
     equal = unpacked(problem)
     pages = -(-min(equal.seq_k, equal.reach) // problem.page_size)
-    return cost_of(equal, equal.batch * (1 + pages) + problem.boundaries)
+    found = cost_of(equal, equal.batch * (1 + pages) + problem.boundaries + 2 * problem.descales * problem.kv_heads)
+    cached = 2 * equal.batch * min(equal.seq_k, equal.reach) * equal.kv_heads * equal.head_dim
+    return replace(found, bytes=found.bytes - cached * (equal.dtype.itemsize - equal.kv_cache_dtype.itemsize))
 
 
 def paged_attention(
@@ -58,6 +68,8 @@ def paged_attention(
     block_table: Any,
     cache_seqlens: Any,
     cu_seqlens_q: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     *,
     window: int = 0,
     sinks: int = 0,
@@ -68,9 +80,9 @@ def paged_attention(
     """Causal attention of each sequence's last T positions to all of its positions so far. Returns (o, lse).
 
     q: [B, T, H, D]; k_cache, v_cache: [pages, page_size, HK, D], where HK divides H (grouped queries: query head h
-    reads head h · HK // H); fp16, bf16 or fp32, the same for all three. D is 8 to 256 in steps of 8, page_size a power
-    of two. Views are taken as they are: the last dim is contiguous and every row starts at a multiple of 16 bytes. So a
-    cache [pages, HK, page_size, D] is passed as its transpose(1, 2).
+    reads head h · HK // H); fp16, bf16 or fp32, the same for all three, or fp8_e4m3 for both caches. D is 8 to 256 in
+    steps of 8, page_size a power of two. Views are taken as they are: the last dim is contiguous and every row starts
+    at a multiple of 16 bytes. So a cache [pages, HK, page_size, D] is passed as its transpose(1, 2).
     block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page
     block_table[b, j // page_size]. cache_seqlens: int32 [B], the positions of each sequence, those of q among them; the
     caller has written their keys. Both are read by the kernels: a step with other lengths and pages is the same call.
@@ -84,6 +96,9 @@ def paged_attention(
     step with other ones is the same call. max_seqlen_q: no sequence has more queries (default T); those beyond it may
     be left out, and by a bound near the truth the right kernel is chosen. Rows that lie in no sequence are not written.
 
+    k_descale, v_descale: fp32 [B, HK], or [N, HK]: keys and values are what 8-bit caches hold times that, or what they
+    hold where neither is given. D is a multiple of 16 there.
+
     Query i of T of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
     p - j < window or j < sinks. Where p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 and more.
     softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
@@ -93,11 +108,13 @@ def paged_attention(
     exponentials.
 
     Raises UsageError for a scale that is not positive, a softcap below 0, and a max_seqlen_q below 1 or without
-    cu_seqlens_q; InputError for arrays that do not fit.
+    cu_seqlens_q, and one of k_descale and v_descale alone; InputError for arrays that do not fit.
     """
     scalars = dense.scalars(softmax_scale, softcap)
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
         raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
+    if (k_descale is None) != (v_descale is None):
+        raise UsageError("k_descale and v_descale go together: pass both or neither")
     arrays = {
         "q": q,
         "k_cache": k_cache,
@@ -109,6 +126,8 @@ def paged_attention(
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q}
         statics |= {"use_cu_seqlens_q": True, "max_seqlen_q": max_seqlen_q or 0}
+    if k_descale is not None:
+        arrays |= {"k_descale": k_descale, "v_descale": v_descale}
     return Request(arrays, statics, scalars)
 
 
@@ -116,7 +135,7 @@ OPERATOR = Operator(
     name="paged_attention",
     summary="attention of prompts and steps to keys and values in pages of a cache, over sequences of any lengths",
     problem=Problem,
-    arguments=(*ARGUMENTS, SOFTCAP, *PACKED),
+    arguments=(*ARGUMENTS, SOFTCAP, *PACKED, *DESCALES),
     inputs=inputs,
     input_kinds=INPUT_KINDS,
     reference=reference,

@@ -100,7 +100,7 @@ struct TilesInPages {
   // Starts copying a tile of which the first `keys` exist; the key counted as j lies at offset[j / 32] of lane j % 32.
   __device__ __forceinline__ void gather(uint32_t s_tile, T const* data, int64_t const (&offset)[kKeys],
                                          int keys) const {
-    char const* g_chunk = reinterpret_cast<char const*>(data + share.chunk * 8);
+    char const* g_chunk = reinterpret_cast<char const*>(data + share.chunk * int(16 / sizeof(T)));
     int const left = keys - share.row0;
 #pragma unroll
     for (int first = 0; first <= kLastPass; first += kTogether) {

@@ -10,6 +10,7 @@ from tuner.operator import extent, static
 from ..flash_attention import operator as dense
 
 DTYPES = (*dense.DTYPES, DType.FP32)
+EIGHT_BITS = (DType.FP8_E4M3,)
 MAX_KEYS = 2**34  # of all tables: the kernels count them by 16 in int32
 
 
@@ -22,11 +23,15 @@ class Problem:
     keys j <= p with j < sinks or p - j < window; query i of a sequence of n positions is at p = i + n - T, and attends
     nothing where that is negative. Packed, T counts the queries of all N sequences, whose numbers are data: with n_q of
     them, query i is at p = i + n - n_q.
-    Raises UsageError for sizes that no kernel takes.
+    With an 8-bit cache keys and values are what it holds times k_descale and v_descale, numbers of a sequence and KV
+    head, if these are given. Raises UsageError for sizes that no kernel takes.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
-    dtype: DType = static("of q, k_cache, v_cache and o", default=DType.BF16, choices=DTYPES)
+    dtype: DType = static("of q and o", default=DType.BF16, choices=DTYPES)
+    kv_cache_dtype: DType = static(
+        "of k_cache and v_cache: 8 bits, or else that of q", default=DType.BF16, choices=(*DTYPES, *EIGHT_BITS)
+    )
     use_softcap: bool = static("scores x become softcap · tanh(x / softcap)", default=False)
     use_cu_seqlens_q: bool = static("queries of any number a sequence are packed into one", default=False)
     batch: int = extent("B: sequences; 1 where queries are packed", default=16)
@@ -40,17 +45,26 @@ class Problem:
     sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=0)
     sequences: int = extent("N: sequences whose queries are packed (0: batch)", default=0)
     max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q, which any is below)", default=0)
+    descales: int = extent("sequences of k_descale and v_descale (0: not given; else all)", default=0)
 
     def __post_init__(self) -> None:
         packed = self.use_cu_seqlens_q
+        if not self.eight_bits:
+            object.__setattr__(self, "kv_cache_dtype", self.dtype)
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "sequences", (packed and self.sequences) or self.batch)
         object.__setattr__(self, "max_seqlen_q", packed * min(self.max_seqlen_q or self.seq_q, self.seq_q))
         object.__setattr__(self, "pages", self.pages or self.sequences * self.max_pages)
         object.__setattr__(self, "window", self.window or self.seq_k)
+        object.__setattr__(self, "descales", self.sequences if self.descales else 0)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
         dense.check_sizes("paged_attention", self, DTYPES)
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether the cache holds 8 bits an element."""
+        return self.kv_cache_dtype in EIGHT_BITS
 
     @property
     def head_dim_v(self) -> int:
@@ -86,6 +100,10 @@ def _refusals(problem: Problem) -> Iterator[str]:
             yield f"{name} {getattr(problem, name)}: paged_attention takes {least} to {dense.MAX_SEQ}"
     if problem.use_cu_seqlens_q and problem.batch != 1:
         yield f"batch {problem.batch}: cu_seqlens_q packs the queries of all sequences into a batch of 1"
+    if problem.eight_bits and problem.head_dim % 16:
+        yield f"head_dim {problem.head_dim}: rows of an 8-bit cache are a multiple of 16 bytes"
+    if problem.descales and not problem.eight_bits:
+        yield f"k_descale, v_descale: they are of an 8-bit cache, and this is {problem.kv_cache_dtype.value}"
     for name in ("sequences", "max_seqlen_q"):
         if getattr(problem, name) < 0:
             yield f"{name} {getattr(problem, name)}: paged_attention takes 1 and more, or 0 for what is there"

@@ -6,22 +6,30 @@ from math import prod
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
 from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.space import Space
 
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.mma_sync_work import with_softcap as with_softcap_work
 from ..flash_attention.split_keys_config import WARP, Config
 from .optional import with_optional
 from .problem import Problem, unpacked
+from .split_keys_work import with_conversions
 from .split_keys_work import work as work_when_full
 
 RAGGED = 4
 ENTRIES = ("paged_attention_split_keys", "paged_attention_merge")
 
 
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return shared.space(problem, arch, problem.kv_cache_dtype.itemsize)
+
+
 def plan(problem: Problem, config: Config) -> Plan:
     """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
     split, threads = config.splits > 1, WARP * config.warps
-    smem, shares = int(shared.smem_bytes(problem.head_dim, config)), config.splits * problem.sequences
+    element = problem.kv_cache_dtype.itemsize
+    smem = int(shared.smem_bytes(problem.head_dim, config, element=element))
+    shares = config.splits * problem.sequences
     row_tiles = -(-problem.longest * (problem.heads // problem.kv_heads) // config.BM)
     attend = Launch(ENTRIES[0], (shares * row_tiles * problem.kv_heads, 1, 1), threads, smem)
     merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
@@ -42,14 +50,17 @@ def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
 def default(problem: Problem, arch: Arch) -> Config:
     """Of a batch, a few splits at least: of these, sequences longer than others take what the others leave."""
     equal = unpacked(problem)
-    return shared.default(equal, arch, min(equal.reach, equal.seq_k), RAGGED if equal.batch > 1 else 1)
+    least = RAGGED if equal.batch > 1 else 1
+    return shared.default(equal, arch, min(equal.reach, equal.seq_k), least, equal.kv_cache_dtype.itemsize)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     """Of packed queries as if each sequence had equally many; what threads read of cu_seqlens is not counted."""
     attend, *merge = work_when_full(unpacked(problem), config)
     if problem.use_softcap:
         attend = with_softcap_work(problem.head_dim, attend)
+    if problem.eight_bits:
+        attend = with_conversions(problem, config, gpu.arch, attend)
     blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
     works = zip((attend, *merge), blocks, strict=True)
     return tuple(replace(each, ctas=n, longest_cta=each.longest_cta * n / each.ctas) for each, n in works)
@@ -60,7 +71,7 @@ IMPLEMENTATION = Implementation(
     summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
     config=Config,
     refusal=shared.refusal,
-    space=shared.space,
+    space=space,
     plan=plan,
     default=default,
     work=work,

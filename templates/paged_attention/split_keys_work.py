@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.arch import Arch
+from tuner.dtype import DType
 from tuner.operator import Work
 
 from ..flash_attention import split_keys_config as shared
@@ -37,18 +39,34 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     walks = _walks(problem, config, config.BM, shared.row_tiles(problem, config))
     walked = Walked(walks.tiles, int(np.sum(walks.keys_read)))
     cut = Shared.of(_most_tiles(problem, config), config)
-    attend, *merge = work_of_walks(problem, replace(config, splits=cut.parts), walked, cost(problem))
+    attend, *merge = work_of_walks(
+        problem, replace(config, splits=cut.parts), walked, cost(problem), problem.kv_cache_dtype.itemsize
+    )
     blocks = config.splits * problem.batch * problem.kv_heads * len(walked.tiles)
     looked_up = problem.batch * problem.kv_heads * int(np.sum(walked.tiles)) * WARP * -(-config.BN // WARP)
     shares = 2 * problem.batch if config.splits > 1 else 0
+    scales = 2 * attend.ctas * config.warps * WARP if problem.descales else 0  # each thread reads its sequence's
     attend = replace(
         attend,
         ctas=blocks,
         longest_cta=attend.longest_cta * blocks / attend.ctas,
         chain=float(cut.most),
-        l2_bytes=attend.l2_bytes + _INT * (looked_up + lengths_read(problem, config, cut, attend.ctas) + shares),
+        l2_bytes=attend.l2_bytes
+        + _INT * (looked_up + lengths_read(problem, config, cut, attend.ctas) + shares + scales),
     )
     return (attend, merge_work(problem, config, merge[0] if merge else None)) if config.splits > 1 else (attend,)
+
+
+def with_conversions(problem: Problem, config: Config, arch: Arch, attend: Work) -> Work:
+    """What widening 8-bit keys and values takes besides, by the registers that hold four of one (fp8.cuh)."""
+    registers = attend.mma * 8 / config.BM  # of K, and as many of V
+    direct, through_fp32 = arch.compute_capability >= 89, problem.dtype is DType.BF16
+    fma, alu = (0, 2 + 3) if direct else (2 * 6, 2 * 6)
+    return replace(
+        attend,
+        fma=attend.fma + registers * (fma + 4 * through_fp32),
+        alu=attend.alu + registers * (alu + 2 * through_fp32),
+    )
 
 
 def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:

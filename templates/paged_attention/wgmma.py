@@ -14,6 +14,7 @@ from tuner.tensor_map import TensorMap
 from ..flash_attention import wgmma as dense
 from ..flash_attention.split_keys_config import SPLITS, WARP, filling
 from ..flash_attention.wgmma_config import ROWS, WIDTHS, ctas, fits, register_estimate, smem_bytes, widest_product
+from .optional import eight_bits_refusal
 from .problem import Problem, unpacked
 from .split_keys import RAGGED, parts
 from .wgmma_config import (
@@ -51,7 +52,7 @@ _TILES = 4  # of rows, up to which a sequence has few
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.page_size < LEAST_BOX:
         return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
-    return dense.refusal(problem, arch)
+    return eight_bits_refusal(problem) or dense.refusal(problem, arch)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 from emulated import Call, Uninitialized
 
-BF16, FP16 = ml_dtypes.bfloat16, np.float16
+BF16, FP16, E4M3 = ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -123,7 +123,31 @@ def _conversions() -> list[Micro]:
             ),
             rounded,
         ),
+        *_bytes(),
     ]
+
+
+def _bytes() -> list[Micro]:
+    """Every byte in every place of a register, by integers and, since sm_89, by an instruction."""
+    every = np.arange(256, dtype=np.uint8)
+    four = np.stack([np.roll(every, 37 * i) for i in range(4)], axis=1)
+
+    def widened(inputs: Arrays) -> Arrays:
+        values = inputs["four"].view(np.uint8).reshape(-1, 4).view(E4M3).astype(np.float32)
+        halves = [_one_nan(values.astype(kind)).astype(np.uint32) for kind in (FP16, BF16)]
+        in_order, apart = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+        pairs = [bits[:, i] | bits[:, j] << 16 for bits in halves for order in (in_order, apart) for i, j in order]
+        return {"pairs": np.stack(pairs, axis=1), "values": values}
+
+    outputs = {"pairs": Uninitialized(np.uint32, (256, 8)), "values": Uninitialized(np.float32, (256, 4))}
+    inputs = {"four": four.view(np.uint32)[:, 0]}
+    call = sm80("convert_bytes", inputs, outputs, scalars=(np.int32(256),), grid=(2, 1, 1), threads=128)
+    return [Micro(f"convert_bytes_{arch}", arch, call, widened) for arch in ("sm_80", "sm_89")]
+
+
+def _one_nan(halves: np.ndarray) -> np.ndarray:
+    """Their bits, with the one NaN that conversions give."""
+    return np.where(np.isnan(halves), np.uint16(0x7FFF), halves.view(np.uint16))
 
 
 def _halfway_values() -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tuner.errors import UsageError
-from tuner.torch.kvcache import attend_packed
+from tuner.torch.kvcache import attend_packed, descales
 from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse
 
@@ -72,6 +72,9 @@ def flash_attn_varlen_func(
     deterministic: bool = False,  # noqa: ARG001
     return_attn_probs: bool = False,
     block_table: Any = None,
+    *,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, DV].
 
@@ -82,7 +85,8 @@ def flash_attn_varlen_func(
     With block_table, int32 [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size any power of two:
     position j of sequence n is row j % page_size of page block_table[n, j // page_size]. cu_seqlens_k says how many
     positions each has, those of its queries among them. causal, a must where a sequence has several queries, may then
-    have a window to the left; there is no gradient.
+    have a window to the left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what the keys and
+    values of caches of torch.float8_e4m3fn are multiplied with.
 
     Otherwise o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any window that is not causal, and
     without block_table one to the left; InputError for tensors that do not fit.
@@ -94,9 +98,11 @@ def flash_attn_varlen_func(
         if not (_causal(window_size, causal) or max_seqlen_q == 1):
             raise UsageError(f"{name}: causal=False is not served with block_table: all keys after a query's own")
         lengths = cu_seqlens_k.diff()
-        options = {"window": window or 0, "softmax_scale": softmax_scale, "softcap": softcap}
+        scores = {"softmax_scale": softmax_scale, "softcap": softcap, **descales(k_descale, v_descale)}
+        options = {"window": window or 0, **scores}
         o, lse = attend_packed(q, k, v, block_table, lengths, cu_seqlens_q, max_seqlen_q, options)
         return (o, lse, None) if return_attn_probs else o
+    refuse(name, {"k_descale": k_descale, "v_descale": v_descale}, _THEIRS, "without block_table")
     if _window(name, window_size, causal) is not None:
         raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
     o, lse = torch.ops.tuner.flash_attention(

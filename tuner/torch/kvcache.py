@@ -35,6 +35,9 @@ def flash_attn_with_kvcache(
     alibi_slopes: Any = None,
     num_splits: int = 0,  # noqa: ARG001  # the tuner's to choose
     return_softmax_lse: bool = False,
+    *,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """Attention of q to the keys in a cache, with the arguments and defaults of flash-attn's function of this name.
 
@@ -45,10 +48,14 @@ def flash_attn_with_kvcache(
     of q already. causal is aligned at the bottom right. window_size: (left, right), -1 for no limit; right is 0 where
     causal, and otherwise 0 or, with left, -1.
 
+    k_descale, v_descale: fp32 [B, HK] of any strides, as FlashAttention-3 has them: what the keys and values of caches
+    of torch.float8_e4m3fn in pages are multiplied with (default: 1). There k and v come as they are stored, and q is of
+    16 bits.
+
     Returns o as q, and with return_softmax_lse (o, lse fp32 [B, H, T]). It has no gradient.
 
-    Raises InputError for rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap without block_table,
-    which are not served, and for tensors that do not fit.
+    Raises InputError for rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap or an 8-bit cache
+    without block_table, which are not served, and for tensors that do not fit.
     """
     unserved = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx}
     unserved |= {"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes}
@@ -60,7 +67,7 @@ def flash_attn_with_kvcache(
     window = _window(window_size, causal or queries == 1)
     shared = window is None  # all queries of a sequence attend all of its keys: they are rows like heads
     given = _beside_heads(q, k_cache.shape[2]) if shared else addressable(q)
-    scores = {"softmax_scale": softmax_scale, "softcap": softcap}
+    scores = {"softmax_scale": softmax_scale, "softcap": softcap, **descales(k_descale, v_descale)}
     o, lse = _attend(given, k_cache, v_cache, lengths, block_table, window or 0, scores)
     if shared:
         of_heads = (batch, k_cache.shape[2], queries, heads // k_cache.shape[2])
@@ -81,12 +88,23 @@ def attend_packed(
 ) -> tuple[Any, Any]:
     """o [T, H, D] and lse [H, T] of N sequences' queries behind each other, q [T, H, D], over caches in pages.
 
-    `options` are paged_attention's: window, softmax_scale, softcap.
+    `options` are paged_attention's: window, softmax_scale, softcap, k_descale, v_descale.
     """
     rows, bounds, longest = addressable(q)[None], dense(cu_seqlens_q), max(int(max_seqlen_q), 1)
     paged = torch.ops.tuner.paged_attention
     o, lse = paged(rows, k_cache, v_cache, block_table, lengths, bounds, max_seqlen_q=longest, **options)
     return o[0], lse[0]
+
+
+def descales(k_descale: Any, v_descale: Any) -> dict[str, Any]:
+    """Both as paged_attention takes them: where one is given, 1 for the other."""
+    if k_descale is None and v_descale is None:
+        return {}
+    ones = torch.ones_like(v_descale if k_descale is None else k_descale)
+    return {
+        "k_descale": ones if k_descale is None else k_descale,
+        "v_descale": ones if v_descale is None else v_descale,
+    }
 
 
 def _window(window_size: tuple[int, int], causal: bool) -> int | None:
@@ -134,8 +152,17 @@ def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, lengths: Any, cache_seql
     else:
         page = k_cache.shape[1]
         rows, at = block_table.long().gather(1, at // page), at % page
-    k_cache[rows, at], v_cache[rows, at] = k, v
+    _bits(k_cache, k_cache)[rows, at], _bits(v_cache, v_cache)[rows, at] = _bits(k, k_cache), _bits(v, v_cache)
     return lengths + k.shape[1]
+
+
+def _bits(x: Any, cache: Any) -> Any:
+    """What goes into a cache, or the cache itself, as torch indexes it: of 8-bit floats their bytes."""
+    if cache.element_size() > 1:
+        return x
+    if x.dtype != cache.dtype:
+        raise InputError(f"flash_attn_with_kvcache: k or v is {x.dtype}: give both as the caches are, {cache.dtype}")
+    return x.view(torch.uint8)
 
 
 def _attend(
@@ -144,7 +171,9 @@ def _attend(
     if block_table is not None:
         paged = torch.ops.tuner.paged_attention
         return paged(q, k, v, block_table, lengths, window=window, **scores)  # type: ignore[no-any-return]
-    if scores.pop("softcap"):
-        raise InputError("flash_attn_with_kvcache: softcap without block_table is not served: put the cache into pages")
+    softcap, eight_bits = scores.pop("softcap"), k.element_size() == 1
+    if softcap or eight_bits or "k_descale" in scores:
+        what = "softcap" if softcap else f"a cache of {k.dtype}" if eight_bits else "k_descale or v_descale"
+        raise InputError(f"flash_attn_with_kvcache: {what} without block_table is not served: put the cache into pages")
     plain, room = torch.ops.tuner.streaming_attention, _room(k, block_table)
     return plain(q, k, v, cache_seqlens=dense(lengths), window=window or room, **scores)  # type: ignore[no-any-return]

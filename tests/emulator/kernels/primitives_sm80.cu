@@ -1,6 +1,7 @@
 // One small kernel for each primitive of sm_80, every result written out.
 #include "atomic.cuh"
 #include "cp_async.cuh"
+#include "fp8.cuh"
 #include "fragment.cuh"
 #include "ldmatrix.cuh"
 #include "math.cuh"
@@ -29,6 +30,18 @@ extern "C" __global__ void widen(uint16_t const* bits, float* b, float* h, int n
   if (i >= n) return;
   b[i] = to_float(bf16{bits[i]});
   h[i] = to_float(fp16{bits[i]});
+}
+
+extern "C" __global__ void convert_bytes(uint32_t const* four, uint32_t* pairs, float* values, int n) {
+  int const i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  uint32_t r[4][2];
+  widen_bytes<fp16, 1>(r[0], four[i]);
+  widen_bytes<fp16, 2>(r[1], four[i]);
+  widen_bytes<bf16, 1>(r[2], four[i]);
+  widen_bytes<bf16, 2>(r[3], four[i]);
+  for (int j = 0; j < 8; j++) pairs[8 * i + j] = r[j / 2][j % 2];
+  for (int j = 0; j < 4; j++) values[4 * i + j] = to_float(fp8_e4m3{uint8_t(four[i] >> 8 * j)});
 }
 
 extern "C" __global__ void approximate(float const* x, float* y, int n) {
