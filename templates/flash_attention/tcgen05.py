@@ -9,6 +9,7 @@ from typing import Any
 from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
+from tuner.result import Scalar
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
@@ -16,6 +17,7 @@ from .problem import Problem
 from .tcgen05_config import (
     LAST_COLUMNS,
     ROWS,
+    WORK,
     Config,
     apart_columns,
     smem_bytes,
@@ -58,14 +60,16 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     )
 
 
-def tile_constraints(D: int, DV: int, arch: Arch) -> tuple[Constraint, ...]:
-    """What any problem asks of its tiles."""
+def tile_constraints(D: int, DV: int, arch: Arch, work: int = WORK) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles; `work`: bytes of what is to be computed."""
     return (
         Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * max(DV, 16)),
         Constraint(
             "several widths only where one does not divide V", lambda c: (c.value_columns != 0) | (DV % 64 != 0)
         ),
-        Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c) <= arch.smem_per_block),
+        Constraint(
+            "the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c, work) <= arch.smem_per_block
+        ),
         Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
         Constraint(
             "P lies over scores only where it has no place of its own: the next scores then wait for its product",
@@ -90,11 +94,12 @@ def block_plan(
     taken: int,
     maps: tuple[TensorMap, ...],
     others: tuple[str, ...],
-    constants: Mapping[str, str],
+    constants: Mapping[str, Scalar],
+    work: int = WORK,
 ) -> Plan:
-    """The launch of so many blocks; `others` are the arguments behind the maps."""
+    """The launch of so many blocks; `others` are the arguments behind the maps, `work` bytes of what one computes."""
     D, DV = problem.head_dim, problem.head_dim_v
-    smem, columns = int(smem_bytes(D, DV, config)), int(tensor_columns(DV, config))
+    smem, columns = int(smem_bytes(D, DV, config, work)), int(tensor_columns(DV, config))
     arguments = (*(each.name for each in maps), *others)
     launch = Launch(entry, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
     return Plan((launch,), {"smem_bytes": smem, "tensor_columns": columns, **constants}, maps=maps)

@@ -57,11 +57,11 @@ __device__ __forceinline__ void set_scale(RowThread<Tile>& row, Softcap scale) {
   row.scale = scale.outer;
 }
 
-// By a warpgroup. `tensor`: the address that was allocated.
+// By a warpgroup: its row tile's O is in tensor memory then, to be divided by sums. `tensor`: the address that was
+// allocated.
 template <class Tile, class Scale>
-__device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor, Barriers<Tile> const& barriers,
-                                           Tensors<Tile> const& of, typename Tile::Keys const& keys, Work const& work,
-                                           Sizes const& sizes, Scale scale) {
+__device__ __forceinline__ RowThread<Tile> attend_all(uint32_t tensor, Barriers<Tile> const& barriers,
+                                                      typename Tile::Keys const& keys, Work const& work, Scale scale) {
   int const i = threadIdx.x / 128, lane = threadIdx.x % 128, first = Tile::kRows * i + lane / 32 * 32;
   RowThread<Tile> row{tensor + (lane / 32 << 21), barriers, i};
   set_scale(row, scale);
@@ -70,12 +70,34 @@ __device__ __forceinline__ void attend_all(unsigned char* smem, uint32_t tensor,
 #pragma unroll 1
   for (int tile = tiles - 1; tile >= 0; --tile) row.attend(mask, tile, tiles - 1 - tile);
   row.await_output(tiles - 1);
-  float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
-  store_rows(of.o, of.rows, g_lse, smem, row, work, sizes.seq_q);
+  return row;
 }
 
 // Asked again where it is needed again: a number that is kept while a role runs takes a register of it, or spills.
 __device__ __forceinline__ int own_warp() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
+
+// By all threads: the address of tensor memory, which is there, as are barriers and what find() writes.
+template <class Tile, class Find>
+__device__ __forceinline__ uint32_t begin_block(unsigned char* smem, Barriers<Tile> const& barriers, Find const& find) {
+  if (own_warp() == Tile::kProductsWarp) {
+    tcgen05_alloc(shared_address(smem) + Tile::kTensor, Tile::kColumns);
+    tcgen05_relinquish_alloc_permit();
+  }
+  if (threadIdx.x == 0) init_barriers(barriers);
+  find();
+  tcgen05_fence_before_thread_sync();
+  __syncthreads();
+  tcgen05_fence_after_thread_sync();
+  return *reinterpret_cast<uint32_t const*>(smem + Tile::kTensor);
+}
+template <class Tile>
+__device__ __forceinline__ void end_block(uint32_t tensor) {
+  __syncwarp();
+  tcgen05_fence_before_thread_sync();
+  __syncthreads();  // nobody reads tensor memory any more
+  tcgen05_fence_after_thread_sync();
+  if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
+}
 
 // By all threads.
 template <class Tile, class Scale>
@@ -84,22 +106,17 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   uint32_t const s = shared_address(smem);
   Barriers<Tile> const barriers{s + Tile::kBarriers};
   Work& work = *reinterpret_cast<Work*>(smem + Tile::kWork);
+  uint32_t const tensor = begin_block(smem, barriers, [&] {
+    if (threadIdx.x == 32) Schedule<Tile>(sizes).place(work, blockIdx.x, keys);
+  });
   int const warp = own_warp();
-  if (warp == Tile::kProductsWarp) {
-    tcgen05_alloc(s + Tile::kTensor, Tile::kColumns);
-    tcgen05_relinquish_alloc_permit();
-  }
-  if (threadIdx.x == 0) init_barriers(barriers);
-  if (threadIdx.x == 32) Schedule<Tile>(sizes).place(work, blockIdx.x, keys);
-  tcgen05_fence_before_thread_sync();
-  __syncthreads();  // barriers, work and tensor memory are there
-  tcgen05_fence_after_thread_sync();
-  uint32_t const tensor = *reinterpret_cast<uint32_t const*>(smem + Tile::kTensor);
   if (Tile::kPackedSequences && work.tiles == 0) {
     // The sequence has no such row tile.
   } else if (warp < Tile::kLoaderWarp) {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
-    attend_all(smem, tensor, barriers, of, keys, work, sizes, scale);
+    RowThread<Tile> const row = attend_all(tensor, barriers, keys, work, scale);
+    float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
+    store_rows(of.o, of.rows, g_lse, smem, row, work, sizes.seq_q);
   } else {
     setmaxnreg_dec<Tile::kIssuerRegisters>();
     if (Tile::kForeignValues && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, keys, work);
@@ -107,9 +124,5 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
     if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
     if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, keys, work);
   }
-  __syncwarp();
-  tcgen05_fence_before_thread_sync();
-  __syncthreads();  // nobody reads tensor memory any more
-  tcgen05_fence_after_thread_sync();
-  if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
+  end_block<Tile>(tensor);
 }

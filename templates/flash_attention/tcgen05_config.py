@@ -12,7 +12,8 @@ ROWS = 128  # of a row tile: tensor memory has as many lanes
 LAST_COLUMNS = 512  # of tensor memory
 
 _TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
-_BARRIER, _WORK, _ADDRESS = 8, 48, 16  # bytes
+WORK = 48  # bytes of what is to be computed
+_BARRIER, _ADDRESS = 8, 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,14 @@ def tensor_columns(DV: int, c: Any) -> Any:
     return np.where(used <= 64, 64, np.where(used <= 128, 128, np.where(used <= 256, 256, 512)))
 
 
-def smem_bytes(D: int, DV: int, c: Any) -> Any:
+def smem_bytes(D: int, DV: int, c: Any, work: int = WORK) -> Any:
     """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, barriers, and what is to be
     computed."""
     padded, padded_v = _round_up(D, 16), _round_up(DV, 16)
     values = np.where(c.value_columns == 0, padded_v, _round_up(padded_v, np.maximum(c.value_columns, 1)))
     ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
     barriers = 6 * c.row_tiles + 4 * c.stages
-    return c.row_tiles * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + _WORK + _ADDRESS
+    return c.row_tiles * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + _ADDRESS + work
 
 
 def _tile_bytes(columns: Any, rows: Any) -> Any:

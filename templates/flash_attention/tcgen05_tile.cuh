@@ -34,9 +34,9 @@ struct Tcgen05Tile : Choice {
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
-  static constexpr int kWork = kBarriers + 8 * (6 * kWarpgroups + 4 * kStages);
-  static constexpr int kTensor = kWork + int(sizeof(Work));  // where the address of tensor memory is written
-  static constexpr int kSharedBytes = kTensor + 16;
+  static constexpr int kTensor = kBarriers + 8 * (6 * kWarpgroups + 4 * kStages);  // where tensor memory's address is written
+  static constexpr int kWork = kTensor + 16;
+  static constexpr int kSharedBytes = kWork + int(sizeof(Work));
 
   // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column; or P over the
   // scores that it was made of.

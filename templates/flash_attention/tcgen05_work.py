@@ -69,7 +69,7 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
             mufu=float(warps * (scores - polynomials + 1 + 1.5 * caps)),
             alu=float(warps * (scores / 2 + 40 + 2 * polynomials)),
             smem_wavefronts=total * operands / 128,
-            l2_bytes=float(_loaded_bytes(problem, config, heads, visited) + _stored_bytes(problem, config)),
+            l2_bytes=float(_loaded_bytes(problem, config, heads, visited) + stored_bytes(problem, config)),
             dram_bytes=dram,
             barriers=float(heads * len(visited) * (2 + config.row_tiles)),
             longest_cta=float(np.max(np.sum(visited, axis=1)) / np.mean(np.sum(visited, axis=1))),
@@ -88,7 +88,7 @@ def _loaded_bytes(problem: Any, config: Any, heads: int, visited: Array) -> int:
     return ELEMENT * heads * (loaded * config.BN * (padded + _round_up(padded_v, width)) + visited.size * ROWS * padded)
 
 
-def _stored_bytes(problem: Any, config: Any) -> int:
+def stored_bytes(problem: Any, config: Any) -> int:
     """O, as boxes of the row tiles that have queries, and the logarithms."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
     boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)

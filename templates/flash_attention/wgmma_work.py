@@ -143,7 +143,7 @@ def work_of(
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),
         smem_wavefronts=warps * _operand_bytes(padded, columns, config) / _WARPS / 128,
-        l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + _stored_bytes(problem, config)),
+        l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + stored_bytes(problem, config)),
         dram_bytes=dram,
         barriers=float(heads * blocks),
         longest_cta=grid.longest * grid.blocks / grid.visits,
@@ -183,7 +183,7 @@ def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int
     return ELEMENT * (loaded * config.BN * (padded + values) + blocks * config.warpgroups * ROWS * padded)
 
 
-def _stored_bytes(problem: Any, config: Any) -> int:
+def stored_bytes(problem: Any, config: Any) -> int:
     """O, as boxes of the warpgroups that have rows of it, and the logarithms."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
     boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)

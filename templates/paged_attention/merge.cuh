@@ -8,6 +8,20 @@ struct PartRows {
   int64_t first, apart;
 };
 
+// The same where shares are of row tiles of BM rows, in which `packed` heads share a query, the last tile of a sequence
+// first: rows from index · BM on for each share, and so many later for each of such heads.
+template <int BM>
+struct RowTileParts {
+  RowTiles<BM> tiles;  // of `packed` heads
+  int heads, packed;
+
+  __device__ __forceinline__ PartRows operator()(int n, int first, int parts, int query, int head) const {
+    int const row = query * packed + head % packed;
+    int64_t const part = first + (tiles.of(n) - 1 - row / BM) * parts, apart = int64_t(heads / packed) * BM;
+    return {part * apart + head / packed * BM + row % BM, apart};
+  }
+};
+
 // 4 elements of a row of O from the parts that shares of its sequence left. `shares`: of each sequence, the first and
 // how many there are of each row; where(n, first, parts, query, head) tells the PartRows of a row of sequence n.
 template <int kThreads, class T, int D, class Where>

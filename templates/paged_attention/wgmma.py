@@ -28,12 +28,13 @@ from .wgmma_config import (
     heads_of_tile,
     merge_blocks,
     producer_registers,
+    queries_of_tile,
 )
 from .wgmma_work import work
 
 ENTRY = "paged_attention_wgmma"
 _BATCH = ("block_table", "cache_seqlens")
-_SCALARS = (
+SCALARS = (
     "softmax_scale",
     "batch",
     "heads",
@@ -50,9 +51,14 @@ _TILES = 4  # of rows, up to which a sequence has few
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
+    return without_boxes(problem) or dense.refusal(problem, arch)
+
+
+def without_boxes(problem: Problem) -> str | None:
+    """Why no kernel on boxes of pages serves a problem; None if one may."""
     if problem.page_size < LEAST_BOX:
         return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
-    return eight_bits_refusal(problem) or dense.refusal(problem, arch)
+    return eight_bits_refusal(problem)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -91,35 +97,44 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
     split, heads = config.splits > 1, heads_of_tile(problem, config)
-    maps = _maps(ROWS // heads, heads, box_rows(problem, config))
+    maps = tensor_maps(ROWS // heads, heads, box_rows(problem, config))
     smem, grid = int(smem_bytes(problem.head_dim, config)), blocks(problem, config)
     spaces = parts(problem, (grid, ROWS * config.warpgroups)) if split else ()
     spaces += (Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else ()
     left = tuple(each.name for each in spaces)
-    optional, spelled = _optional(problem, config)
-    given = (*(each.name for each in maps), "lse", *_BATCH, *_SCALARS, *optional, *left)
-    merged = ("o", "lse", *_SCALARS, *(name for name in optional if name != "o"), *left)
+    optional, spelled = optional_arguments(problem, split=split)
+    given = (*(each.name for each in maps), *others(optional), *left)
     launches = (
         *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, left),) if config.blocks else ()),
         Launch(ENTRY, (grid, 1, 1), 128 * (config.warpgroups + 1), smem, given),
-        *((Launch(f"{ENTRY}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, merged),) if split else ()),
+        *((merge_launch(ENTRY, problem, optional, left),) if split else ()),
     )
     constants: dict[str, Scalar] = {
         "smem_bytes": smem,
         "ctas": int(ctas(config)),
         "consumer_registers": int(consumer_registers(config)),
         "producer_registers": int(producer_registers(config)),
-        "window_box": WINDOW_BOX,
-        "merge_threads": MERGE_THREADS,
+        "ticket_argument": "ticket" if config.blocks else "nullptr",
         **spelled,
     }
     return Plan(launches, constants, spaces, maps)
 
 
-def _optional(problem: Problem, config: Config) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The arguments that packed queries and a softcap bring; how templates spell these and workspaces, or what stands
-    for them."""
-    packed, capped, split = problem.use_cu_seqlens_q, problem.use_softcap, config.splits > 1
+def others(optional: tuple[str, ...]) -> tuple[str, ...]:
+    """What a launch takes behind its maps."""
+    return ("lse", *_BATCH, *SCALARS, *optional)
+
+
+def merge_launch(entry: str, problem: Problem, optional: tuple[str, ...], left: tuple[str, ...]) -> Launch:
+    """Behind that of `entry`, of the parts that it left in workspaces."""
+    taken = ("o", "lse", *SCALARS, *(name for name in optional if name != "o"), *left)
+    return Launch(f"{entry}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, taken)
+
+
+def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, Scalar]]:
+    """The arguments that packed queries and a softcap bring; what templates read of these, of workspaces and of what
+    all have in common."""
+    packed, capped = problem.use_cu_seqlens_q, problem.use_softcap
     names = (("o", "cu_seqlens_q", "max_seqlen_q") if packed else ()) + (("softcap",) if capped else ())
     return names, {
         "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
@@ -128,13 +143,14 @@ def _optional(problem: Problem, config: Config) -> tuple[tuple[str, ...], dict[s
         "softcap_argument": "softcap" if capped else "0.0f",
         "shares_argument": "shares" if split else "nullptr",
         "parts_argument": "part_o, part_rows" if split else "nullptr, nullptr",
-        "ticket_argument": "ticket" if config.blocks else "nullptr",
+        "window_box": WINDOW_BOX,
+        "merge_threads": MERGE_THREADS,
     }
 
 
 @cache
-def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
-    """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`, and `keys` are of a page."""
+def tensor_maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """One for each tensor and width of panel; a box of rows is `queries` of `heads`, and `keys` are of a page."""
     boxes = {"q": (1, queries, heads), "k_cache": (1, keys, 1), "v_cache": (1, keys, 1), "o": (1, queries, heads)}
     return tuple(each for name, box in boxes.items() for each in dense.panel_maps(name, box))
 
@@ -154,17 +170,19 @@ def default(problem: Problem, arch: Arch) -> Config:
         config = Config(BN, warpgroups, 2, 1, warpgroups > 1, columns, 0, True, heads, 1, 0)
         registers = register_estimate(D, config, capped=problem.use_softcap)
         if fits(D, config, arch) and registers <= consumer_registers(config):
-            return replace(config, splits=_splits(unpacked(problem), arch, config))
+            equal, at_once = unpacked(problem), arch.sm_count * int(ctas(config))
+            queries = queries_of_tile(equal, config)
+            return replace(config, splits=splits(equal, BN, queries, blocks(equal, config), at_once))
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
 
 
-def _splits(problem: Problem, arch: Arch, config: Config) -> int:
-    """The fewest that fill the SMs; but some for sequences with few tiles of rows, as mma_sync has them."""
-    most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
-    rows = problem.seq_q * heads_of_tile(problem, config)
-    ragged = problem.batch > 1 and rows <= _TILES * ROWS * config.warpgroups
+def splits(problem: Problem, BN: int, queries: int, blocks: int, at_once: int) -> int:
+    """The fewest with which so many blocks fill the SMs; but some for sequences with few row tiles of so many queries,
+    as mma_sync has them."""
+    most = min(problem.reach, problem.seq_k) // (_LEAST * BN)
+    ragged = problem.batch > 1 and problem.seq_q <= _TILES * queries
     least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
-    return max(filling(blocks(problem, config), arch.sm_count * int(ctas(config)), most), least)
+    return max(filling(blocks, at_once, most), least)
 
 
 IMPLEMENTATION = Implementation(

@@ -57,7 +57,8 @@ def queries_of_tile(problem: Problem, c: Any) -> int:
 
 def shares(problem: Problem, c: Any) -> int:
     """Of row tiles of all heads: what blocks take."""
-    return row_tiles(problem, c) * (problem.heads // heads_of_tile(problem, c)) * int(c.splits)
+    sharers = problem.heads // heads_of_tile(problem, c)
+    return row_tiles(problem, queries_of_tile(problem, c)) * sharers * int(c.splits)
 
 
 def blocks(problem: Problem, c: Config) -> int:
@@ -71,9 +72,9 @@ def merge_blocks(problem: Problem) -> int:
     return -(-problem.batch * problem.heads * problem.seq_q * (problem.head_dim // 4) // MERGE_THREADS)
 
 
-def row_tiles(problem: Problem, c: Any) -> int:
-    """Of all sequences, for heads that share rows; where queries are packed, as many as there may be."""
-    queries, N = queries_of_tile(problem, c), problem.sequences
+def row_tiles(problem: Problem, queries: int) -> int:
+    """Of so many queries of all sequences, for heads that share rows; where queries are packed, as many as may be."""
+    N = problem.sequences
     most = N * -(-problem.longest // queries)
     return min(most, (problem.seq_q + N * (queries - 1)) // queries) if problem.use_cu_seqlens_q else most
 

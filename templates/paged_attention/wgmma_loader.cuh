@@ -34,7 +34,7 @@ struct PageLoader : Loader<Tile> {
                                 work.kv_head, from, row);
       if (tile == work.tiles - 1 && lane == 0) {
         this->load_queries(work, parity);
-        if (Tile::kWalks) mbarrier_arrive(barriers.read());  // the work before has been stored
+        if constexpr (Tile::kWalks) mbarrier_arrive(barriers.read());  // the work before has been stored
       }
       mbarrier_wait(barriers.values_empty(stage), this->at.parity ^ 1);
       copy<typename Tile::Values>(this->smem + Tile::kValues + stage * Tile::kValueBytes, this->v,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from tuner.operator import Array, Work
 
 from ..flash_attention import split_keys_config as merging
 from ..flash_attention.split_keys_work import Walked, work_of_walks
-from ..flash_attention.wgmma_config import ELEMENT, ROWS
-from ..flash_attention.wgmma_work import Grid, shared_out, work_of
+from ..flash_attention.wgmma_config import ELEMENT
+from ..flash_attention.wgmma_work import Grid, shared_out, stored_bytes, work_of
 from .operator import cost
 from .problem import Problem, unpacked
 from .split_keys_work import Shared, merge_work
@@ -29,15 +30,18 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     equal, ctas = unpacked(problem), blocks(problem, config)
     cut = cut_of(equal, config)
     *clear, main = _attend(equal, config, cut, ctas)
-    if config.splits == 1:
-        return (*clear, main)
-    merged = merge_work(equal, _merger(cut.parts), _merge(equal, cut.parts))
-    return main, replace(merged, ctas=merge_blocks(problem))
+    return (*clear, main) if config.splits == 1 else (main, merging_work(problem, cut.parts))
 
 
-def cut_of(problem: Problem, config: Config) -> Shared:
+def merging_work(problem: Problem, parts: int) -> Work:
+    """Of the launch that merges so many parts of each row."""
+    equal = unpacked(problem)
+    return replace(merge_work(equal, _merger(parts), _merge(equal, parts)), ctas=merge_blocks(problem))
+
+
+def cut_of(problem: Problem, config: Any) -> Shared:
     """How the tiles that all rows of a sequence attend are cut."""
-    steps = int(_places(problem, config, problem.seq_q, 1)[0])
+    steps = int(places(problem, config, problem.seq_q, 1)[0])
     steps = max(-(-steps // config.BN), 1)
     most = -(-steps // config.splits)
     return Shared(steps, most, -(-steps // most))
@@ -46,8 +50,8 @@ def cut_of(problem: Problem, config: Config) -> Shared:
 def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
     """Tiles of keys that each share of a head's row tiles visits, [row tiles · parts, 1]: one at least."""
     queries = queries_of_tile(problem, config)
-    places = _places(problem, config, queries, -(-problem.seq_q // queries))
-    own = np.maximum(-(-places // config.BN), 1)[:, None]
+    ends = places(problem, config, queries, -(-problem.seq_q // queries))
+    own = np.maximum(-(-ends // config.BN), 1)[:, None]
     begin = cut.most * np.arange(cut.parts)
     return np.maximum(np.minimum(own, begin + cut.most) - begin, 1).reshape(-1, 1)
 
@@ -61,13 +65,16 @@ def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[W
     works = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
     if cut.parts == 1:
         return works
-    D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
-    boxes = problem.batch * (problem.heads // packed) * -(-problem.seq_q * packed // ROWS)
-    stored = boxes * ROWS * ELEMENT * (-(-D // 16) * 16) + 4 * items
-    parts = items * cut.parts * (4 * D + 8)
     (whole,) = works
-    left = floor - items * (ELEMENT * D + 4) + parts
-    return (replace(whole, l2_bytes=whole.l2_bytes - stored + parts, dram_bytes=left),)
+    return (leaving(problem, cut.parts, whole, stored_bytes(problem, config)),)
+
+
+def leaving(problem: Problem, parts: int, whole: Work, stored: int) -> Work:
+    """The work of blocks that leave so many parts of each row to the merge, and do not store results."""
+    D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
+    left = items * parts * (4 * D + 8)
+    dram = cost(problem).bytes - items * (ELEMENT * D + 4) + left
+    return replace(whole, l2_bytes=whole.l2_bytes - stored + left, dram_bytes=dram)
 
 
 def _dealing(config: Config) -> Config:
@@ -87,7 +94,7 @@ def _dealt(problem: Problem, config: Config) -> tuple[float, float]:
     return float(np.max(shared_out(in_turn, config.tile))), visits
 
 
-def _places(problem: Problem, config: Config, queries: int, count: int) -> Array:
+def places(problem: Problem, config: Any, queries: int, count: int) -> Array:
     """Places that `count` row tiles of so many queries of a sequence visit: `PagedKeys::end` of wgmma_keys.cuh."""
     box, before = box_rows(problem, config), problem.seq_k - problem.seq_q
     first = np.arange(count, dtype=np.int64) * queries
