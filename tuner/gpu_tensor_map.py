@@ -45,7 +45,8 @@ def encode(tensor: MappedTensor) -> np.void:
     if status:
         raise InputError(
             f"{tensor.name}: the driver refuses a tensor map (error {status}) of shape {list(tensor.shape)}, strides "
-            f"{list(tensor.strides)} bytes: address and strides must be multiples of 16 bytes, none negative or 2^40"
+            f"{list(tensor.strides)} bytes: address and strides must be multiples of 16 bytes, none negative or 2^40: "
+            "copy it first"
         )
     return np.void(ctypes.string_at(place, _BYTES))
 
