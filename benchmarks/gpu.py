@@ -6,9 +6,10 @@
     python benchmarks/gpu.py --minutes 2 --out … --simulate               … and on a device that is not there
 
 Steps are ordered by what they tell: after verification the defaults of all implementations race on the problems that
-have figures to reach, then these are searched and compared with peers, then one problem of every other operator, and
-only then more. What is known is written as it comes (results.json, times.txt, log.txt, tuned/, peers/, report.html),
-with --archive as one file too; a second call with the same --out goes on where the first was stopped.
+have figures to reach, then two of these are searched and compared with peers, then every operator gets a record, then
+these meet their peers, and only then comes more. What is known is written as it comes (results.json, times.txt,
+log.txt, tuned/, peers/, report.html), with --archive as one file too; a second call with the same --out goes on where
+the first was stopped.
 """
 
 import argparse

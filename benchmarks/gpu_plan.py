@@ -89,7 +89,10 @@ def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Plann
 
 
 def _first(names: Sequence[str]) -> Iterator[Planned]:
-    """kda and flash_attention, which have figures to reach; then one problem of every operator."""
+    """kda and flash_attention, which have figures to reach, beside peers; then a record of every operator; then peers.
+
+    Peers take longer than planned, where frameworks compile: the first call is to bring a record of all operators.
+    """
     if "kda" in names:
         yield from (planned("defaults", "kda", fields, 4) for fields in KDA)
     if "flash_attention" in names:
@@ -98,6 +101,10 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
         yield from _searched("kda", KDA[0], 40, 8)
     if "flash_attention" in names:
         yield from _searched("flash_attention", _shape(128, 8192, causal=True), 40, 90)  # torch compiles what it keeps
+    yield from sorted(_rest_of_first(names), key=lambda each: each.kind == "peers")
+
+
+def _rest_of_first(names: Sequence[str]) -> Iterator[Planned]:
     if "kda" in names:
         yield from _searched("kda", KDA[1], 25, 8)
     if "flash_attention" in names:

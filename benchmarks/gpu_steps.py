@@ -1,17 +1,9 @@
 """What `gpu.py` does, a function a step: each returns what results.json keeps, with a `summary` for the log."""
 
-import os
-import re
 import resource
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +28,8 @@ from tuner.settle import settle
 from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]
-# As -vv tells it: beside the progress, before the test's name or behind it.
-_OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FAILED|ERROR|SKIPPED)(?= +\[)")
-_FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ERROR)\b")
-_TIMING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
 _PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 12
-
-
-@dataclass(frozen=True)
-class Tests:
-    """Tests that need a device: what pytest is asked, and where its words go."""
-
-    log: str
-    arguments: tuple[str, ...]
-
-
-CONFORMANCE = Tests("conformance.txt", (f"--ignore={_TIMING}", str(_TIMING.parent)))
-MEASURING = Tests("measuring.txt", (str(_TIMING),))  # nothing else may run on the device beside them
 
 
 def device(run: Run) -> dict[str, Any]:
@@ -76,75 +52,6 @@ def matmul(run: Run) -> dict[str, Any]:
     if isinstance(answer, Lost):
         return {"error": answer.reason}
     return {"tflop_s": answer, "summary": f"bf16 matmul {answer:.0f} TFLOP/s"}
-
-
-@contextmanager
-def tests(run: Run) -> Iterator["subprocess.Popen[bytes]"]:
-    """The tests that need a device, in the background, side by side: most of their time goes into compiling.
-
-    Those that time something are `MEASURING`.
-    """
-    spread = ["-n", str(_cores() * 3 // 4 or 1), "--dist", "worksteal"] if find_spec("xdist") else []
-    # By name, as they end: the time may be over before all are through.
-    command = _pytest("-vv", "--tb=short", *spread, *CONFORMANCE.arguments)
-    with (run.out / CONFORMANCE.log).open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def conformance(run: Run, started: "subprocess.Popen[bytes]", seconds: float) -> dict[str, Any]:
-    """What the tests come to; what they said so far where the time does not suffice."""
-    log = run.out / CONFORMANCE.log
-    try:
-        code = started.wait(max(seconds, 1.0))
-    except subprocess.TimeoutExpired:
-        return _unfinished(log)
-    return _ended(log, code)
-
-
-def _unfinished(log: Path) -> dict[str, Any]:
-    told = Counter(_OUTCOME.findall(log.read_text()))
-    counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in told.items())
-    summary = f"not through in its time, {counted or 'none ended'} so far, see {log.name}"
-    return {"finished": False, "failed": _failed(log), "summary": summary}
-
-
-def _ended(log: Path, code: int) -> dict[str, Any]:
-    last = log.read_text().strip().rpartition("\n")[2]
-    return {"exit": code, "failed": _failed(log), "summary": last} | ({"error": last} if code else {})
-
-
-def _failed(log: Path) -> list[str]:
-    """The tests that failed so far, by name."""
-    return sorted({before or after for before, after in _FAILED.findall(log.read_text())})
-
-
-def tested(run: Run, which: Tests) -> dict[str, Any]:
-    """Tests that have the device to themselves."""
-    run.worker.rest()
-    log = run.out / which.log
-    with log.open("w") as said:
-        command = _pytest("-vv", "--tb=short", *which.arguments)
-        try:
-            code = subprocess.run(
-                command, stdout=said, stderr=said, cwd=ROOT, timeout=max(run.left_s, 1.0), check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return _unfinished(log)
-    return _ended(log, code)
-
-
-def _pytest(*arguments: str) -> list[str]:
-    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]  # without the check for options of plugins
-    return [sys.executable, "-m", "pytest", *plain, *arguments]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tuner import operators
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 Programs = Callable[[str], Any]
 
@@ -46,6 +48,14 @@ def test_a_gpu_that_one_process_may_open_is_tested_when_nobody_else_has_it(
     tested = ["conformance", "matmul"] if not exclusive else ["matmul", "conformance"]
     beside = [] if exclusive else ["tests beside the rest"]
     assert begun == ["device", *beside, "compiled", "verification kda", *tested, "measuring"]
+
+
+def test_every_operator_is_searched_before_peers_of_more_than_two_take_their_time(programs: Programs) -> None:
+    first, _ = programs("gpu_plan").plan([], small=False)
+    third = [i for i, each in enumerate(first) if each.kind == "peers"][2]
+    assert {each.operator.name for each in first[:third] if each.kind == "search"} == set(operators.names())
+    searched = [(each.operator.name, each.problem) for each in first if each.kind == "search"]
+    assert searched == [(each.operator.name, each.problem) for each in first if each.kind == "peers"]
 
 
 def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: Programs) -> None:

@@ -30,7 +30,7 @@ from tuner.worker import Worker
 
 _REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
 _PLAIN = "naive"  # the implementation that is there to be right
-_OWN_CLOCK_S = 15.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
+_OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
 _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
 
