@@ -331,6 +331,8 @@ def _blocks() -> list[Micro]:
         Micro("last_block_fences", "sm_80", sm80("last_block", {"in": rows}, totals, grid=(40, 1, 1)), last_block),
         Micro("last_block_acq_rel", "sm_80", sm80("last_block_ordered", {"in": rows[:, 0].copy()}, totals,
                                                   grid=(40, 1, 1)), last_block),
+        Micro("last_block_release", "sm_80", sm80("last_block_released", {"in": rows[:, 0].copy()}, totals,
+                                                  grid=(40, 1, 1)), last_block),
     ]  # fmt: skip
 
 

@@ -174,13 +174,13 @@ extern "C" __global__ void turn(int* y, int* z) {
     assert found == [True, False]
 
 
-def histogram(init: str, atomic: str = "atomicAdd(bins + threadIdx.x % 4, 1)") -> set[str]:
+def histogram(init: str) -> set[str]:
     text = f"""
 extern "C" __global__ void count(int* y) {{
   DYNAMIC_SHARED(smem);
   int* const bins = reinterpret_cast<int*>(smem);
   {init}
-  {atomic};
+  atomicAdd(bins + threadIdx.x % 4, 1);
   __syncthreads();
   if (threadIdx.x < 4) y[threadIdx.x] = bins[threadIdx.x];
 }}

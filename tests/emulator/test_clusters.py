@@ -31,14 +31,14 @@ INIT = """
 """
 
 
-def run_body(text: str, mode: Mode, blocks: int = 2, threads: int = 32) -> tuple[np.ndarray, Run]:
-    """(y [64], what happened) of a kernel in clusters of two, with x [64] = 0, 1, 2, ..."""
+def run_body(text: str, mode: Mode, threads: int = 32) -> tuple[np.ndarray, Run]:
+    """(y [64], what happened) of a kernel on a cluster of two, with x [64] = 0, 1, 2, ..."""
     kernel = snippet(f"{START}{text}}}", "body", checked=mode.checked)
     with (
         Buffer.of("x", np.arange(64, dtype=np.int32)) as x,
         Buffer.of("y", np.zeros(64, np.int32), writable=True) as y,
     ):
-        run = kernel.launch("body", (blocks, 1, 1), threads, 256, [x, y], mode, cluster=2)
+        run = kernel.launch("body", (2, 1, 1), threads, 256, [x, y], mode, cluster=2)
         return y.view(np.int32, (64,)).copy(), run
 
 

@@ -1,12 +1,14 @@
 """The two sides of the primitives: equal names, so that one text compiles for both."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tuner.assets import PRIMITIVES
 
+CODE = (".cu", ".cuh", ".jinja", ".py")
 FUNCTION = re.compile(
     r"^(?:template <>\n)?(?:__device__ )?(?:__forceinline__|inline) [\w:<>]+ (\w+)(?:<\w+>)?\(", re.MULTILINE
 )
@@ -23,6 +25,15 @@ def test_the_host_has_every_function_of_the_gpu(path: Path) -> None:
     given = functions(PRIMITIVES / "cuda" / name)
     assert given
     assert given - functions(PRIMITIVES / "host" / name) == set()
+
+
+def test_a_kernel_of_the_tests_or_of_an_operator_calls_every_function() -> None:
+    folders = Path(__file__).parent, *(path for path in PRIMITIVES.parent.iterdir() if path != PRIMITIVES)
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.*") if path.suffix in CODE]
+    own = [path.read_text() for path in (PRIMITIVES / "cuda").glob("*.cuh*")]
+    called = set(re.findall(r"\w+", " ".join(texts)))
+    called |= {name for name, count in Counter(re.findall(r"\w+", " ".join(own))).items() if count > 1}
+    assert {name for path in (PRIMITIVES / "cuda").glob("*.cuh*") for name in functions(path)} - called == set()
 
 
 def test_the_readme_lists_every_header() -> None:

@@ -293,6 +293,18 @@ extern "C" __global__ void last_block_ordered(int const* in, int* partial, uint3
   }
 }
 
+// The same, released by all and acquired by the last alone.
+extern "C" __global__ void last_block_released(int const* in, int* partial, uint32_t* arrived, int* total) {
+  if (threadIdx.x == 0) {
+    partial[blockIdx.x] = in[blockIdx.x];
+    if (atomic_add_release(arrived, 1) == gridDim.x - 1 && load_acquire(arrived) == gridDim.x) {
+      int all = 0;
+      for (int b = 0; b < int(gridDim.x); b++) all += partial[b];
+      *total = all;
+    }
+  }
+}
+
 // ---- movmatrix: in[lane] is a register of Matrix8x8; out the same of its transpose
 
 extern "C" __global__ void transpose(uint32_t const* in, uint32_t* out) { out[threadIdx.x] = movmatrix_trans(in[threadIdx.x]); }

@@ -81,8 +81,9 @@ extern "C" __global__ void bulk_copy(int const* in, int* out) {
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    mbarrier_arrive_expect_tx(barrier, 512);
+    mbarrier_expect_tx(barrier, 512);
     cp_async_bulk(s_data, in, 512, barrier);
+    mbarrier_arrive(barrier);
   }
   mbarrier_wait(barrier, 0);
   data[threadIdx.x] *= 2;
