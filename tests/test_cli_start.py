@@ -63,6 +63,14 @@ def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Pat
     assert "predicted" in shown.stdout
 
 
+def test_explain_names_what_it_cannot_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("{\n")
+    explained = CliRunner().invoke(build(), ["explain", "flash_attention", "--gpu", "sm_80", "--db", str(path)])
+    assert explained.exit_code == 0
+    assert explained.stderr.count(f"passed over: {path}, line 1: ") == 1
+
+
 def test_show_spells_a_problem_whose_dtype_is_unknown_today(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text(tuned.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))

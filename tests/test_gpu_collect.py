@@ -199,6 +199,6 @@ def test_what_failed_is_read_from_what_pytest_says_as_it_goes_and_ends(programs:
         "[gw0] [ 83%] FAILED tests/gpu/test_a.py::test_one[x] \n[gw1] [ 84%] PASSED tests/gpu/test_a.py::test_two \n"
         "tests/gpu/test_b.py::test_three FAILED [ 90%]\nFAILED tests/gpu/test_a.py::test_one[x] - assert 0\n"
     )
-    found = programs("gpu_steps")._unfinished(log)
+    found = programs("gpu_tests")._unfinished(log)
     assert found["failed"] == ["tests/gpu/test_a.py::test_one[x]", "tests/gpu/test_b.py::test_three"]
     assert "2 failed, 1 passed so far" in found["summary"]

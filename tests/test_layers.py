@@ -88,6 +88,12 @@ def test_the_readme_names_every_module() -> None:
     assert {each for each in modules if not each.startswith("_")} <= named | parts
 
 
+def test_the_index_of_benchmarks_names_every_program() -> None:
+    folder = ROOT / "benchmarks"
+    named = set(re.findall(r"`(\w+\.py)`", (folder / "README.md").read_text()))
+    assert {path.name for path in folder.glob("*.py")} <= named
+
+
 def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
     code = "import sys, tuner; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

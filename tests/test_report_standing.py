@@ -158,7 +158,8 @@ def test_the_best_so_far_leaves_out_what_failed_its_check_later() -> None:
 
 @pytest.mark.parametrize(("low", "expected"), [(10.9, True), (11.1, False)])
 def test_intervals_overlap_when_they_share_a_value(low: float, expected: bool) -> None:
-    assert s.overlap(measured(DEFAULT, 9.0, 10.0, 11.0), measured(FASTER, low, 12.0, 13.0)) is expected
+    one, other = Measurement(10.0, 9.0, 11.0, samples=5), Measurement(12.0, low, 13.0, samples=5)
+    assert one.overlaps(other) is other.overlaps(one) is expected
 
 
 def test_configs_with_equal_machine_code_and_launch_are_the_same_kernel() -> None:

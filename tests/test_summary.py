@@ -9,6 +9,7 @@ from recorded import OPERATOR, PROBLEM, SM_80, Recorded
 
 from tuner import operators, tune
 from tuner.evaluate import Candidate
+from tuner.instance import Instance
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.result import Attempt, Measurement, Resources
 from tuner.store import Store
@@ -71,9 +72,11 @@ def test_a_time_is_told_as_rates_and_a_prediction_is_not(tmp_path: Path) -> None
         asked = tune.Request(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
         record = tune.search(asked, store, Recorded(lambda _: 1.0)).record
     assert record is not None
-    predicted = work_facts(OPERATOR, PROBLEM, SM_80, record)
+    mma_sync = operators.implementation(OPERATOR.name, "mma_sync")
+    won = Instance.default(OPERATOR, mma_sync, PROBLEM, SM_80.arch)
+    predicted = work_facts(won, SM_80, record)
     timed = replace(record, measurement=Measurement(1000.0, 990.0, 1010.0, 40))
-    arithmetic, memory = work_facts(OPERATOR, PROBLEM, SM_80, timed)[len(predicted) :]
+    arithmetic, memory = work_facts(won, SM_80, timed)[len(predicted) :]
     least = OPERATOR.cost(PROBLEM)
     assert (arithmetic.label, memory.label) == ("arithmetic (measured)", "memory (measured)")
     assert (

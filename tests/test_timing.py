@@ -28,8 +28,8 @@ def race(truth: list[float], rng: np.random.Generator, rounds: int = 30, noise: 
     return np.array(truth) * np.exp(drift + noise * rng.standard_normal((rounds, len(truth))))
 
 
-def rules(n: int, default: int | None = None) -> Rules:
-    return Rules(tuple((i,) for i in range(n)), default)
+def rules(n: int) -> Rules:
+    return Rules(tuple((i,) for i in range(n)))
 
 
 def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
@@ -40,8 +40,9 @@ def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
         assert held >= 0.93, (n, held)
 
 
-def ticking(time_us: float, rng: np.random.Generator, launches: int = 32, tick_us: float = 0.5) -> list[float]:
+def ticking(time_us: float, rng: np.random.Generator) -> list[float]:
     """Times of launches by a clock that steps: each begins somewhere between two steps."""
+    launches, tick_us = 32, 0.5
     begin = rng.uniform(0, tick_us, launches)
     ticks = np.floor((begin + time_us * np.exp(0.002 * rng.standard_normal(launches))) / tick_us)
     return list(tick_us * ticks)

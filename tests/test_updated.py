@@ -33,9 +33,9 @@ def inputs(operator: Operator[Any]) -> dict[str, Any]:
     return operator.inputs(operator.problem(), np.random.default_rng(0), "normal")
 
 
-def naive(stray: int = -1) -> tuple[Any, Any]:
+def naive() -> tuple[Any, Any]:
     implementation = operators.implementation("row_add", "naive")
-    return implementation, implementation.config(stray)
+    return implementation, implementation.config(-1)
 
 
 def untouched(operator: Operator[Any], given: dict[str, Any]) -> int:

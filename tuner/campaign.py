@@ -112,7 +112,7 @@ def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Candidate]:
 
 def _right(outcome: Outcome) -> list[Tried]:
     """What passed its checks, the record's config first, then the best."""
-    right = [each for each in outcome.tried if each.verdict and each.verdict.ok and each.attempt.value is not None]
+    right = [each for each in outcome.tried if each.right and each.attempt.value is not None]
     best = sorted(right, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
     return sorted(best, key=lambda each: not _is_record(outcome, each.candidate))
 
@@ -135,8 +135,7 @@ def _row(outcome: Outcome, columns: Sequence[Candidate]) -> list[float]:
 def _behind(each: Tried, best: Tried) -> float:
     """By what share a config's value is over the best one's, at least 0; inf where it may not serve."""
     value, least = each.attempt.value, best.attempt.value
-    wrong = each.verdict is not None and not each.verdict.ok
-    if value is None or least is None or wrong or each.attempt.flawed > best.attempt.flawed:
+    if value is None or least is None or each.wrong or each.attempt.flawed > best.attempt.flawed:
         return float("inf")
     return max(0.0, value / least - 1)
 

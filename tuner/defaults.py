@@ -93,11 +93,8 @@ def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
 
 def cost(operator: Operator[Any], problem: Any) -> Cost:
     """Every tensor moved once, what is updated in place twice; no arithmetic."""
-    moved = 0
-    for each in operator.arguments:
-        if each.role is not Role.SCALAR:
-            times = 2 if each.role is Role.UPDATED else 1
-            moved += times * each.nbytes(problem)
+    tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
+    moved = sum(each.nbytes(problem) for each in (*tensors, *operator.updated))
     return Cost(flops=0.0, bytes=float(moved))
 
 

@@ -138,7 +138,18 @@ def runtime_library() -> Path:
     def build(folder: Path) -> Path:
         includes = (f"-I{host}", f"-I{PRIMITIVES}")
         output = folder / "runtime.so"
-        _run([compiler().path, *_RUNTIME, *includes, str(host / "runtime" / "runtime.cpp"), "-ldl", "-o", str(output)])
+        libraries = ("-ldl", "-lrt")  # parts of the C library since glibc 2.34
+        _run(
+            [
+                compiler().path,
+                *_RUNTIME,
+                *includes,
+                str(host / "runtime" / "runtime.cpp"),
+                *libraries,
+                "-o",
+                str(output),
+            ]
+        )
         return output
 
     return _cached(key, build)

@@ -170,6 +170,10 @@ class Measurement:
     flip_probability: float | None = None  # that the same race, run again, names another
     duplicate_of: str = ""  # canonical JSON of the earlier config that is the same machine code: the samples are its
 
+    def overlaps(self, other: "Measurement") -> bool:
+        """Whether the two intervals share a value."""
+        return self.low_us <= other.high_us and other.low_us <= self.high_us
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from tuner import __version__
 from tuner.canonical import encode
 from tuner.final import Rules, Standing, decide
 from tuner.measure import Measurer
@@ -13,7 +11,7 @@ from tuner.operator import to_fields
 from tuner.result import Evidence, Measurement, TuningRecord, order
 from tuner.store import Store
 from tuner.tune import FINALISTS, Outcome, Tried, ranked
-from tuner.tune.contest import passed
+from tuner.tune.contest import passed, record_of
 
 _LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
@@ -65,7 +63,7 @@ def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
     missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
     verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
     judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
-    distinct = {each.row: each for each in (*near, *judged) if each.verdict and each.verdict.ok}
+    distinct = {each.row: each for each in (*near, *judged) if each.right}
     return list(distinct.values())
 
 
@@ -133,23 +131,9 @@ def _key(tried: Tried) -> tuple[Any, ...]:
 
 
 def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
-    winner, place = field[standing.winner], standing.places[standing.winner]
-    attempt, verdict = winner.attempt, winner.verdict
-    assert verdict is not None and attempt.resources is not None
+    """The winner's, with its time and margin in the race in place of those that it had when it was screened."""
     ratios = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
-    time = place.time_us
-    return TuningRecord(
-        identity=attempt.identity,
-        config=attempt.config,
-        evidence=Evidence.MEASURED,
-        verdict=verdict,
-        resources=attempt.resources,
-        prediction=attempt.prediction,
-        measurement=Measurement(
-            time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability
-        ),
-        margin=min(ratios, default=1.0) - 1,
-        tried=tried,
-        tuner=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    time = standing.places[standing.winner].time_us
+    raced = Measurement(time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability)
+    record = record_of([field[standing.winner]], Evidence.MEASURED, tried)
+    return replace(record, measurement=raced, margin=min(ratios, default=1.0) - 1)

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tuner.arch import GPU
 from tuner.assets import TEMPLATES
 from tuner.choice import search_command
 from tuner.instance import Instance
-from tuner.operator import Cost, Implementation, Operator, from_fields, to_fields
+from tuner.operator import Cost, Operator, from_fields, to_fields
 from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
@@ -45,7 +45,7 @@ def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()
 
 def report_data(outcome: Outcome) -> ReportData:
     """Everything the report shows of one search."""
-    request, record = outcome.request, outcome.record
+    request, record, won = outcome.request, outcome.record, _winner(outcome)
     default = default_tried(outcome)
     return ReportData(
         operator=request.operator.name,
@@ -63,11 +63,9 @@ def report_data(outcome: Outcome) -> ReportData:
         default=default.attempt if default else None,
         spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),
         importance=outcome.race.importance(),
-        work=work_facts(request.operator, request.problem, request.gpu, record) if record else (),
-        source=_source(request.operator, request.problem, record.identity.implementation, record.config)
-        if record
-        else "",
-        default_source=_default_source(request.operator, request.problem, request.gpu, record) if record else "",
+        work=work_facts(won, request.gpu, record) if won and record else (),
+        source=render(won).text if won else "",
+        default_source=render(replace(won, config=_default(won, request.gpu))).text if won else "",
         environment=environment(record),
         usage=usage(request.operator, request.problem),
         export=export(request.operator, request.problem, request.gpu),
@@ -76,16 +74,26 @@ def report_data(outcome: Outcome) -> ReportData:
 
 def default_tried(outcome: Outcome) -> Tried | None:
     """The winner's implementation's default config, where it was tried."""
-    lane = _winning_lane(outcome)
-    if lane is None:
+    won = _winner(outcome)
+    if won is None:
         return None
-    config = to_fields(lane.implementation.default(outcome.request.problem, outcome.request.gpu.arch))
-    found = (
-        each
-        for each in outcome.tried
-        if each.candidate.implementation.name == lane.implementation.name and dict(each.attempt.config) == config
-    )
-    return next(found, None)
+    name, config = won.implementation.name, to_fields(_default(won, outcome.request.gpu))
+    same = (each for each in outcome.tried if each.candidate.implementation.name == name)
+    return next((each for each in same if dict(each.attempt.config) == config), None)
+
+
+def _winner(outcome: Outcome) -> Instance | None:
+    """What the record is of."""
+    if outcome.record is None:
+        return None
+    operator, of = outcome.request.operator, outcome.record
+    implementation = operators.implementation(operator.name, of.identity.implementation)
+    return Instance(operator, implementation, outcome.request.problem, from_fields(implementation.config, of.config))
+
+
+def _default(won: Instance, gpu: GPU) -> Any:
+    """The config that the winner's implementation has where nothing was tuned."""
+    return won.implementation.default(won.problem, gpu.arch)
 
 
 def _winning_lane(outcome: Outcome) -> Lane | None:
@@ -94,14 +102,14 @@ def _winning_lane(outcome: Outcome) -> Lane | None:
 
 def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """The winner as label and value, for a terminal."""
-    record, request = outcome.record, outcome.request
-    assert record is not None
-    used, prediction = record.resources, record.prediction
+    record, won = outcome.record, _winner(outcome)
+    assert record is not None and won is not None
+    prediction = record.prediction
     rows = [
         ("implementation", record.identity.implementation),
         ("config", spelled(record.config)),
         ("resources", _resources(record)),
-        ("machine code", lint_words(used)),
+        ("machine code", _lint(record.resources)),
         ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
         *([("not seen", record.verdict.unseen)] if record.verdict.unseen else []),
         ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
@@ -112,14 +120,11 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     if record.measurement is not None:
         m = record.measurement
         rows.append(("time", f"{m.time_us:.2f} us [{m.low_us:.2f}, {m.high_us:.2f}], {m.samples} samples"))
-    rows += [
-        (f.label, f"{f.value} {f.note}") for f in work_facts(request.operator, request.problem, request.gpu, record)
-    ]
+    rows += [(fact.label, f"{fact.value} {fact.note}") for fact in work_facts(won, outcome.request.gpu, record)]
     earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
     rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))
     rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
     rows.append(("stopped", outcome.why_stopped))
-    assert used is not None
     return rows
 
 
@@ -137,7 +142,7 @@ def rivals(outcome: Outcome) -> tuple[Rival, ...]:
     return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
 
 
-def lint_words(used: Resources) -> str:
+def _lint(used: Resources) -> str:
     """What the rules on machine code say of a kernel, for a terminal."""
     if used.lint is None:
         return "; ".join(used.flaws) or "not checked"
@@ -181,18 +186,17 @@ def _to_default(outcome: Outcome) -> str:
     return f", {value / own - 1:.1%} to the default" if own else ""
 
 
-def work_facts(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
+def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
     """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
-    implementation = operators.implementation(operator.name, record.identity.implementation)
-    if not implementation.declared:
-        return (UNDECLARED, *_rate_facts(operator.cost(problem), gpu, record, multiplies=False))
-    config = from_fields(implementation.config, record.config)
-    whole = floor.together(floor.declared(Instance(operator, implementation, problem, config), gpu))
+    least = won.operator.cost(won.problem)
+    if not won.implementation.declared:
+        return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
+    whole = floor.together(floor.declared(won, gpu))
     facts = []
     if whole.mma:
         facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
     facts.append(Fact("DRAM traffic", f"{whole.bytes_ratio:.2f} ×", "the least possible, as declared"))
-    return (*facts, *_rate_facts(operator.cost(problem), gpu, record, multiplies=whole.mma > 0))
+    return (*facts, *_rate_facts(least, gpu, record, multiplies=whole.mma > 0))
 
 
 def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
@@ -303,16 +307,6 @@ def _space_facts(lane: Lane) -> SpaceFacts:
     space = lane.space
     counts, estimated = space.counts(), not space.enumerated
     return SpaceFacts(lane.implementation.name, space.raw_size, len(space), counts, lane.closed_because, estimated)
-
-
-def _source(operator: Operator[Any], problem: Any, name: str, config: Mapping[str, Any]) -> str:
-    implementation: Implementation[Any, Any] = operators.implementation(operator.name, name)
-    return render(Instance(operator, implementation, problem, from_fields(implementation.config, config))).text
-
-
-def _default_source(operator: Operator[Any], problem: Any, gpu: GPU, record: TuningRecord) -> str:
-    implementation = operators.implementation(operator.name, record.identity.implementation)
-    return render(Instance.default(operator, implementation, problem, gpu.arch)).text
 
 
 def _memory(nbytes: int) -> str:

@@ -66,7 +66,7 @@ def timelines(code: bytes, gpu: GPU, warps: int, blocks: int) -> tuple[Timeline,
     )
 
 
-def timeline(code: Sequence[Instruction], path: Path, gpu: GPU, warps: int = 1, blocks: int = 1) -> Timeline:
+def timeline(code: Sequence[Instruction], path: Path, gpu: GPU, warps: int, blocks: int) -> Timeline:
     """The replay of one path through `code`."""
     steps = tuple(step_of(code[index], gpu) for index in path.indices)
     alone, waits = _clocks(steps, path.repeats, _warps(1, 1))

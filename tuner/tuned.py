@@ -32,6 +32,15 @@ def from_line(line: str) -> TuningRecord:
     raise StoreError(f"format {data['format']!r}, but this program reads {FORMAT}: update it")
 
 
+def current(records: Iterable[TuningRecord]) -> list[TuningRecord]:
+    """Of each operator, GPU and problem the first, sorted."""
+    first: dict[tuple[str, str, str], TuningRecord] = {}
+    for record in records:
+        key = record.identity
+        first.setdefault((key.operator, key.gpu, key.problem), record)
+    return [first[key] for key in sorted(first)]
+
+
 def write(path: Path, records: Iterable[TuningRecord]) -> None:
     """Replace `path`, whole or not at all, by the sorted lines of `records`. Raises StoreError when it cannot."""
     ordered = sorted(records, key=lambda r: (r.identity.operator, r.identity.gpu, r.identity.problem, r.created))

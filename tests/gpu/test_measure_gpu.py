@@ -51,6 +51,13 @@ def test_a_warm_cache_is_no_slower_than_a_cold_one(worker: Worker) -> None:
     assert times["warm"] <= 1.1 * times["cold"]
 
 
+def test_a_kernel_ties_with_itself_at_its_own_clock(worker: Worker) -> None:
+    raced = worker.race(Heat((code(), code()), MeasurementPolicy(), rounds=5, seed=0, own_clock=True))
+    assert raced.fell is None, raced.fell
+    one, other = np.median(raced.times_us, axis=0)
+    assert other == pytest.approx(one, rel=0.05)
+
+
 def test_a_kernel_in_a_graph_takes_about_as_long_as_alone(worker: Worker) -> None:
     times = {}
     for launch in ("eager", "graph"):

@@ -23,11 +23,12 @@ from tuner.toolkit import Options
 
 @dataclass(frozen=True)
 class Chosen:
-    """A config of one problem on one GPU, and how it came."""
+    """A config of one problem on one GPU, how it came, and the records among which one for it was looked for."""
 
     instance: Instance
     gpu: GPU
     why: str
+    records: Snapshot
 
     def compiled(self) -> Cubin | Failed:
         """For its GPU. Raises MachineError without NVRTC."""
@@ -69,7 +70,8 @@ def choose(
     if len(problems) != 1:
         raise UsageError(f"this command looks at one problem, and {len(problems)} were given: give one value an option")
     (problem,), target = problems, named(gpu)
-    served = choice.choose(operator, problem, [target], snapshot(db))
+    records = snapshot(db)
+    served = choice.choose(operator, problem, [target], records)
     instance, why = served.instance, served.why
     if implementation not in (None, instance.implementation.name):
         (wanted,) = contenders(operator, problem, target, implementation)
@@ -77,7 +79,7 @@ def choose(
     if settings:
         config = parse_config(instance.implementation.config, instance.config, settings)
         instance, why = replace(instance, config=config), "given by hand"
-    return Chosen(instance, target, why)
+    return Chosen(instance, target, why, records)
 
 
 def snapshot(db: str | None) -> Snapshot:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from tuner import choice
-from tuner.cli.chosen import Chosen, choose, snapshot
+from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.operator import Operator, to_fields
 from tuner.result import spelled, to_data
@@ -28,9 +28,8 @@ def explain(
     if config:
         _explain_config(chosen, as_json)
         return
-    known = snapshot(db)
-    served = choice.choose(operator, chosen.instance.problem, [chosen.gpu], known)
-    found = choice.explain(served, [chosen.gpu], known)
+    served = choice.choose(operator, chosen.instance.problem, [chosen.gpu], chosen.records)
+    found = choice.explain(served, [chosen.gpu], chosen.records)
     if as_json:
         emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
     else:

@@ -75,7 +75,7 @@ def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:
 def _failure(tried: tune.Tried) -> str:
     if tried.attempt.failure is not None:
         return f"{tried.attempt.failure.stage.value}: {tried.attempt.failure.reason}"
-    return "" if tried.verdict is None or tried.verdict.ok else f"check: {tried.verdict.reason}"
+    return f"check: {tried.verdict.reason}" if tried.verdict and tried.wrong else ""
 
 
 def _standing(record: TuningRecord) -> str:

@@ -1,6 +1,5 @@
 """`tuner show`: the records."""
 
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,20 +61,11 @@ def _stored(place: str) -> tuple[list[TuningRecord], str]:
     if not refused or records_read.is_text(place):
         for sentence in refused:
             say(f"passed over: {sentence}")
-        return _current([each.record for each in found]), place
+        return tuned.current(each.record for each in found), place
     from tuner.store import Store
 
     with Store.open(place) as store:
         return store.records(), store.place
-
-
-def _current(records: Sequence[TuningRecord]) -> list[TuningRecord]:
-    """Of each operator, GPU and problem the first, sorted."""
-    first: dict[tuple[str, str, str], TuningRecord] = {}
-    for record in records:
-        key = record.identity
-        first.setdefault((key.operator, key.gpu, key.problem), record)
-    return [first[key] for key in sorted(first)]
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:

@@ -77,7 +77,6 @@ class ReportData:
     work: tuple[Fact, ...] = ()  # what the winner does against the least any kernel must do
     source: str = ""  # of the winner, rendered
     default_source: str = ""
-    sass: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     usage: str = ""  # Python that runs the winner
     export: str = ""  # the command that writes it for C++

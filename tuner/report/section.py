@@ -17,7 +17,6 @@ from tuner.report.standing import (
     key_of,
     losses,
     machine_code,
-    overlap,
     parameters,
     predicted_ranks,
     shared_fields,
@@ -252,17 +251,18 @@ def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
     if entry is winner:
         return ()
     found = []
+    time, best = entry.attempt.measurement, winner.attempt.measurement
     if entry.flaws and not winner.flaws:
         found.append(f"{'; '.join(entry.flaws)}: ranked behind all that is clean")
     if machine_code(entry) == machine_code(winner):
         found.append("same machine code as the winner")
-    elif overlap(entry.attempt, winner.attempt):
+    elif time is not None and best is not None and time.overlaps(best):
         found.append("tie: the intervals overlap")
-    elif entry.attempt.measurement is not None and entry.value < winner.value and not entry.flaws:
+    elif time is not None and entry.value < winner.value and not entry.flaws:
         found.append("faster when it was tried: the final race decided")
-    elif entry.attempt.measurement is None and entry.value == winner.value:
+    elif time is None and entry.value == winner.value:
         found.append("tie: the same predicted cost")
-    elif entry.attempt.measurement is None and entry.value < winner.value and not entry.flaws:
+    elif time is None and entry.value < winner.value and not entry.flaws:
         found.append("tie: so little decides nothing, and the winner is nearer to its default")
     return tuple(found)
 

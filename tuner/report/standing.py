@@ -125,13 +125,6 @@ def numbers(terms: Fields) -> dict[str, float]:
     return {name: float(value) for name, value in pairs if math.isfinite(value)}
 
 
-def overlap(a: Attempt, b: Attempt) -> bool:
-    """Whether two measured confidence intervals share a value."""
-    if a.measurement is None or b.measurement is None:
-        return False
-    return a.measurement.low_us <= b.measurement.high_us and b.measurement.low_us <= a.measurement.high_us
-
-
 def parameters(configs: Iterable[Fields]) -> tuple[str, ...]:
     """Every parameter that any config has, in order of appearance."""
     return tuple(dict.fromkeys(name for config in configs for name in config))

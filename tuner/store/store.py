@@ -167,11 +167,7 @@ class Store:
 
     def records(self, operator: str | None = None, *, gpu: str | None = None) -> list[TuningRecord]:
         """The current record of each operator, problem and GPU; a name left out stands for all."""
-        current: dict[tuple[str, str, str], TuningRecord] = {}
-        for record in self.history(operator, gpu=gpu):
-            key = record.identity
-            current.setdefault((key.operator, key.gpu, key.problem), record)
-        return [current[key] for key in sorted(current)]
+        return tuned.current(self.history(operator, gpu=gpu))
 
     def history(
         self, operator: str | None = None, problem: str | None = None, gpu: str | None = None

@@ -31,7 +31,7 @@ def contest(tried: Sequence[Tried]) -> list[Tried]:
 def ties(each: Tried, best: Tried) -> bool:
     """Whether nothing tells two configs apart: equal costs, or times whose intervals overlap."""
     a, b = each.attempt.measurement, best.attempt.measurement
-    overlap = a is not None and b is not None and a.low_us <= b.high_us and b.low_us <= a.high_us
+    overlap = a is not None and b is not None and a.overlaps(b)
     return _equal(each, best) or (overlap and each.attempt.flawed <= best.attempt.flawed)
 
 
@@ -47,11 +47,11 @@ def _equal(each: Tried, best: Tried) -> bool:
 
 def passed(tried: Sequence[Tried], count: int | None = None) -> list[Tried]:
     """Of the first `count` of the contest (all, if None), those that passed their checks."""
-    return [each for each in contest(tried)[:count] if each.verdict and each.verdict.ok]
+    return [each for each in contest(tried)[:count] if each.right]
 
 
 def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningRecord:
-    """The record of the first of `right`; the second is the runner-up."""
+    """The record of the first of `right`, which passed their checks; the second is the runner-up."""
     attempt, verdict = right[0].attempt, right[0].verdict
     assert verdict is not None and attempt.resources is not None
     return TuningRecord(

@@ -28,6 +28,11 @@ class Tried:
     verdict: Verdict | None = None
 
     @property
+    def right(self) -> bool:
+        """Whether it passed its checks."""
+        return self.verdict is not None and self.verdict.ok
+
+    @property
     def wrong(self) -> bool:
         """Whether it was checked, and does not compute what it should."""
         return self.verdict is not None and not self.verdict.ok
@@ -145,7 +150,7 @@ def ranked(tried: Sequence[Tried]) -> list[Tried]:
     machine code, which counts once, what passed its checks stands for all, then the config nearest to the default.
     """
     twins: dict[object, Tried] = {}
-    for each in sorted(tried, key=lambda each: (not (each.verdict and each.verdict.ok), each.differs)):
+    for each in sorted(tried, key=lambda each: (not each.right, each.differs)):
         used = each.attempt.resources
         if each.attempt.value is not None and used is not None and not each.wrong:
             twins.setdefault((used.sass_digest, each.attempt.identity.plan), each)
