@@ -23,7 +23,8 @@ from tuner.records import Snapshot
 from tuner.verify import errors
 
 OPERATOR = operators.load("paged_attention")
-NAIVE, SPLIT_KEYS = (operators.implementation("paged_attention", name) for name in ("naive", "split_keys"))
+NAMES = ("naive", "split_keys", "mma_sync")
+NAIVE, SPLIT_KEYS, MMA_SYNC = (operators.implementation("paged_attention", name) for name in NAMES)
 H200 = gpu("H200")
 EIGHT = DType.FP8_E4M3
 
@@ -37,15 +38,43 @@ CASES = {
     "d128_more_shares_than_steps": (128, replace(BASE, BN=32, warps=4, splits=8)),
     "d256_one_warp": (256, replace(BASE, warps=1, stages=6, splits=2)),
 }
-BOTH = pytest.mark.parametrize(
-    ("implementation", "config"), [(SPLIT_KEYS, replace(BASE, splits=2)), (NAIVE, NAIVE.config(32, 8))]
+BLOCK = MMA_SYNC.config(
+    BM=64,
+    BN=32,
+    warps=4,
+    d_warps=1,
+    stages=3,
+    smem_budget=101376,
+    min_ctas=1,
+    q_in_registers=True,
+    swizzle=True,
+    lazy_rescale=True,
+    narrow=16,
+    splits=1,
+)
+BLOCK_CASES = {
+    "d16_fewer_rows_than_a_pass_has": (16, replace(BLOCK, splits=2)),
+    "d48_wide_tiles": (48, replace(BLOCK, BN=64, stages=4, q_in_registers=False)),
+    "d64_warps_share_rows": (64, replace(BLOCK, d_warps=2, narrow=0, warps=4)),
+    "d80_padded_rows": (80, replace(BLOCK, swizzle=False, q_in_registers=False)),
+    "d128_q_in_the_ring": (128, replace(BLOCK, BM=128, warps=8, smem_budget=49152)),
+    "d256_eager_and_split": (256, replace(BLOCK, stages=4, q_in_registers=False, lazy_rescale=False, splits=3)),
+}
+ALL = pytest.mark.parametrize(
+    ("implementation", "config"),
+    [(SPLIT_KEYS, replace(BASE, splits=2)), (MMA_SYNC, BLOCK), (NAIVE, NAIVE.config(32, 8))],
+    ids=("split_keys", "mma_sync", "naive"),
 )
 
 
 def of_case(name: str, **sizes: Any) -> tuple[Problem, Any]:
-    D, config = CASES[name]
+    D, config = {**CASES, **BLOCK_CASES}[name]
     dtype = (DType.BF16, DType.FP16)[D % 32 > 0]
     return Problem(head_dim=D, dtype=dtype, kv_cache_dtype=EIGHT, **sizes), config
+
+
+def implementation_of(case: str) -> Any:
+    return SPLIT_KEYS if case in CASES else MMA_SYNC
 
 
 def drawn(problem: Problem, kind: str = "normal") -> dict[str, Any]:
@@ -58,11 +87,11 @@ def run(problem: Problem, implementation: Any, config: Any, arrays: Any, mode: A
     return outputs
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *BLOCK_CASES])
 def test_every_tunable_gives_the_right_result(case: str) -> None:
     problem, config = of_case(case)
     modes = (Mode(True, "reverse", "early"), CHECKED[0])
-    assert_right_at_edges(Instance(OPERATOR, SPLIT_KEYS, problem, config), modes)
+    assert_right_at_edges(Instance(OPERATOR, implementation_of(case), problem, config), modes)
 
 
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.FP32])
@@ -71,7 +100,7 @@ def test_the_naive_kernel_serves_every_dtype_of_q(dtype: DType) -> None:
     assert_right_at_edges(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_80"]), (CHECKED[0],))
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
 def test_values_are_those_of_every_code(implementation: Any, config: Any, dtype: DType) -> None:
     """Each sequence attends one key whose values are 16 codes: with the others the results are those of all but NaN."""
@@ -87,7 +116,7 @@ def test_values_are_those_of_every_code(implementation: Any, config: Any, dtype:
     assert np.isnan(found[127]) and np.isnan(found[255])
 
 
-@BOTH
+@ALL
 def test_keys_are_those_of_every_code(implementation: Any, config: Any) -> None:
     """A query that is 1 in one place, of as many heads as there are places, finds each code of a key."""
     sizes = {"batch": 16, "heads": 16, "kv_heads": 1, "page_size": 1, "max_pages": 1}
@@ -104,7 +133,7 @@ def test_keys_are_those_of_every_code(implementation: Any, config: Any) -> None:
     assert np.isnan(found[~held]).all()
 
 
-@BOTH
+@ALL
 def test_scales_are_those_of_the_sequence_and_the_kv_head_whatever_their_strides(
     implementation: Any, config: Any
 ) -> None:
@@ -140,10 +169,20 @@ def test_scores_are_scaled_before_they_are_capped() -> None:
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
-@pytest.mark.parametrize("case", ["d48_tiles_of_48_keys", "d80_q_in_registers", "d128_more_shares_than_steps"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "d48_tiles_of_48_keys",
+        "d80_q_in_registers",
+        "d128_more_shares_than_steps",
+        "d48_wide_tiles",
+        "d128_q_in_the_ring",
+        "d256_eager_and_split",
+    ],
+)
 def test_declared_work_is_what_the_emulator_counts(case: str) -> None:
     problem, config = of_case(case, batch=1, heads=8, kv_heads=2, seq_q=3, page_size=16, max_pages=20, descales=1)
-    assert_declared(Instance(OPERATOR, SPLIT_KEYS, problem, config), H200, "normal")
+    assert_declared(Instance(OPERATOR, implementation_of(case), problem, config), H200, "normal")
 
 
 def test_a_step_reads_half_of_what_it_reads_of_16_bits() -> None:
@@ -158,19 +197,23 @@ def test_a_step_reads_half_of_what_it_reads_of_16_bits() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
-def test_the_ptx_of_either_conversion_computes_the_same(arch: str, dtype: DType) -> None:
-    problem = Problem(head_dim=48, dtype=dtype, kv_cache_dtype=EIGHT)
-    config = to_fields(SPLIT_KEYS.default(problem, ARCHES[arch]))
-    verdict = check_ptx(Job("paged_attention", "split_keys", to_fields(problem), config), ARCHES[arch], 2, ["together"])
+@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda each: each.name)
+def test_the_ptx_of_either_conversion_computes_the_same(arch: str, implementation: Any) -> None:
+    problem = Problem(head_dim=48, kv_cache_dtype=EIGHT)
+    config = to_fields(implementation.default(problem, ARCHES[arch]))
+    job = Job("paged_attention", implementation.name, to_fields(problem), config)
+    verdict = check_ptx(job, ARCHES[arch], 2, ["together"])
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda each: each.name)
 @pytest.mark.parametrize("i", range(len(DISTINCT_ARCHES)), ids=DISTINCT_ARCHES)
-def test_defaults_never_spill(i: int) -> None:
-    D, dtype, T = (256, 128, 112, 192)[i % 4], (DType.BF16, DType.FP16)[i % 2], (1, 8)[i // 2 % 2]
-    problem = Problem(head_dim=D, dtype=dtype, kv_cache_dtype=EIGHT, seq_q=T)
-    assert_no_spills(OPERATOR, SPLIT_KEYS, problem, DISTINCT_ARCHES[i])
+def test_defaults_never_spill(i: int, implementation: Any) -> None:
+    """Widths, dtypes and numbers of queries are dealt out."""
+    D, dtype = (256, 128, 112, 192)[i % 4], (DType.BF16, DType.FP16)[i % 2]
+    T = 512 if implementation is MMA_SYNC else (1, 8)[i // 2 % 2]
+    problem = Problem(head_dim=D, dtype=dtype, kv_cache_dtype=EIGHT, seq_q=T, use_softcap=i > 3)
+    assert_no_spills(OPERATOR, implementation, problem, DISTINCT_ARCHES[i])
 
 
 def test_a_cache_of_16_bits_is_as_q() -> None:
@@ -198,7 +241,13 @@ def test_scales_come_in_pairs() -> None:
         OPERATOR.call(*[np.zeros(1)] * 5, k_descale=np.ones(1))
 
 
-@pytest.mark.parametrize("name", ["mma_sync", "wgmma"])
-def test_kernels_that_multiply_what_they_load_refuse_by_name(name: str) -> None:
-    refusal = operators.implementation("paged_attention", name).refusal
+def test_kernels_that_multiply_what_they_load_refuse_by_name() -> None:
+    refusal = operators.implementation("paged_attention", "wgmma").refusal
     assert "kv_cache_dtype fp8_e4m3" in (refusal(Problem(kv_cache_dtype=EIGHT, seq_q=512), ARCHES["sm_90a"]) or "")
+
+
+def test_what_is_on_its_way_in_bytes_has_slots_beside_the_tiles_that_are_read() -> None:
+    problem = Problem(kv_cache_dtype=EIGHT, seq_q=512)
+    space = MMA_SYNC.space(problem, ARCHES["sm_90a"])
+    with pytest.raises(UsageError, match="beside two that are read"):
+        space.index(replace(MMA_SYNC.default(problem, ARCHES["sm_90a"]), stages=2))

@@ -11,3 +11,9 @@ struct Descale {
     return sequences > 0 ? data[n * sequence_stride + kv_head * head_stride] : 1;
   }
 };
+
+template <int kM, int kN>
+__device__ __forceinline__ void scale_by(float (&r_o)[kM][kN][4], float scale) {
+#pragma unroll
+  for (int i = 0; i < kM * kN * 4; ++i) r_o[i / (kN * 4)][i / 4 % kN][i % 4] *= scale;
+}

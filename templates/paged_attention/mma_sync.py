@@ -14,7 +14,7 @@ from ..flash_attention.split_keys_config import SPLITS, WARP, filling, merge_blo
 from .mma_sync_config import Config
 from .mma_sync_work import blocks
 from .mma_sync_work import work as work_when_full
-from .optional import eight_bits_refusal, with_optional
+from .optional import with_optional
 from .problem import Problem, unpacked
 from .split_keys import RAGGED, parts
 
@@ -24,7 +24,7 @@ ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: mma.sync multiplies 16-bit operands"
-    return eight_bits_refusal(problem)
+    return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -35,6 +35,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         *tiles.constraints,
         Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
         Constraint("P V takes 16 keys a step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+        Constraint(
+            "8-bit tiles are on their way beside two that are read, widened",
+            lambda c: (c.stages > 2) | (not problem.eight_bits),
+        ),
     )
     return Space(Config, {**choices, "narrow": (0, 16, 32, 64), "splits": SPLITS}, constraints)
 
@@ -57,6 +61,7 @@ _TILES = 4  # of rows, up to which a sequence has few
 _WIDE = 180  # in tiles of over 32 keys,
 _CAPPED = 156  # in these with a softcap,
 _MOST = 196  # and in others,
+_WIDENED = 156  # or with 8-bit caches in any,
 _TAIL = 16  # of which a softcap takes some beside the last 8 columns of an odd number of them.
 
 
@@ -68,10 +73,14 @@ def default(problem: Problem, arch: Arch) -> Config:
         tile = replace(tile, BN=32)
     elif registers > _MOST:
         tile = replace(tile, warps=8)
+    if problem.eight_bits:
+        tile = replace(tile, stages=3, warps=8 if register_estimate(D, tile) > _WIDENED else tile.warps)
     if problem.longest * (problem.heads // problem.kv_heads) <= _FEW:
         tile = replace(tile, BM=_FEW, warps=4)
-    fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
-    fields = asdict(next(each for each in fits if smem_bytes(D, each) <= each.smem_budget))
+    tiles = (tile, replace(tile, BM=_FEW, warps=4))
+    fits = (replace(each, smem_budget=budget) for each in tiles for budget in smem_budgets(arch))
+    tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+    fields = asdict(tile)
     del fields["heavy_first"]
     config = Config(**fields, narrow=tile.BN // 2, splits=1)
     return replace(config, splits=_splits(unpacked(problem), arch, config))
@@ -86,8 +95,8 @@ def _splits(problem: Problem, arch: Arch, config: Config) -> int:
     return max(filling(blocks(problem, config), arch.sm_count, most), least)
 
 
-def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    return work_when_full(problem, config)
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    return work_when_full(problem, config, gpu.arch)
 
 
 def _dense(problem: Problem) -> DenseProblem:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.arch import Arch
 from tuner.operator import Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
@@ -16,12 +17,12 @@ from ..streaming_attention.visits import Keys, Walks
 from .mma_sync_config import Config
 from .operator import cost
 from .problem import Problem, unpacked
-from .split_keys_work import Shared, lengths_read, merge_work
+from .split_keys_work import Shared, lengths_read, merge_work, with_widening
 
 _INT = 4  # bytes
 
 
-def work(problem: Problem, config: Config) -> tuple[Work, ...]:
+def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     """Work of each launch; mma, bytes and barriers are exact.
 
     Of packed queries as if each sequence had equally many, in a grid that has room for any; what threads read of
@@ -30,6 +31,9 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     equal = unpacked(problem)
     found, cut = visits(equal, config), _cut(equal, config)
     attend = _attend(equal, config, found, cut)
+    if problem.eight_bits:  # each block widens its tiles once
+        tiles = equal.batch * equal.kv_heads * int(np.sum(found.blocks))
+        attend = with_widening(problem, arch, attend, tiles * config.BN * 2 * problem.head_dim / (4 * WARP))
     attend = with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
     ctas = blocks(problem, config)
     attend = replace(attend, ctas=ctas, longest_cta=attend.longest_cta * ctas / attend.ctas)
@@ -55,18 +59,22 @@ def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Wor
     D, heads = problem.head_dim, problem.batch * problem.kv_heads
     rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * (problem.heads // problem.kv_heads), D)
     whole = work_of_visits(rows, config, found, cost(problem))
+    narrower = (
+        heads * found.rows_of_keys * 2 * D * (ELEMENT - problem.kv_cache_dtype.itemsize)
+    )  # than 16 bits, in bytes
     items, tiles = heads * rows.seq_q, heads * int(np.sum(found.blocks))
     results = cut.parts * (4 * D + 8) if cut.parts > 1 else ELEMENT * D + 4
     written = items * (results - ELEMENT * D - 4)  # more than the outputs
     active, longest = whole.ctas * cut.parts, min(cut.most, whole.chain)
     lengths = lengths_read(problem, config, cut, active) if config.splits > 1 else active * config.warps * WARP
-    integers = lengths + tiles * config.warps * WARP * keys_a_lane(D, config)
+    integers = lengths + tiles * config.warps * WARP * keys_a_lane(problem, config)
     integers += 2 * problem.batch * (config.splits > 1)
+    integers += 2 * active * config.warps * WARP * (problem.descales > 0)
     return replace(
         whole,
         ctas=blocks(problem, config),
         barriers=2 * tiles + cut.parts * (whole.barriers - 2 * tiles),
-        l2_bytes=whole.l2_bytes + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
+        l2_bytes=whole.l2_bytes - narrower + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
         dram_bytes=whole.dram_bytes + written,
         longest_cta=max(longest * blocks(problem, config) / max(tiles, 1), 1.0),
         chain=float(longest),
@@ -94,11 +102,11 @@ def _keys(problem: Problem, rows: int, tiles: int) -> Keys:
     return Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # reads sizes
 
 
-def keys_a_lane(D: int, config: Config) -> int:
+def keys_a_lane(problem: Problem, config: Config) -> int:
     """Keys of a tile that each lane looks up in the table: `kKeys` of pages.cuh."""
-    chunks = D // 8
+    chunks = problem.head_dim * problem.kv_cache_dtype.itemsize // 16
     widest = WARP * config.warps // chunks
-    regular = (gcd(chunks, 8) if config.swizzle else 1) > 1 and widest >= 8
+    regular = (gcd(chunks, 8) if config.swizzle or problem.eight_bits else 1) > 1 and widest >= 8
     a_pass = widest // 8 * 8 if regular else widest
     of_warp = min((31 + 2 * chunks - gcd(chunks, 32)) // chunks, a_pass)
     last = (config.BN - 1) // a_pass

@@ -13,7 +13,7 @@ from ..flash_attention.mma_sync_work import with_softcap as with_softcap_work
 from ..flash_attention.split_keys_config import WARP, Config
 from .optional import with_optional
 from .problem import Problem, unpacked
-from .split_keys_work import with_conversions
+from .split_keys_work import with_widening
 from .split_keys_work import work as work_when_full
 
 RAGGED = 4
@@ -60,7 +60,8 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     if problem.use_softcap:
         attend = with_softcap_work(problem.head_dim, attend)
     if problem.eight_bits:
-        attend = with_conversions(problem, config, gpu.arch, attend)
+        registers = attend.mma * 8 / config.BM  # of four keys or values: a warp widens its own tiles
+        attend = with_widening(problem, gpu.arch, attend, registers, registers)
     blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
     works = zip((attend, *merge), blocks, strict=True)
     return tuple(replace(each, ctas=n, longest_cta=each.longest_cta * n / each.ctas) for each, n in works)

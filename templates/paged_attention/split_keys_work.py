@@ -57,16 +57,13 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     return (attend, merge_work(problem, config, merge[0] if merge else None)) if config.splits > 1 else (attend,)
 
 
-def with_conversions(problem: Problem, config: Config, arch: Arch, attend: Work) -> Work:
-    """What widening 8-bit keys and values takes besides, by the registers that hold four of one (fp8.cuh)."""
-    registers = attend.mma * 8 / config.BM  # of K, and as many of V
-    direct, through_fp32 = arch.compute_capability >= 89, problem.dtype is DType.BF16
-    fma, alu = (0, 2 + 3) if direct else (2 * 6, 2 * 6)
-    return replace(
-        attend,
-        fma=attend.fma + registers * (fma + 4 * through_fp32),
-        alu=attend.alu + registers * (alu + 2 * through_fp32),
-    )
+def with_widening(problem: Problem, arch: Arch, attend: Work, whole: float, apart: float = 0.0) -> Work:
+    """With what fp8.cuh does to registers of four 8-bit elements: `whole` become pairs of the dtype of q, and `apart`
+    pairs of fp16 that are two bytes apart."""
+    through_fp32 = whole if problem.dtype is DType.BF16 else 0.0
+    direct = arch.compute_capability >= 89
+    fma, alu = (0.0, 2 * whole + 3 * apart) if direct else (6 * (whole + apart), 6 * (whole + apart))
+    return replace(attend, fma=attend.fma + fma + 4 * through_fp32, alu=attend.alu + alu + 2 * through_fp32)
 
 
 def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:

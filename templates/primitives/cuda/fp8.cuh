@@ -12,29 +12,24 @@ __device__ __forceinline__ float to_float(fp8_e4m3 x) {
   return size == 0x7f ? __uint_as_float(0x7fffffff) : value;
 }
 
-// The bytes kLow and kHigh of a register as fp16, with integers and a product: for arches without the instruction.
+// Two bytes of a register as fp16, with integers and products: for arches without the instruction.
 template <int kLow, int kHigh>
-__device__ __forceinline__ uint32_t widened_by_bits(uint32_t four) {
-  // A byte with its sign before it; then the sign, a bit that goes, and the 7 bits at the top of exponent and mantissa.
-  constexpr int kSpread = kLow | (8 | kLow) << 4 | kHigh << 8 | (8 | kHigh) << 12;
-  uint32_t spread, pair;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(four), "n"(kSpread));
-  uint32_t const biased = spread << 7 & 0xbf80bf80;  // the value / 2^8, with NaN as 1.875
-  // Only that times 1.125 · 2^15 is infinite, and 0 times it NaN.
-  asm("{.reg .b32 large, exact; mul.rn.f16x2 large, %1, %2; mul.rn.f16x2 exact, %1, %3;\n"
-      "fma.rn.f16x2 %0, large, %4, exact;}"
-      : "=r"(pair)
-      : "r"(biased), "r"(0x78807880), "r"(0x5c005c00), "r"(0));
-  return pair;
-}
+struct TwoBytes {
+  // Each byte with its sign before it.
+  static constexpr int kSpread = kLow | (8 | kLow) << 4 | kHigh << 8 | (8 | kHigh) << 12;
 
-// Four bytes in their order as fp16 (sm_89).
-__device__ __forceinline__ void widen_in_order(uint32_t (&pairs)[2], uint32_t four) {
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
-      : "=r"(pairs[0]), "=r"(pairs[1])
-      : "r"(four));
-}
+  static __device__ __forceinline__ uint32_t widened(uint32_t four) {
+    uint32_t spread, pair;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(four), "n"(kSpread));
+    // The sign, and the 7 bits at the top of exponent and mantissa but one: the value / 2^8, with NaN as 1.875. Only that
+    // times 1.125 · 2^15 is infinite, and 0 times it NaN.
+    asm("{.reg .b32 large, exact; mul.rn.f16x2 large, %1, %2; mul.rn.f16x2 exact, %1, %3;\n"
+        "fma.rn.f16x2 %0, large, %4, exact;}"
+        : "=r"(pair)
+        : "r"(spread << 7 & 0xbf80bf80), "r"(0x78807880), "r"(0x5c005c00), "r"(0));
+    return pair;
+  }
+};
 
 template <class T>
 constexpr bool kIsBf16 = false;
@@ -50,9 +45,12 @@ __device__ __forceinline__ void widen_bytes(uint32_t (&pairs)[2], uint32_t four)
 #pragma unroll
     for (int i = 0; i < 2; ++i) pairs[i] = pack<bf16>(unpack_lo<fp16>(pairs[i]), unpack_hi<fp16>(pairs[i]));
   } else if constexpr (__CUDA_ARCH__ >= 890) {
-    widen_in_order(pairs, kApart == 1 ? four : __byte_perm(four, 0, 0x3120));
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %2;\n"  // sm_89
+        "cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(pairs[0]), "=r"(pairs[1])
+        : "r"(kApart == 1 ? four : __byte_perm(four, 0, 0x3120)));
   } else {
-    pairs[0] = widened_by_bits<0, kApart>(four);
-    pairs[1] = widened_by_bits<3 - kApart, 3>(four);
+    pairs[0] = TwoBytes<0, kApart>::widened(four);
+    pairs[1] = TwoBytes<3 - kApart, 3>::widened(four);
   }
 }
