@@ -153,11 +153,11 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     assert np.array_equal(expected["o"], found["o"])
 
 
-@pytest.mark.parametrize(("window", "sinks"), [(0, 0), (9, 3), (50, 20)])
+@pytest.mark.parametrize(("window", "sinks"), [(0, 0), (9, 3), (50, 20), (9, 2**30)])
 def test_pages_that_nobody_attends_are_not_looked_at(window: int, sinks: int) -> None:
     sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "seq_q": 3, "page_size": 8, "max_pages": 40}
     problem = Problem(16, window=window, sinks=sinks, **sizes)
-    attended = {*range(sinks), *range(150 - 2 - window, 150)} if window else {*range(150)}
+    attended = {*range(min(sinks, 150)), *range(150 - 2 - window, 150)} if window else {*range(150)}
     arrays, expected = with_foreign_entries(problem, 150, attended)
     outputs, happened = run(problem, BASE, arrays)
     assert not happened.findings
@@ -282,6 +282,7 @@ COMPILED = (
     Problem(128, batch=1, seq_q=4096, use_cu_seqlens_q=True, sequences=64, max_seqlen_q=512),
     Problem(72, batch=4, seq_q=64, use_softcap=True),
     Problem(256, batch=1, seq_q=128),
+    Problem(248, batch=1, seq_q=64, window=1000, sinks=4),
 )
 
 
