@@ -25,14 +25,12 @@ from fuzz_judge import Tried
 
 from tuner import emulator, operators
 
-_TIMEOUT_S = 600.0  # of a draw, on a busy machine
-
 
 def main() -> int:
     options = _options()
     jobs = list(_jobs(options))
     started, done = time.perf_counter(), list[Tried]()
-    with emulator.Pool(options.workers, _TIMEOUT_S) as pool:
+    with emulator.Pool(options.workers) as pool:
         for position, answer in pool.map(fuzz_judge.tried, jobs):
             operator, implementation, seed = jobs[position]
             lost = isinstance(answer, emulator.Finding)

@@ -18,9 +18,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gpu_steps as steps
 import gpu_tables as tables
+import gpu_tests as tests
 from gpu_plan import Planned, plan
 from gpu_run import Run
 
@@ -38,10 +40,17 @@ def everything(run: Run, only: Sequence[str]) -> None:
     prove(run, first)
     carry_out(run, first)
     if run.exclusive:
-        run.step("conformance", lambda: steps.tested(run, steps.CONFORMANCE))
+        run.step("conformance", lambda: alone(run, tests.CONFORMANCE))
     if not run.simulate:
-        run.step("measuring", lambda: steps.tested(run, steps.MEASURING))
+        run.step("measuring", lambda: alone(run, tests.MEASURING))
     carry_out(run, later, whole=True)
+
+
+def alone(run: Run, which: tests.Tests) -> dict[str, Any]:
+    """Tests that have the device to themselves."""
+    run.worker.rest()
+    with tests.begun(which, run.out) as started:
+        return tests.outcome(which, run.out, started, run.left_s)
 
 
 def prove(run: Run, first: Sequence[Planned]) -> None:
@@ -50,14 +59,15 @@ def prove(run: Run, first: Sequence[Planned]) -> None:
     On a GPU that one process at a time may open, these are behind all else that is planned first.
     """
     tested = run.simulate or run.exclusive or run.done("conformance")
-    with nullcontext() if tested else steps.tests(run) as started:
+    with nullcontext() if tested else tests.begun(tests.CONFORMANCE, run.out, side_by_side=True) as started:
         listed = {(each.operator.name, each.problem): (each.operator, each.problem) for each in first}
         run.step("compiled", lambda: steps.compiled(run, list(listed.values())))
         for name in dict.fromkeys(name for name, _ in listed):
             given = next(found for found in listed.values() if found[0].name == name)
             run.step(f"verification {name}", lambda given=given: steps.verification(run, *given))
         if started:
-            run.step("conformance", lambda: steps.conformance(run, started, run.until(_PROVED)))
+            left_s = run.until(_PROVED)
+            run.step("conformance", lambda: tests.outcome(tests.CONFORMANCE, run.out, started, left_s))
     if not run.simulate:
         run.step("matmul", lambda: steps.matmul(run))
 

@@ -40,14 +40,21 @@ def test_a_gpu_that_one_process_may_open_is_tested_when_nobody_else_has_it(
 ) -> None:
     gpu, begun = programs("gpu"), list[str]()
     run = SimpleNamespace(
-        small=True, simulate=False, exclusive=exclusive, done=lambda _: False, until=lambda _: 1.0, left_s=0.0
+        small=True,
+        simulate=False,
+        exclusive=exclusive,
+        out=Path(),
+        done=lambda _: False,
+        until=lambda _: 1.0,
+        left_s=0.0,
     )
     run.step = lambda name, _: begun.append(name)
-    monkeypatch.setattr(gpu.steps, "tests", lambda _: nullcontext(begun.append("tests beside the rest") or True))
+    beside = nullcontext(True)
+    monkeypatch.setattr(gpu.tests, "begun", lambda *_, **__: begun.append("tests beside the rest") or beside)
     gpu.everything(run, ["kda"])
     tested = ["conformance", "matmul"] if not exclusive else ["matmul", "conformance"]
-    beside = [] if exclusive else ["tests beside the rest"]
-    assert begun == ["device", *beside, "compiled", "verification kda", *tested, "measuring"]
+    before = [] if exclusive else ["tests beside the rest"]
+    assert begun == ["device", *before, "compiled", "verification kda", *tested, "measuring"]
 
 
 def test_every_operator_is_searched_before_peers_of_more_than_two_take_their_time(programs: Programs) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded
 from recorded import OPERATOR, PROBLEM, Recorded
 
 from tuner import operators, tune
 from tuner.arch import gpu
+from tuner.emulator import Finding
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate import Candidate
 from tuner.operator import canonical, from_fields, to_fields
@@ -177,6 +179,14 @@ def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tm
     assert tune.search(asked, store, Recorded()).record is None
     (own / "operator.py").write_text("a reference without\n")
     assert tune.search(asked, store, Recorded()).record is not None
+
+
+def test_a_verdict_that_was_lost_is_given_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "WRONG", Verdict((), (str(Finding("lost", "no answer within 600 s")),)))
+    assert tune.search(request(), store, Recorded(right=lambda _: False)).record is None
+    again = Recorded()
+    assert tune.search(request(), store, again).record is not None
+    assert again.judged and not again.tried
 
 
 def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Store, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tuner.check_known import Known
 from tuner.check_ptx import check_ptx, key_on_ptx, place
 from tuner.edges import Edge, served
 from tuner.emulator import Mode
+from tuner.emulator_pool import PATIENCE_S
 from tuner.instance import Instance
 from tuner.operator import Arrays, Plan, canonical
 from tuner.result import OutputError, Verdict
@@ -29,7 +30,9 @@ class Checker:
     With `known`, what was found right before, under the same code, is not run again.
     """
 
-    def __init__(self, workers: int | None = None, timeout_s: float = 120.0, *, known: Known | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, timeout_s: float = PATIENCE_S, *, known: Known | None = None
+    ) -> None:
         self._pool, self._known = emulator.Pool(workers, timeout_s), known
 
     def __enter__(self) -> "Checker":

@@ -10,13 +10,14 @@ from tuner.emulator_kernel import Finding
 J = TypeVar("J")
 R = TypeVar("R")
 
+PATIENCE_S = 600.0  # a busy machine may be slow; a kernel that never ends is a finding earlier, in time of the CPU
 _MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it touches
 
 
 class Pool:
     """Up to `workers` processes that run one job at a time, each for at most `timeout_s` seconds."""
 
-    def __init__(self, workers: int | None = None, timeout_s: float = 120.0) -> None:
+    def __init__(self, workers: int | None = None, timeout_s: float = PATIENCE_S) -> None:
         limits = pool.Limits(timeout_s, _MEMORY_BYTES)
         self._pool: pool.Pool[Any, Any] = pool.Pool(_apply, workers=workers, limits=limits)
 

@@ -97,6 +97,11 @@ class Verdict:
         return bool(self.errors) and not self.findings and all(error.ok for error in self.errors)
 
     @property
+    def lost(self) -> bool:
+        """Whether who checked died or was too slow, as on a busy machine: another try may end otherwise."""
+        return any(finding.startswith("lost: ") for finding in self.findings)
+
+    @property
     def unseen(self) -> str:
         """What a check there cannot see, in words; empty on the emulator and on a device."""
         seen = (
