@@ -1,6 +1,7 @@
 """What a plan says of other sizes than those that it was followed with."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from claims import example, first_arch
 from tuner import operators
 from tuner.arch import Arch
 from tuner.errors import TunerError
-from tuner.generality import general
+from tuner.generality import General, general
 from tuner.instance import Instance
 from tuner.operator import Plan, extents
 from tuner.sizes import Named, Size, Term, spell, term_of, value
@@ -28,6 +29,11 @@ def case_of(operator: str, implementation: str) -> tuple[Instance, Arch]:
     problem = example(found, known)
     arch = first_arch(known, problem)
     return Instance.default(found, known, problem, arch), arch
+
+
+@cache
+def followed(operator: str, implementation: str) -> General:
+    return general(*case_of(operator, implementation))
 
 
 def own_sizes(problem: Any) -> dict[str, int]:
@@ -61,8 +67,8 @@ def test_numpy_numbers_leave_sizes_what_they_are() -> None:
 
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_plans_of_other_sizes_follow_from_one(operator: str, implementation: str) -> None:
-    case, arch = case_of(operator, implementation)
-    found, served = general(case, arch), 0
+    case, _ = case_of(operator, implementation)
+    found, served = followed(operator, implementation), 0
     rng = np.random.default_rng(1)  # other sizes than those that it is made with
     for _ in range(100):
         sizes = {name: size and int(rng.integers(1, 2 * size + 2)) for name, size in own_sizes(case.problem).items()}
@@ -76,7 +82,7 @@ def test_plans_of_other_sizes_follow_from_one(operator: str, implementation: str
 
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_batches_and_lengths_are_free(operator: str, implementation: str) -> None:
-    found = general(*case_of(operator, implementation))
+    found = followed(operator, implementation)
     equal = [each.operands for each in found.ways[0] if each.operation == "=="]
     fixed = {size.name for size, number in equal if isinstance(size, Named) and isinstance(number, int)}
     assert fixed <= {"heads", "kv_heads", "page_size"}
@@ -97,8 +103,8 @@ def test_sizes_that_a_plan_hides_are_fixed() -> None:
 
 
 def test_what_the_operator_refuses_is_not_served() -> None:
-    case, arch = case_of("flash_attention", "mma_sync")
-    found = general(case, arch)
+    case, _ = case_of("flash_attention", "mma_sync")
+    found = followed("flash_attention", "mma_sync")
     for sizes in ({"heads": 6, "kv_heads": 4}, {"batch": 0}, {"batch": 1 << 20}, {"seq_k": (1 << 30) + 1}):
         with pytest.raises(TunerError):
             plan(case, {**own_sizes(case.problem), **sizes})

@@ -13,7 +13,8 @@ from tuner.instance import Instance
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.result import Attempt, Measurement, Resources
 from tuner.store import Store
-from tuner.summary import usage, winner_rows, work_facts
+from tuner.summary import usage, work_facts
+from tuner.summary_rows import winner_rows
 
 
 @pytest.mark.parametrize("name", operators.names())

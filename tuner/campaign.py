@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -63,8 +62,8 @@ def known(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
         columns = list(_columns(shared, terms.within))
         regrets = _regrets(shared, columns)
         for i, outcome in enumerate(shared):
-            judged = {_key(each.candidate) for each in outcome.tried if each.verdict}
-            regrets[i, [_key(column) not in judged for column in columns]] = np.inf
+            judged = {each.candidate.key for each in outcome.tried if each.verdict}
+            regrets[i, [column.key not in judged for column in columns]] = np.inf
         found.append(_family(shared, columns, regrets, portfolio.choose(regrets, terms), terms))
     return tuple(found)
 
@@ -102,11 +101,11 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Candidate]:
     """The winners, then runner-ups near them in turns: distinct configs."""
     right = [_right(outcome) for outcome in outcomes]
-    found = {_key(each[0].candidate): each[0].candidate for each in right if each}
+    found = {each[0].candidate.key: each[0].candidate for each in right if each}
     for place in range(1, max(map(len, right), default=0)):
         for each in right:
             if len(found) < _COLUMNS and place < len(each) and _behind(each[place], each[0]) <= within:
-                found.setdefault(_key(each[place].candidate), each[place].candidate)
+                found.setdefault(each[place].candidate.key, each[place].candidate)
     return found.values()
 
 
@@ -123,8 +122,8 @@ def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Candidate]) -> Array
 
 
 def _row(outcome: Outcome, columns: Sequence[Candidate]) -> list[float]:
-    known = {_key(each.candidate): each for each in outcome.tried}
-    found = [known.get(_key(column)) for column in columns]
+    known = {each.candidate.key: each for each in outcome.tried}
+    found = [known.get(column.key) for column in columns]
     open_ = [each for each in found if each and each.verdict is None and each.attempt.value is not None]
     best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
     if best is None:
@@ -141,13 +140,9 @@ def _behind(each: Tried, best: Tried) -> float:
 
 
 def _unjudged(outcome: Outcome, columns: Sequence[Candidate], serves: Sequence[int]) -> list[Candidate]:
-    known = {_key(each.candidate): each for each in outcome.tried}
+    known = {each.candidate.key: each for each in outcome.tried}
     wanted = [columns[column] for column in serves if column >= 0]
-    return [each for each in wanted if known[_key(each)].verdict is None]
-
-
-def _key(candidate: Candidate) -> tuple[str, Any]:
-    return candidate.implementation.name, candidate.config
+    return [each for each in wanted if known[each.key].verdict is None]
 
 
 def _family(

@@ -34,6 +34,11 @@ class Candidate:
     implementation: AnyImplementation
     config: Any
 
+    @property
+    def key(self) -> tuple[str, Any]:
+        """Equal for equal configs."""
+        return self.implementation.name, self.config
+
 
 class Evaluator(Protocol):
     """What a search needs to know about configs. Failures are values; exceptions mean the machine or an operator."""

@@ -100,10 +100,9 @@ def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
 
 def _default_config(outcome: Outcome) -> tuple[str, str]:
     """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
-    request = outcome.request
     lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
     first = lanes[0].implementation
-    return first.name, encode(to_fields(first.default(request.problem, request.gpu.arch)))
+    return first.name, encode(to_fields(outcome.request.default(first)))
 
 
 def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:

@@ -20,10 +20,8 @@ from tuner.portfolio import Family
 from tuner.race import Lane
 from tuner.render import render
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
-from tuner.report.notation import counted
-from tuner.result import Resources, TuningRecord, spelled, to_data
-from tuner.tune import Outcome, Tried, ranked
-from tuner.tune.contest import passed
+from tuner.result import TuningRecord, to_data
+from tuner.tune import Outcome, Tried
 
 
 def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
@@ -45,7 +43,7 @@ def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()
 
 def report_data(outcome: Outcome) -> ReportData:
     """Everything the report shows of one search."""
-    request, record, won = outcome.request, outcome.record, _winner(outcome)
+    request, record, won = outcome.request, outcome.record, winner(outcome)
     default = default_tried(outcome)
     return ReportData(
         operator=request.operator.name,
@@ -65,7 +63,7 @@ def report_data(outcome: Outcome) -> ReportData:
         importance=outcome.race.importance(),
         work=work_facts(won, request.gpu, record) if won and record else (),
         source=render(won).text if won else "",
-        default_source=render(replace(won, config=_default(won, request.gpu))).text if won else "",
+        default_source=render(replace(won, config=request.default(won.implementation))).text if won else "",
         environment=environment(record),
         usage=usage(request.operator, request.problem),
         export=export(request.operator, request.problem, request.gpu),
@@ -74,15 +72,14 @@ def report_data(outcome: Outcome) -> ReportData:
 
 def default_tried(outcome: Outcome) -> Tried | None:
     """The winner's implementation's default config, where it was tried."""
-    won = _winner(outcome)
+    won = winner(outcome)
     if won is None:
         return None
-    name, config = won.implementation.name, to_fields(_default(won, outcome.request.gpu))
-    same = (each for each in outcome.tried if each.candidate.implementation.name == name)
-    return next((each for each in same if dict(each.attempt.config) == config), None)
+    wanted = won.implementation.name, outcome.request.default(won.implementation)
+    return next((each for each in outcome.tried if each.candidate.key == wanted), None)
 
 
-def _winner(outcome: Outcome) -> Instance | None:
+def winner(outcome: Outcome) -> Instance | None:
     """What the record is of."""
     if outcome.record is None:
         return None
@@ -91,46 +88,8 @@ def _winner(outcome: Outcome) -> Instance | None:
     return Instance(operator, implementation, outcome.request.problem, from_fields(implementation.config, of.config))
 
 
-def _default(won: Instance, gpu: GPU) -> Any:
-    """The config that the winner's implementation has where nothing was tuned."""
-    return won.implementation.default(won.problem, gpu.arch)
-
-
-def _winning_lane(outcome: Outcome) -> Lane | None:
+def winning_lane(outcome: Outcome) -> Lane | None:
     return outcome.race.lanes.get(outcome.record.identity.implementation) if outcome.record else None
-
-
-def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """The winner as label and value, for a terminal."""
-    record, won = outcome.record, _winner(outcome)
-    assert record is not None and won is not None
-    prediction = record.prediction
-    rows = [
-        ("implementation", record.identity.implementation),
-        ("config", spelled(record.config)),
-        ("resources", _resources(record)),
-        ("machine code", _lint(record.resources)),
-        ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
-        *([("not seen", record.verdict.unseen)] if record.verdict.unseen else []),
-        ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
-    ]
-    if prediction is not None:
-        rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model}: a rank, not a time)"))
-    rows += [(f"against {rival.implementation}", rival.reason) for rival in rivals(outcome)]
-    if record.measurement is not None:
-        m = record.measurement
-        rows.append(("time", f"{m.time_us:.2f} us [{m.low_us:.2f}, {m.high_us:.2f}], {m.samples} samples"))
-    rows += [(fact.label, f"{fact.value} {fact.note}") for fact in work_facts(won, outcome.request.gpu, record)]
-    earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
-    rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))
-    rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
-    rows.append(("stopped", outcome.why_stopped))
-    return rows
-
-
-def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:
-    lane = _winning_lane(outcome)
-    return _belief_facts(lane) if lane else []
 
 
 def rivals(outcome: Outcome) -> tuple[Rival, ...]:
@@ -140,50 +99,6 @@ def rivals(outcome: Outcome) -> tuple[Rival, ...]:
     attempts = [each.attempt for each in outcome.tried]
     closed = {lane.implementation.name: lane.closed_because for lane in lanes}
     return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
-
-
-def _lint(used: Resources) -> str:
-    """What the rules on machine code say of a kernel, for a terminal."""
-    if used.lint is None:
-        return "; ".join(used.flaws) or "not checked"
-    return "; ".join((*used.lint.failures, *used.lint.unchecked)) or "no rule is broken"
-
-
-def _resources(record: TuningRecord) -> str:
-    used = record.resources
-    spills = "no spills" if not used.spill_bytes else f"{used.spill_bytes} B spilled"
-    return (
-        f"{used.registers} registers, {spills}, {_memory(used.smem_bytes)} shared memory, "
-        f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} an SM (limited by {used.limiter})"
-    )
-
-
-def _errors(record: TuningRecord) -> str:
-    return ", ".join(f"{e.name} error {e.rmse_ratio:.1e} of {e.limit:.1e} allowed" for e in record.verdict.errors)
-
-
-def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
-    """A margin of 0 is a tie, or there is nothing to compare with."""
-    if record.margin or len(passed(outcome.tried)) > 1:
-        return f"{record.margin:.1%} to the runner-up"
-    if len(outcome.tried) == 1:
-        return "nothing else was tried"
-    works = [each for each in outcome.tried if each.attempt.value is not None and not each.wrong]
-    alike = len(works) > 1 and len(ranked(works)) == 1
-    return "all that works is the same machine code" if alike else "nothing else passed its checks"
-
-
-def _to_default(outcome: Outcome) -> str:
-    default, record = default_tried(outcome), outcome.record
-    value = default.attempt.value if default else None
-    if default is None or value is None or record is None:
-        return ""
-    own = record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
-    if dict(default.attempt.config) == dict(record.config):
-        return ", and it is the default"
-    if default.wrong:
-        return "; the default is wrong"
-    return f", {value / own - 1:.1%} to the default" if own else ""
 
 
 def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
@@ -276,7 +191,7 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
 
 
 def _search_facts(outcome: Outcome) -> SearchFacts:
-    request, lane = outcome.request, _winning_lane(outcome)
+    request, lane = outcome.request, winning_lane(outcome)
     return SearchFacts(
         method=request.method,
         seed=request.seed,
@@ -286,28 +201,18 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
         seconds=outcome.seconds,
         resumed=outcome.reused,
         prior_correlation=lane.sampler.prior_correlation if lane else None,
-        beliefs=tuple(fact for each in outcome.race.lanes.values() for fact in _belief_facts(each)),
+        beliefs=tuple(fact for each in outcome.race.lanes.values() for fact in belief_facts(each)),
     )
 
 
-def _belief_facts(lane: Lane) -> list[BeliefFacts]:
+def belief_facts(lane: Lane) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = lane.implementation.name
     found = [BeliefFacts(name, b.source, b.correlation(lane.results), b in lane.kept) for b in lane.beliefs]
     return found if len(found) > 1 else []
 
 
-def _belief_words(fact: BeliefFacts) -> str:
-    """`history of H100: rank correlation 0.80, kept`."""
-    rank = "too few results to judge" if fact.correlation is None else f"rank correlation {fact.correlation:.2f}"
-    return f"{fact.source}: {rank}, {'kept' if fact.kept else 'dropped'}"
-
-
 def _space_facts(lane: Lane) -> SpaceFacts:
     space = lane.space
     counts, estimated = space.counts(), not space.enumerated
     return SpaceFacts(lane.implementation.name, space.raw_size, len(space), counts, lane.closed_because, estimated)
-
-
-def _memory(nbytes: int) -> str:
-    return f"{nbytes / 1024:.1f} KiB" if nbytes >= 1024 else f"{nbytes} bytes"

@@ -14,6 +14,7 @@ from tuner.operator import to_fields
 from tuner.portfolio import Family
 from tuner.report.notation import counted
 from tuner.result import Evidence, Fields, TuningRecord, spelled, to_data
+from tuner.summary_rows import winner_rows
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
@@ -54,7 +55,7 @@ def _show_winner(outcome: tune.Outcome) -> None:
     if record is None:
         listing(f"{title(request)}: nothing valid found ({tried}; {outcome.why_stopped})", list(_failures(outcome)))
         return
-    listing(f"{title(request)}: winner ({_standing(record)})", summary.winner_rows(outcome))
+    listing(f"{title(request)}: winner ({_standing(record)})", winner_rows(outcome))
 
 
 def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from tuner.ptx import (
     barrier,
     bits,
     bulk,
+    control,
     convert,
     cp_async,
     exchange,
@@ -13,6 +14,7 @@ from tuner.ptx import (
     integers,
     matrix,
     mbarrier,
+    selection,
     tcgen05,
     tensormap,
     wgmma,
@@ -25,7 +27,7 @@ from tuner.ptx.values import UnsupportedError
 from tuner.ptx.wave import Wave
 
 _KNOWN: dict[str, Decoder] = {}
-_FAMILIES = (arithmetic, integers, bits, convert, access, exchange, barrier, matrix, wmma, mbarrier)
+_FAMILIES = (arithmetic, integers, bits, selection, convert, access, exchange, barrier, control, matrix, wmma, mbarrier)
 for _family in (*_FAMILIES, tcgen05, tensormap, wgmma):
     _KNOWN |= _family.DECODERS
 

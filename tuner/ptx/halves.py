@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tuner.ptx.arithmetic import MAXIMUM, MAXIMUM_NAN, MINIMUM, MINIMUM_NAN, unit
-from tuner.ptx.bits import relation
 from tuner.ptx.floats import HALVES
 from tuner.ptx.machine import Step
 from tuner.ptx.parse import Instruction
 from tuner.ptx.rounding import odd_sum
+from tuner.ptx.selection import relation
 from tuner.ptx.values import Array, Mask, UnsupportedError, assign
 from tuner.ptx.wave import Wave
 

@@ -166,7 +166,7 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
     lanes = [
-        lane(each, space, each.default(r.problem, arch), prior, method, known.get(each.name, ()))
+        lane(each, space, r.default(each), prior, method, known.get(each.name, ()))
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept
@@ -184,8 +184,8 @@ def _introduce(run: Run) -> None:
     compared, although what there was has spent the budget.
     """
     if run.log.tried and not run.out_of_time:
-        r, new = run.request, [lane.implementation for lane in run.race.lanes.values() if not lane.told]
-        batch = [Candidate(each, each.default(r.problem, r.gpu.arch)) for each in new]
+        new = [lane.implementation for lane in run.race.lanes.values() if not lane.told]
+        batch = [Candidate(each, run.request.default(each)) for each in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 

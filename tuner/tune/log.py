@@ -9,7 +9,7 @@ from tuner.evaluate import AnyImplementation, Candidate, Evaluator
 from tuner.history import code_of
 from tuner.operator import canonical, from_fields, to_fields
 from tuner.race import Race
-from tuner.result import Attempt, Fields, Identity, Stage, Verdict, order
+from tuner.result import Attempt, Identity, Stage, Verdict, order
 from tuner.space import Space
 from tuner.store import Store
 from tuner.tune.request import Request
@@ -56,9 +56,9 @@ class Log:
         self, request: Request, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
     ) -> None:
         """`tried` is what the race knows already."""
-        self._request, self._store, self._study, self._race = request, store, study, race
+        self._store, self._study, self._race = store, study, race
         self._positions = {each.row: place for place, each in enumerate(tried)}
-        self._default = cache(self._default_of)
+        self._default = cache(lambda one: to_fields(request.default(one)))  # of an implementation
         self._code = code_of(request.operator)
         self.tried = list(tried)
         self.failed = sum(each.attempt.failure is not None for each in tried)
@@ -74,9 +74,7 @@ class Log:
 
     def find(self, candidate: Candidate) -> Tried | None:
         """The attempt at a config, if it was tried."""
-        name, config = candidate.implementation.name, to_fields(candidate.config)
-        found = (each for each in self.tried if each.candidate.implementation.name == name)
-        return next((each for each in found if dict(each.attempt.config) == config), None)
+        return next((each for each in self.tried if each.candidate.key == candidate.key), None)
 
     def take(self, earlier: Sequence[Earlier]) -> int:
         """Take over what earlier sessions stored; how many attempts that are."""
@@ -95,9 +93,6 @@ class Log:
         self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
         self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
-    def _default_of(self, implementation: AnyImplementation) -> Fields:
-        return to_fields(implementation.default(self._request.problem, self._request.gpu.arch))
-
 
 def earlier(
     request: Request,
@@ -108,11 +103,13 @@ def earlier(
 ) -> list[Earlier]:
     """What is stored for a request, as far as it is still true today; of each config the newest attempt.
 
-    A verdict, and a failure that other Python may mend, is true while the operator's code is what it was.
+    A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
+    lost is given again.
     """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
     code = code_of(request.operator)
-    verdicts = store.verdicts([each.id for each in stored], code)
+    given = store.verdicts([each.id for each in stored], code)
+    verdicts = {row: verdict for row, verdict in given.items() if not verdict.lost}
     today = {each.id for each in store.studies() if each.versions.get("code") == code}
     known = {each.name: (each, space) for each, space in zip(implementations, spaces, strict=True)}
     found: dict[Identity, Earlier] = {}

@@ -5,7 +5,7 @@ from typing import Any
 
 from tuner.arch import GPU
 from tuner.errors import UsageError
-from tuner.operator import Operator
+from tuner.operator import Implementation, Operator
 from tuner.sampler import METHODS
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
@@ -42,6 +42,10 @@ class Request:
             raise UsageError(f"a budget of {self.tries} tries: give at most {_MOST}")
         if not 0 <= self.seed <= _MOST:
             raise UsageError(f"seed {self.seed}: give 0 to {_MOST}")
+
+    def default(self, implementation: Implementation[Any, Any]) -> Any:
+        """The config that an implementation has there where nothing was tuned."""
+        return implementation.default(self.problem, self.gpu.arch)
 
     @property
     def tries(self) -> int:

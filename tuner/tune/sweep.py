@@ -82,7 +82,7 @@ def _all_at_once(run: Run, base: Tried, best: Tried, names: tuple[str, ...], lim
 
 
 def _default(run: Run, tried: Tried) -> Fields:
-    return to_fields(tried.candidate.implementation.default(run.request.problem, run.request.gpu.arch))
+    return to_fields(run.request.default(tried.candidate.implementation))
 
 
 def _changed(run: Run, base: Tried, values: Mapping[str, Scalar]) -> Candidate | None:
@@ -108,6 +108,6 @@ def _try_new(run: Run, limit: int, wanted: Iterable[Candidate]) -> bool:
     batch: dict[object, Candidate] = {}
     for each in wanted:
         if len(batch) < min(BATCH, room) and not run.race.told(each):
-            batch.setdefault((each.implementation.name, each.config), each)
+            batch.setdefault(each.key, each)
     run.try_all(list(batch.values()), "sweep", run.most)
     return bool(batch)
