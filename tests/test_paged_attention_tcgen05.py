@@ -216,6 +216,14 @@ def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
     assert products.max() == least * 128 * 32 * 2 * 16 / 2048
 
 
+@pytest.mark.parametrize("seed", range(11, 17))
+def test_lanes_that_copy_nothing_wait_for_no_round_that_is_past(seed: int) -> None:
+    """With seed 14 one came so late that its stage had been emptied twice."""
+    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "page_size": 8, "max_pages": 40}
+    problem = Problem(24, window=60, sinks=12, seq_q=200, **sizes)
+    assert_right(problem, replace(TWO, splits=2), of_lengths(problem, [293]), Mode(True, "random", "random", seed))
+
+
 def test_bounds_that_no_packing_has_harm_no_other_sequence() -> None:
     """The last sequence ends beyond T, the second has more queries than the longest is said to have."""
     problem, arrays = packed([96, 70, 20], [3, 40, 5], head_dim=16)

@@ -19,10 +19,10 @@ struct PageLoader : Loader<Tile> {
     Table table = tables;
     table.entries += work.number * table_stride;
     int const lane = threadIdx.x % 32, row = lane * keys.box;
+    // The others wait for each lane's box. One without may be so late that it waits for a round of a stage that is past.
+    if (row >= BN) return;
     Barriers<Tile> const& barriers = this->barriers;
-    auto const look_up = [&](int tile) {
-      return row < BN ? keys.box_in_page(work, table, tile * BN + row) : BoxInPage{};
-    };
+    auto const look_up = [&](int tile) { return keys.box_in_page(work, table, tile * BN + row); };
     BoxInPage next = look_up(work.tiles - 1);
 #pragma unroll 1
     for (int tile = work.tiles - 1; tile >= 0; --tile, this->at.advance()) {
@@ -48,6 +48,6 @@ struct PageLoader : Loader<Tile> {
   static __device__ __forceinline__ void copy(uint32_t s_tile, PanelMaps const& maps, uint32_t full, int kv_head,
                                               BoxInPage const& from, int row) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expect_tx(full, Panels::loaded_bytes(BN));
-    if (row < BN) Panels::template load_piece<BN, 1>(s_tile, maps, full, row, from.row, kv_head, from.page);
+    Panels::template load_piece<BN, 1>(s_tile, maps, full, row, from.row, kv_head, from.page);
   }
 };
