@@ -1,9 +1,11 @@
-"""How long each pipe of a B200's SM takes for 128 queries and 128 keys of flash_attention/tcgen05, from declared work.
+"""How long each pipe of a B200's SM takes for 128 queries and 128 keys of a kernel on tcgen05, from declared work.
 
 python benchmarks/tcgen05_pipes.py --head-dims 64 72 128
+python benchmarks/tcgen05_pipes.py --operator flash_attention_backward --head-dims 64 72 128
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner import operators
@@ -20,33 +22,46 @@ PIPES = {  # clocks of an SM, by the rates of the prediction
     "issue": lambda work: (work.fma - work.paired / 2 + work.mufu + work.alu) / 4,
     "shared memory": lambda work: work.smem_wavefronts,
 }
+# Of the config of a launch that multiplies, by its place in the plan: what the table shows.
+SHOWN = {
+    "flash_attention": {0: ("BN", "row_tiles", "polynomial")},
+    "flash_attention_backward": {
+        1: ("BM_kv", "kv_row_tiles", "kv_polynomial"),
+        2: ("BN_q", "q_row_tiles", "q_polynomial"),
+    },
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operator", choices=SHOWN, default="flash_attention")
     parser.add_argument("--head-dims", type=int, nargs="+", default=[64, 72, 96, 128, 192, 256])
-    print("| D | BN, row tiles, polynomial |", " | ".join(PIPES), "| exponentials without polynomials |")
+    asked = parser.parse_args()
+    print("| D | tile, row tiles, polynomial |", " | ".join(PIPES), "| exponentials without polynomials |")
     print("|---|---|" + "---|" * (len(PIPES) + 1))
-    for D in parser.parse_args().head_dims:
-        print(row(D))
+    for D in asked.head_dims:
+        for row in rows(asked.operator, D):
+            print(row)
 
 
-def row(D: int) -> str:
-    implementation = operators.implementation("flash_attention", "tcgen05")
-    problem = operators.load("flash_attention").problem(head_dim=D, batch=1, heads=1, seq_q=SEQ)
+def rows(name: str, D: int) -> Iterator[str]:
+    implementation = operators.implementation(name, "tcgen05")
+    problem = operators.load(name).problem(head_dim=D, batch=1, heads=1, seq_q=SEQ)
     config = implementation.default(problem, B200.arch)
+    launches = implementation.plan(problem, config).launches
+    for launch, names in SHOWN[name].items():
+        which = f" {launches[launch].entry.rpartition('_')[2]}" if len(launches) > 1 else ""
+        found, plain = (
+            clocks_of(implementation.work(problem, each, B200)[launch])
+            for each in (config, replace(config, **{names[-1]: 0}))
+        )
+        cells = [f"{found[pipe]:.0f}" for pipe in PIPES] + [f"{plain['exponentials']:.0f}"]
+        yield f"| {D}{which} | {', '.join(str(getattr(config, each)) for each in names)} | " + " | ".join(cells) + " |"
+
+
+def clocks_of(work: Work) -> dict[str, float]:
     tiles = (SEQ / ROWS) * (SEQ / KEYS)
-    found, plain = (
-        {name: clocks(declared(problem, each)) / tiles for name, clocks in PIPES.items()}
-        for each in (config, replace(config, polynomial=0))
-    )
-    cells = [f"{found[name]:.0f}" for name in PIPES] + [f"{plain['exponentials']:.0f}"]
-    return f"| {D} | {config.BN}, {config.row_tiles}, {config.polynomial} | " + " | ".join(cells) + " |"
-
-
-def declared(problem: object, config: object) -> Work:
-    (work,) = operators.implementation("flash_attention", "tcgen05").work(problem, config, B200)
-    return work
+    return {pipe: clocks(work) / tiles for pipe, clocks in PIPES.items()}
 
 
 if __name__ == "__main__":

@@ -196,4 +196,4 @@ def test_peers_that_return_no_lse_do_not_take_its_gradient(peer: peers.Peer) -> 
 
 def test_the_operator_is_found() -> None:
     names = [each.name for each in operators.implementations("flash_attention_backward")]
-    assert names == ["mma_sync", "naive", "wgmma", "wgmma_once"]
+    assert names == ["mma_sync", "naive", "tcgen05", "wgmma", "wgmma_once"]

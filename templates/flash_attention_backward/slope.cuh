@@ -10,3 +10,13 @@ __device__ __forceinline__ float slope(float score, Softcap) {
 }
 __device__ __forceinline__ float factor_of(float scale) { return scale; }
 __device__ __forceinline__ float factor_of(Softcap scale) { return scale.outer; }
+
+// What scale_of returns; nvcc's pass for the host would not deduce it.
+template <bool kSoftcap>
+struct ScaleOf {
+  using Type = float;
+};
+template <>
+struct ScaleOf<true> {
+  using Type = Softcap;
+};

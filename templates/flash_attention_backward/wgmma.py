@@ -31,14 +31,21 @@ from .wgmma_work import query_tiles, work
 
 MAX_GRID_YZ = 65535
 ROW_THREADS = 256
-_ENTRY = "flash_attention_backward_"
+ENTRY = "flash_attention_backward_"
 _BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
 _SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+KV_MAPS = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")  # of a block of keys
+Q_MAPS = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows")
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
         return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    return unserved(problem)
+
+
+def unserved(problem: Problem) -> str | None:
+    """What two passes by TMA cannot serve on any arch."""
     for name in ("head_dim", "head_dim_v"):
         if getattr(problem, name) < 16:
             return f"{name} {getattr(problem, name)}: the narrowest tile has 16 columns"
@@ -101,17 +108,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     rows_grid = (-(-B * H * tiles_of_queries * config.BM_kv * lanes // ROW_THREADS), 1, 1)
     kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
-    rows_take = taken(
-        problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries"
-    )
-    scalars = (*_SCALARS, *taken(problem, *_BOUNDS, "softcap"))
-    kv_takes = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed, *scalars)
-    q_takes = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows", *("dq",) * packed, *scalars)
+    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
+    q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
     return Plan(
         launches=(
-            Launch(f"{_ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take),
-            Launch(f"{_ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
-            Launch(f"{_ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
+            Launch(f"{ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take(problem)),
+            Launch(f"{ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
+            Launch(f"{ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
         ),
         constants={
             "row_threads": ROW_THREADS,
@@ -120,14 +123,25 @@ def plan(problem: Problem, config: Config) -> Plan:
             "q_smem_bytes": q_smem,
             **pointer(problem),
             **spelled(problem),
-            **_gradient_rows(problem),
+            **gradient_rows(problem),
         },
         workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles_of_queries, 2, config.BM_kv)),),
-        maps=_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q),
+        maps=pass_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q, ROWS),
     )
 
 
-def _gradient_rows(problem: Problem) -> dict[str, str]:
+def rows_take(problem: Problem) -> tuple[str, ...]:
+    """What the launch that makes a shift and a sum for each query takes."""
+    names = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+    return taken(problem, *names)
+
+
+def pass_scalars(problem: Problem) -> tuple[str, ...]:
+    """What a pass takes besides its maps."""
+    return (*_SCALARS, *taken(problem, *_BOUNDS, "softcap"))
+
+
+def gradient_rows(problem: Problem) -> dict[str, str]:
     """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
     found, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
     places = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
@@ -139,9 +153,9 @@ def _gradient_rows(problem: Problem) -> dict[str, str]:
 
 
 @cache
-def _maps(columns: int, value_columns: int, BM: int, BN: int) -> tuple[TensorMap, ...]:
-    """Boxes of a warpgroup's own rows, and of the tiles that pass by: panels of D columns, and of DV."""
-    rows = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
+def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> tuple[TensorMap, ...]:
+    """Boxes of so many own rows, and of the tiles that pass by: panels of D columns, and of DV."""
+    rows = {f"{name}_rows": (name, own) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
     tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
     width = dict.fromkeys("qk", columns) | {"dq": columns, "dk": columns}
 
@@ -161,7 +175,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """
     D, DV = problem.head_dim, problem.head_dim_v
     allowed = space(problem, arch)
-    columns = max(_columns(D), _columns(DV))
+    columns = max(panel_width(D), panel_width(DV))
     for of_keys in _of_keys(D + DV):
         for of_queries in _of_queries(problem):
             config = Config(*of_keys, *of_queries, columns)
@@ -170,7 +184,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
 
 
-def _columns(D: int) -> int:
+def panel_width(D: int) -> int:
     """Of a panel: one that holds D, or the widest that divide what D is rounded up to."""
     return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
 

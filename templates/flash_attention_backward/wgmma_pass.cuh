@@ -1,5 +1,5 @@
 // What a block of a pass keeps and what passes by it. It owns rows of two tensors, 64 for each warpgroup that computes
-// (split: for each two), and tiles of rows of two others pass by:
+// (split: for each two; tcgen05: 128), and tiles of rows of two others pass by:
 //            own first   own second   passing first         passing second
 //   dK, dV   K           V            Q, with its values    dO
 //   dQ       Q           dO           K                     V
@@ -22,9 +22,9 @@ constexpr __host__ __device__ int panel_columns(int dim, int widest) {
   return narrowest < widest ? narrowest : widest;
 }
 
-// Shared memory: own rows of the first tensor, 64 after 64, and of the second; a ring of tiles of either; the values
+// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of either; the values
 // that come with the first's, a tile's shifts before its deltas; barriers.
-template <class Choice>
+template <class Choice, int kRowsOfOwner = 64>
 struct Pass : Choice {
   using Choice::D;
   using Choice::DV;
@@ -45,11 +45,12 @@ struct Pass : Choice {
   using ColumnsOf = Panels<kWidth<Choice, kPlace>, panel_columns(kWidth<Choice, kPlace>, kColumns), true>;
   using Columns = ColumnsOf<kFirst>;  // what a pass of one width calls those of either
   static constexpr int D16 = (D + 15) / 16 * 16;
-  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of 64 rows each
-  static constexpr int kRows = 64 * kOwners;
+  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of kOwnRows each
+  static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr int kReaders = kConsumers / 32;  // who arrive when they have read a tile
   template <int kPlace>
-  static constexpr int kOwnBytes = ColumnsOf<kPlace>::bytes(64);
+  static constexpr int kOwnBytes = ColumnsOf<kPlace>::bytes(kOwnRows);
   template <int kPlace>
   static constexpr int kTileBytes = ColumnsOf<kPlace>::bytes(kTile);
   static constexpr int kValuesBytes = kOwnsKeys ? 8 * kTile : 0;
@@ -74,7 +75,7 @@ struct Pass : Choice {
   static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
 };
 
-// In shared memory: 64 own rows are there; a stage of a ring is full, or every warp has read it.
+// In shared memory: an owner's rows are there; a stage of a ring is full, or all have read it.
 template <class Pass>
 struct Barriers {
   uint32_t base;
@@ -94,7 +95,7 @@ struct Barriers {
     for (int s = 0; s < Pass::kStages; ++s)
       for (int place = kFirst; place <= kSecond; ++place) {
         mbarrier_init(full(place, s), 1);
-        mbarrier_init(empty(place, s), Pass::kConsumers / 32);
+        mbarrier_init(empty(place, s), Pass::kReaders);
       }
     fence_mbarrier_init();
   }
@@ -127,6 +128,7 @@ template <class Pass>
 struct Loader {
   using First = typename Pass::template ColumnsOf<kFirst>;
   using Second = typename Pass::template ColumnsOf<kSecond>;
+  static constexpr int kOwnRows = Pass::kOwnRows;
 
   uint32_t smem;
   Barriers<Pass> barriers;
@@ -137,9 +139,9 @@ struct Loader {
     if (!loads()) return;
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
       uint32_t const full = barriers.own(owner);
-      mbarrier_arrive_expect_tx(full, First::loaded_bytes(64) + Second::loaded_bytes(64));
+      mbarrier_arrive_expect_tx(full, First::loaded_bytes(kOwnRows) + Second::loaded_bytes(kOwnRows));
       for (int place = kFirst; place <= kSecond; ++place)
-        load<64>(place, Pass::own(place, owner), maps, full, row + 64 * owner, head, batch);
+        load<kOwnRows>(place, Pass::own(place, owner), maps, full, row + kOwnRows * owner, head, batch);
     }
   }
   // `g_values`: of the first head, tile after tile, and head after head `head_values` further.

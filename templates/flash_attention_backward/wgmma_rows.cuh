@@ -7,16 +7,6 @@
 #include "register.cuh"
 #include "thread.cuh"
 
-// What scale_of returns; nvcc's pass for the host would not deduce it.
-template <bool kSoftcap>
-struct ScaleOf {
-  using Type = float;
-};
-template <>
-struct ScaleOf<true> {
-  using Type = Softcap;
-};
-
 enum Value { kShift, kDelta };  // what a query has besides its row: see row.cuh
 
 template <class Pass>

@@ -1,6 +1,7 @@
 // How a warpgroup's rows of a gradient leave the block: through the place of one of its own tensors, which nobody reads
 // any more.
 #pragma once
+#include "flash_attention_backward/target.cuh"
 #include "flash_attention_backward/wgmma_rows.cuh"
 
 // factor · r_sum, rounded, as the panels of the own rows lie.
@@ -16,15 +17,6 @@ __device__ __forceinline__ void write_gradient(unsigned char* s_rows,
         pack<typename Pass::T>(r_sum[e] * factor, r_sum[e + 1] * factor);
   }
 }
-
-// A gradient of a sequence's rows: of the tensor's, those from `row0` on. Packed, they lie in global memory from g_rows on.
-template <class T>
-struct Target {
-  TensorMap const* map;
-  int row0, rows, head, batch;
-  T* g_rows;
-  int64_t stride;
-};
 
 // The sequence's own of the warpgroup's 64 rows, where a copy of them all would overwrite the next one's.
 template <class Pass, Place kPlace>
