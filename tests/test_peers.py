@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tuner import operators, peers
+from tuner.dtype import DType
 from tuner.judge import Case, cases
 from tuner.operator import scalars, to_fields
 from tuner.peers import AbsentError, Peer
@@ -52,6 +53,17 @@ def is_right(case: Case, peer: Peer) -> bool:
         error = case.expected.error(name, peers.to_numpy(tensor))
         assert error.ok, f"{case.name}: {error.reason}"
     return True
+
+
+def test_peers_of_a_cache_of_eight_bits_are_absent_and_say_why() -> None:
+    pytest.importorskip("torch")
+    operator = operators.load("paged_attention")
+    case = next(iter(cases(operator, to_fields(operator.problem(kv_cache_dtype=DType.FP8_E4M3)), every=False)))
+    tensors = peers.to_torch(case.arrays, "cpu")
+    assert str(tensors["k_cache"].dtype) == "torch.float8_e4m3fn"
+    for peer in peers.of("paged_attention"):
+        with pytest.raises(AbsentError, match="its keys and values have the dtype of q"):
+            peer.prepare(case.problem, tensors, case.scalars)
 
 
 def test_every_operator_has_peers() -> None:

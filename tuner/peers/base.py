@@ -66,6 +66,7 @@ def captured(run: Run) -> Callable[[], object]:
 
 
 def _tensor(torch: Any, array: np.ndarray[Any, Any]) -> Any:
-    if DType.of(array.dtype) is DType.BF16:
-        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(array))
+    dense, dtype = np.ascontiguousarray(array), DType.of(array.dtype)
+    if dtype in (DType.BF16, DType.FP8_E4M3):  # which torch does not take from NumPy
+        return torch.from_numpy(dense.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.numpy.name))
+    return torch.from_numpy(dense)

@@ -51,6 +51,8 @@ def _refuse(problem: Any) -> None:
         raise AbsentError("it has no softcap")
     if problem.use_cu_seqlens_q:
         raise AbsentError("it takes as many queries of every sequence")
+    if problem.eight_bits:
+        raise AbsentError("its keys and values have the dtype of q")
 
 
 def _seen(problem: Any, tensors: Tensors) -> Any:
