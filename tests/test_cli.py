@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tuner import __version__, emulator_build, operators
+from tuner import __version__, emulator_compiler, operators
 from tuner import gpu as devices
 from tuner.cli import display, output
 from tuner.cli.app import build
@@ -380,7 +380,7 @@ def test_a_corrupt_database_is_named_and_left_alone(tmp_path: Path) -> None:
 
 def test_without_gxx_a_search_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CXX", "no-such-compiler")
-    emulator_build.compiler.cache_clear()
+    emulator_compiler.compiler.cache_clear()
     done = run("search", *SMALL, "--db", tmp_path / "tuner.db")
     assert done.exit_code == 2
     assert "no g++ found at 'no-such-compiler'" in done.stderr

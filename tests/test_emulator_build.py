@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.emulator_build import compiler
+from tuner.emulator_compiler import compiler
 from tuner.errors import MachineError
 
 

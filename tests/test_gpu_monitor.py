@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import emulator_build
+from tuner.emulator_compiler import compiler
 
 BASE = """
 #include <cstring>
@@ -58,7 +58,7 @@ print(json.dumps({"present": found.present, **asdict(found.state())}))
 def asked(folder: Path, functions: str, bus: str = "0000:1B:00.0") -> dict[str, object]:
     """What a monitor reads in a process whose NVML has these functions."""
     library = folder / "libnvidia-ml.so.1"
-    command = [emulator_build.compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    command = [compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=BASE + functions + "}", text=True, check=True)
     told = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", ASK, bus], env=told, capture_output=True, text=True, check=True)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tuner import emulator_build, nvrtc
+from tuner import nvrtc
 from tuner.assets import PRIMITIVES, TEMPLATES
 from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
+from tuner.emulator_compiler import compiler
 from tuner.instance import Instance
 from tuner.operator import canonical
 from tuner.render import render
@@ -56,7 +57,7 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
     The GPU is not among them, nor is a choice of the config that only another GPU's limits explain.
     """
     run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
-    who = (platform.machine(), emulator_build.compiler().version, np.__version__)
+    who = (platform.machine(), compiler().version, np.__version__)
     program = _program(instance.operator.folder.parent)
     return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who, program)
 

@@ -1,12 +1,10 @@
-"""g++ for the emulator: runtime library, precompiled primitives, shared objects of kernels; each is built once."""
+"""What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
 
 import fcntl
 import os
 import platform
 import re
-import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,11 +14,11 @@ from pathlib import Path
 
 from tuner.assets import PRIMITIVES
 from tuner.cache import Cache, Entry, digest_of, key_of
+from tuner.emulator_compiler import compiler, run
 from tuner.errors import MachineError, TemplateError
 from tuner.render import header
 from tuner.source import Source
 
-_OLDEST = 12  # -ftrivial-auto-var-init
 _MACHINE = platform.machine()
 _COMMON = (
     "-std=c++17",
@@ -69,8 +67,6 @@ _CHECKED = (
     "-fsanitize-undefined-trap-on-error",
     "-ftrivial-auto-var-init=pattern",
 )
-# g++ allocates much and ends soon: in huge pages, which glibc asks for, it takes 2 to 5 % less time.
-_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
 _UMBRELLA = "primitives.h"
 _FLOCK = struct.Struct("hhqqi")  # of fcntl(2): kind, from where, first byte, bytes, process
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -79,54 +75,6 @@ _NOT_EMULATED = {
     re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
     re.compile(r"\bcooperative_groups\b"): "cooperative groups: clusters are in cluster.cuh",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """A g++ that can build for this machine."""
-
-    path: str
-    version: str
-
-
-@cache
-def compiler() -> Compiler:
-    """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or on another machine."""
-    _refuse_machine()
-    named = os.environ.get("TUNER_CXX", "g++")
-    path = shutil.which(named)
-    if path is None:
-        raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or name it in TUNER_CXX")
-    version, release = _described(path)
-    # Accesses are seen through options that only GCC has.
-    if "clang" in version or release < _OLDEST:
-        raise MachineError(
-            f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
-        )
-    return Compiler(path, version)
-
-
-def _refuse_machine() -> None:
-    system, machine = platform.system(), platform.machine()
-    known = "the emulator runs on Linux, on x86-64 or aarch64"
-    if system != "Linux":
-        raise MachineError(f"{known}, not on {system} {machine}: run it there in a Linux container, such as Docker's")
-    if machine not in ("x86_64", "aarch64"):
-        raise MachineError(f"{known}, not on {machine}: use another machine")
-    lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
-    if machine == "x86_64" and lacking:
-        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
-
-
-def _described(path: str) -> tuple[str, int]:
-    """What a compiler calls itself, and its major version."""
-    try:
-        version, release = (_run([path, option]).strip() for option in ("--version", "-dumpversion"))
-    except MachineError as error:
-        raise MachineError(f"{path} does not run: {error}; name a g++ in TUNER_CXX") from error
-    if not (version and re.match(r"\d+", release)):
-        raise MachineError(f"{path} is no compiler: it does not say its version; name a g++ in TUNER_CXX")
-    return version.splitlines()[0], int(release.partition(".")[0])
 
 
 @cache
@@ -139,7 +87,7 @@ def runtime_library() -> Path:
         includes = (f"-I{host}", f"-I{PRIMITIVES}")
         output = folder / "runtime.so"
         libraries = ("-ldl", "-lrt")  # parts of the C library since glibc 2.34
-        _run(
+        run(
             [
                 compiler().path,
                 *_RUNTIME,
@@ -177,7 +125,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     command += [f"-I{primitives.folder}", "-x", "c++", str(kernel), "-o", str(output)]
     command += ["-shared", "-nostdlib", "-lm", "-lc", "-lgcc"]  # without libtsan, which -fsanitize=thread would link
     try:
-        _run(command)
+        run(command)
     except MachineError as error:
         raise TemplateError(f"g++ does not compile {', '.join(source.entries)}: {error}") from error
     return output
@@ -224,7 +172,7 @@ def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) 
     _write_headers(folder, texts)
     (folder / _UMBRELLA).write_text("".join(f'#include "{name}"\n' for name in texts if "/" not in name))
     output = folder / f"{_UMBRELLA}.gch"
-    _run([compiler().path, *flags, f"-I{folder}", "-x", "c++-header", str(folder / _UMBRELLA), "-o", str(output)])
+    run([compiler().path, *flags, f"-I{folder}", "-x", "c++-header", str(folder / _UMBRELLA), "-o", str(output)])
 
 
 @cache
@@ -301,21 +249,3 @@ def _private_folder() -> Path:
 @cache
 def _private_folder_owner() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="tuner-emulator-")  # removed at exit
-
-
-def _run(command: list[str]) -> str:
-    try:
-        environment = {**_MEMORY, **os.environ}
-        done = subprocess.run(
-            command, env=environment, capture_output=True, encoding="utf-8", errors="replace", check=False
-        )
-    except OSError as error:
-        raise MachineError(f"cannot run {command[0]}: {error}") from error
-    if done.returncode:
-        raise MachineError(_first_errors(done.stderr) or f"{command[0]} ended with status {done.returncode}")
-    return done.stdout
-
-
-def _first_errors(text: str) -> str:
-    lines = [line for line in text.splitlines() if "error" in line]
-    return "\n".join(lines[:5]) or text[-500:].strip()

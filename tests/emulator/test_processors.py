@@ -12,7 +12,7 @@ import pytest
 from emulated import snippet
 
 from tuner.emulator import Buffer, Mode
-from tuner.emulator_build import compiler
+from tuner.emulator_compiler import compiler
 
 NUMBERS = np.array([0.0, -0.0, np.nan, 1.0, -1.0, np.inf], np.float32)
 

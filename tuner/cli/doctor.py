@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from tuner import __version__, emulator_build, gpu, nvrtc, nvrtc_headers, sass
+from tuner import __version__, emulator_compiler, gpu, nvrtc, nvrtc_headers, sass
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
 from tuner.cache_limit import limit_of
@@ -37,7 +37,7 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
         _python(),
         _compiler(),
         _cupy(),
-        _try("emulator (g++)", lambda: str(emulator_build.compiler().version)),
+        _try("emulator (g++)", lambda: str(emulator_compiler.compiler().version)),
         _gpu(),
         _headers(),
         _try("machine code as text (nvdisasm)", sass.nvdisasm, needed=False),

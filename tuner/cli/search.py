@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import emulator_build, summary, tune
+from tuner import emulator_compiler, summary, tune
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
 from tuner.campaign import Campaign, campaign
@@ -118,7 +118,7 @@ def _evidence(target: GPU) -> Evidence:
     """What the search will go by, and why nothing is timed where a GPU seems to be here. Raises MachineError."""
     evidence = evidence_for(target)
     if evidence is Evidence.PREDICTED:
-        emulator_build.compiler()  # the finalists will need it: better refused now than after the search
+        emulator_compiler.compiler()  # the finalists will need it: better refused now than after the search
         if why := why_predicted(target):
             say(f"nothing is timed for {target.name}: {why}")
     return evidence
