@@ -61,6 +61,24 @@ __device__ __forceinline__ Quad<T> load_given_quad(T const* p, bool there) {
   return there ? Quad<T>{kOnce ? __ldcs(bits) : __ldg(bits)} : Quad<T>{};
 }
 
+// Eight neighbours of a row of 16-bit elements, as they lie in memory.
+template <class T>
+struct Octet {
+  uint4 bits;
+  __device__ __forceinline__ uint32_t pair(int i) const {
+    return i / 2 ? (i % 2 ? bits.w : bits.z) : (i % 2 ? bits.y : bits.x);
+  }
+  __device__ __forceinline__ void unpack(float (&x)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[2 * i] = unpack_lo<T>(pair(i)), x[2 * i + 1] = unpack_hi<T>(pair(i));
+  }
+};
+// Of what no thread writes, as load_given_quad.
+template <class T>
+__device__ __forceinline__ Octet<T> load_given_octet(T const* p, bool there) {
+  return there ? Octet<T>{__ldg(reinterpret_cast<uint4 const*>(p))} : Octet<T>{};
+}
+
 // The rows of a chunk in global memory, of which the first `tokens` exist.
 template <class T, class Gate, class Beta>
 struct Chunk {

@@ -7,6 +7,7 @@ from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan
+from tuner.result import Fields
 from tuner.space import Constraint, Space
 
 from .fused_config import CHOICES, Config, block_bytes, block_limits, block_threads, turns
@@ -14,6 +15,7 @@ from .fused_work import work
 from .operands import operands_of
 from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
+from .prep_scan_config import by_registers
 from .problem import Problem
 
 ENTRY = "kda_fused"
@@ -58,7 +60,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     smem = int(block_bytes(problem, config, config.BV))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *TENSORS, *SCALARS))
-    return Plan((launch,), {"operands": operands.cuda, "smem_bytes": smem, **pointers(problem)})
+    registers = by_registers(problem, config)
+    constants: Fields = {"operands": operands.cuda, "smem_bytes": smem, "by_registers": registers}
+    return Plan((launch,), {**constants, **pointers(problem)})
 
 
 # Threads that leave each 168 registers, or 255, where no arch spills.

@@ -14,7 +14,7 @@ from .fused_cluster_work import work
 from .fused_config import block_limits
 from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
-from .prep_scan_config import WARP, prep_threads, thread_registers, tokens_fit
+from .prep_scan_config import WARP, by_registers, prep_threads, thread_registers, tokens_fit
 from .problem import Problem
 
 ENTRY = "kda_fused_cluster"
@@ -70,7 +70,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
     arguments = taken(problem, *TENSORS, *SCALARS)
     launch = Launch(ENTRY, grid, int(threads(problem.key_dim, config)), smem, arguments, config.cluster)
-    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+    return Plan((launch,), {"smem_bytes": smem, "by_registers": by_registers(problem, config), **pointers(problem)})
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -10,8 +10,8 @@ from .optional import state_bytes
 from .prep_scan_config import WARP, prep_threads
 from .prep_scan_work import (
     instructions,
-    prep_mma,
     prep_step,
+    prepared_mma,
     prepared_row_bytes,
     read_gate_bytes,
     scan_mma,
@@ -35,7 +35,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     launch = Work(
         ctas=blocks * heads,
         warps=int(threads(K, config)) // WARP,
-        mma=prepared * prep_mma(K, C) + chunks * V // 16 * scan_mma(K, C),
+        mma=prepared * prepared_mma(problem, config) + chunks * V // 16 * scan_mma(K, C),
         fma=prepared * prep.fma + chunks * scan.fma,
         mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + chunks * scan.alu,

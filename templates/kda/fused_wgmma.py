@@ -15,13 +15,14 @@ from .fused_wgmma_config import (
     crowded,
     few,
     producer_registers,
+    shape,
     smem_bytes,
     threads,
 )
 from .fused_wgmma_work import work
 from .optional import SCALARS, TENSORS, pointers, taken
 from .prep_scan import refusal as refused_by_chunks
-from .prep_scan_config import WARP
+from .prep_scan_config import WARP, by_registers
 from .problem import Problem
 
 ENTRY = "kda_fused_wgmma"
@@ -79,7 +80,11 @@ def plan(problem: Problem, config: Config) -> Plan:
         "carrier_registers": CARRIER_REGISTERS,
         "producer_registers": producer_registers(config),
     }
-    ring = {"smem_bytes": smem, "ahead": ahead(problem, config)}
+    ring = {
+        "smem_bytes": smem,
+        "ahead": ahead(problem, config),
+        "by_registers": by_registers(problem, shape(problem.key_dim)),
+    }
     return Plan((launch,), {**ring, **registers, **pointers(problem)})
 
 

@@ -9,8 +9,8 @@ from .optional import state_bytes
 from .prep_scan_config import BF16, WARP
 from .prep_scan_work import (
     instructions,
-    prep_mma,
     prep_step,
+    prepared_mma,
     prepared_row_bytes,
     read_gate_bytes,
     step_mma,
@@ -35,7 +35,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     launch = Work(
         ctas=heads * blocks,
         warps=int(threads(config)) // WARP,
-        mma=prepared * prep_mma(K, chunk.C) + carried * 2 * CARRIERS,  # what a chunk's tokens give to each other
+        mma=prepared * prepared_mma(problem, chunk)
+        + carried * 2 * CARRIERS,  # what a chunk's tokens give to each other
         wgmma=carried * CARRIERS * 3 * K // 8,
         fma=prepared * prep.fma + heads * NT * scan.fma,
         mufu=prepared * prep.mufu,

@@ -12,8 +12,8 @@ from .optional import state_bytes
 from .prep_scan_config import WARP
 from .prep_scan_work import (
     instructions,
-    prep_mma,
     prep_step,
+    prepared_mma,
     prepared_row_bytes,
     read_gate_bytes,
     scan_mma,
@@ -29,7 +29,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
-    mma = chunks * (blocks * prep_mma(K, C, operands) + V // 16 * scan_mma(K, C, operands))
+    mma = chunks * (blocks * prepared_mma(problem, config) + V // 16 * scan_mma(K, C, operands))
     prep, scan = instructions(problem, config)
     element = problem.dtype.itemsize
     row = blocks * prepared_row_bytes(problem) + 2 * element * V

@@ -71,6 +71,14 @@ def tokens_fit(c: Any) -> Any:
     return (c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
 
 
+def by_registers(problem: Problem, c: Any) -> bool:
+    """Whether M and P are made of registers: by one warp, of 16 tokens, and of gates that are safe, and operands of a
+    product as they are given. Gates of 32 bits would be two operands, with as many instructions as this saves."""
+    given = problem.safe_gate and not problem.use_gate_in_kernel and problem.gate_dtype.itemsize == BF16
+    alone = c.C == 16 and prep_threads(problem.key_dim, c) == WARP and problem.key_dim % 64 == 0
+    return bool(given and alone and operands_of(problem) == BF16_OPERANDS)
+
+
 def prep_smem_bytes(K: int, c: Any, operands: Operands, normalize: bool) -> Any:
     """Besides the image: keys that decay to the end, T', P, M, beta, row scales, sums of g, a flag a warp. Where the
     image's keys and queries do not count from the start of their sub-chunk, such ones too, and those that decay to

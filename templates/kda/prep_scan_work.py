@@ -13,6 +13,7 @@ from .optional import gate_bytes, state_bytes
 from .prep_scan_config import (
     WARP,
     Config,
+    by_registers,
     prep_threads,
     scan_threads,
     triangle_blocks,
@@ -117,6 +118,12 @@ def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS, outputs: bool =
     return operands.products * tiles
 
 
+def prepared_mma(problem: Problem, config: Any) -> int:
+    """m16n8k16 of one chunk where a warp may make M and P of registers: then gates are summed by products too."""
+    K = problem.key_dim
+    return prep_mma(K, config.C, operands_of(problem)) + by_registers(problem, config) * K // 4
+
+
 def scan_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
     """m16n8k16 of one chunk and 16 columns of the state, or twice as many m16n8k8: keys, queries, the update; tokens
     of the same chunk."""
@@ -134,13 +141,13 @@ def step_other(config: Any) -> float:
 
 
 def prep_step(problem: Problem, config: Any) -> float:
-    """What preparing a chunk takes of a warp, in results that are waited for: 45, and 4 a token of a thread; more where
-    the kernel finds lengths, and for a gate of its own.
+    """What preparing a chunk takes of a warp, in results that are waited for: 45 (by registers 30), and 4 a token of a
+    thread; more where the kernel finds lengths, and for a gate of its own.
 
     Most of it are instructions that a warp issues in order: the README has the count.
     """
     token = 4 + problem.use_qk_l2norm_in_kernel + 2 * problem.use_gate_in_kernel
-    return 45 + token * config.C / config.prep_groups
+    return 45 - 15 * by_registers(problem, config) + token * config.C / config.prep_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +172,15 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     alone = prep_threads(K, config) == WARP
     kept = 4 * blocks * (steps - 1) * (alone and operands == BF16_OPERANDS)
     prep_wavefronts = wide * (2.5 * elements + (20 if alone else 24) * blocks * steps) - kept
+    if by_registers(
+        problem, config
+    ):  # three tiles stored; gates and k¯ turned, pair by pair; the decay, there and back
+        prep_wavefronts = 1.5 * elements + elements + elements / 2
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # of the state, and of x and o
     halves = _halves(K, config, V, operands)
-    fma, alu, mufu = (elements * each for each in _of_an_element(problem))
+    fma, alu, mufu = (elements * each for each in _of_an_element(problem, by_registers(problem, config)))
     return (
         Instructions(fma + C * C / 2, alu, mufu, prep_wavefronts),
         Instructions(
@@ -178,10 +189,12 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     )
 
 
-def _of_an_element(problem: Problem) -> tuple[float, float, float]:
+def _of_an_element(problem: Problem, registers: bool) -> tuple[float, float, float]:
     """fp32, integer and special instructions that a token's channel of q, k and g takes before any product; lengths are
     two squares, which are unpacked and summed, and a factor."""
     lengths, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
+    if registers:
+        return 5 + 3 * lengths, 4 + 2 * lengths, 2
     bounded = problem.use_lower_bound
     softplus = gated and not bounded
     return 8 + 3.5 * lengths + 9 * softplus + 3 * bounded, 6 + 3 * lengths + softplus, 2 + gated + bounded
