@@ -113,9 +113,11 @@ struct Consumer {
       if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));
     }
   }
-  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place.
+  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place, and been
+  // awaited by all lanes: one that came later would wait for a round that is past.
   __device__ __forceinline__ void skip() {
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    __syncwarp();
     leave_keys();
     await_values();
     release(barriers.values_empty(values.stage));
