@@ -160,6 +160,22 @@ def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_it
     assert np.median(own.times_us, axis=0) == pytest.approx([97 / 0.9, 100], rel=0.02)
 
 
+class Slow(SimulatedDevice):
+    """The host takes its time between launches, as flushes of the L2 do."""
+
+    def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        time.sleep(0.005)
+        return super().times_us(ready, launches, policy)
+
+
+def test_the_gaps_of_a_short_kernel_count_while_it_runs_for_its_own_clock() -> None:
+    stand = Stand(Slow(replace(CALM, times_us=timed_as([SPACE[0]], [1.0]))))
+    timer = stand.timer(code(SPACE[0]), replace(POLICY, own_clock_us=50_000))
+    started = time.monotonic()
+    timer.own_clock()
+    assert time.monotonic() - started < 50_000 / POLICY.most_launches * 0.005  # what launches alone would take
+
+
 def powered(configs: list[Any]) -> Simulation:
     """The first of these is the fastest at any one clock, and lowers its own; the second is next."""
     times = timed_as(configs, [97.0, 100.0, *[150.0] * (len(configs) - 2)])
@@ -335,6 +351,27 @@ class Racing(Worker):
         if len(heat.codes) > 1:
             self.raced = [*getattr(self, "raced", []), heat.own_clock]
         return super().race(heat)
+
+
+class Cut(Racing):
+    """At own clocks it comes through two rounds."""
+
+    def race(self, heat: Heat) -> Raced:
+        found = super().race(heat)
+        return replace(found, times_us=found.times_us[:2]) if heat.own_clock else found
+
+
+def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    with Store.open(":memory:") as store, Cut(powered([hungry, frugal, default, *others])) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
+    assert worker.raced == [False, True]
+    assert outcome.record is not None
+    assert outcome.record.config == to_fields(hungry)
 
 
 @pytest.mark.parametrize("short_of_power", [True, False])

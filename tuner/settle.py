@@ -14,6 +14,7 @@ from tuner.tune import FINALISTS, Outcome, Tried, ranked
 from tuner.tune.contest import passed, record_of
 
 _LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
+_LEAST_ROUNDS = 3  # at own clocks, or those at one clock decide
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
 
 
@@ -47,8 +48,9 @@ def _raced(
     standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
     near = [i for i, place in enumerate(standing.places) if place.ratio.low <= 1 + policy.drift or i == default]
     if raced.capped and not own_clock and len(near) > 1:
-        again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
-        return again if again[1] else (field, standing)
+        left_of_them, again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
+        if again and again.places[again.winner].time_us.count >= _LEAST_ROUNDS:
+            return left_of_them, again
     return field, standing
 
 

@@ -1,6 +1,8 @@
 """A config that is loaded and warm, and the samples that are drawn of it."""
 
+import time
 from collections.abc import MutableSequence
+from math import inf
 from typing import Any
 
 from tuner.device import Call, Device
@@ -32,24 +34,28 @@ class Timer:
         return Sample(typical(times), state)
 
     def own_clock(self) -> None:
-        """Run until the clock is this kernel's own, and not what those before it have left."""
-        self._settle(self._policy.own_clock_us)
+        """Run until the clock is this kernel's own, and not what those before it have left.
 
-    def _settle(self, least_us: float) -> None:
+        What is between its launches counts as well: of a short kernel it is most of the time.
+        """
+        self._settle(self._policy.own_clock_us, with_gaps=True)
+
+    def _settle(self, least_us: float, *, with_gaps: bool = False) -> None:
         """By time, and longer while the clock changes: it rises after idle seconds, and falls where power is short."""
-        self._run_for(least_us - self._policy.warm_up_us)
+        self._run_for(least_us - self._policy.warm_up_us, with_gaps=with_gaps)
         for _ in range(_MOST_WARM_UPS):
             before_mhz = self._device.state().sm_mhz
-            self._run_for(self._policy.warm_up_us)
+            self._run_for(self._policy.warm_up_us, with_gaps=with_gaps)
             state = self._device.state()
             self.capped |= state.capped
             if abs(state.sm_mhz - before_mhz) <= _STEADY * before_mhz:
                 return
 
-    def _run_for(self, time_us: float) -> None:
+    def _run_for(self, time_us: float, *, with_gaps: bool) -> None:
         """The last times say how many launches make a sample."""
         spent, last = 0.0, 0.0
-        while spent < time_us:
+        deadline = time.monotonic() + 1e-6 * time_us if with_gaps else inf
+        while spent < time_us and time.monotonic() < deadline:
             last = typical(self._device.times_us(self._ready, self._launches, self._policy))
             spent += max(last * self._launches, 1.0)
             self._launches = self._policy.launches(last)
