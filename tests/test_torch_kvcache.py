@@ -217,3 +217,15 @@ def test_caches_of_eight_bits_lie_in_pages() -> None:
         flash_attn_with_kvcache(q, *held)
     with pytest.raises(InputError, match="k_descale or v_descale without block_table is not served"):
         flash_attn_with_kvcache(q, k, v, k_descale=scales[0])
+
+
+def test_in_autocast_queries_take_the_dtype_of_a_cache_of_16_bits_and_leave_one_of_8_alone() -> None:
+    q, k, v = (each.bfloat16() for each in drawn(1))
+    held, scales, _ = in_eight_bits(k, v)
+    table, options = in_pages(k)[1], {"k_descale": scales[0], "v_descale": scales[1]}
+    whole, eight = [in_pages(each)[0] for each in (k, v)], [in_byte_pages(each) for each in held]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = flash_attn_with_kvcache(q.float(), *whole, block_table=table)
+        stored = flash_attn_with_kvcache(q, *eight, block_table=table, **options)
+    assert torch.equal(mixed, flash_attn_with_kvcache(q, *whole, block_table=table))
+    assert torch.equal(stored, flash_attn_with_kvcache(q, *eight, block_table=table, **options))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tuner.dtype import DType
 from tuner.operator import Operator
 
 DEVICES = {"AutocastCPU": "cpu", "AutocastCUDA": "cuda"}
@@ -34,9 +35,20 @@ def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Call
 def _together(operator: Operator[Any]) -> Iterable[tuple[str, ...]]:
     """Parameters whose tensors are of one dtype, which a field of the Problem holds; none that a call updates."""
     shown = [each for each in operator.arguments if each.given and not each.written and isinstance(each.dtype, str)]
-    for field in dict.fromkeys(each.dtype for each in shown):
-        yield tuple(each.name for each in shown if each.dtype == field)
+    fields = {each.name: _leading(operator, str(each.dtype)) for each in shown}
+    for field in dict.fromkeys(fields.values()):
+        yield tuple(name for name in fields if fields[name] == field)
+
+
+def _leading(operator: Operator[Any], field: str) -> str:
+    """The field of a Problem that this one follows unless it is told otherwise: `dtype`, or itself."""
+    if field == "dtype" or not hasattr(operator.problem, "dtype"):
+        return field
+    problems = [operator.problem(dtype=each) for each in (DType.FP16, DType.BF16)]
+    return "dtype" if all(getattr(each, field) is each.dtype for each in problems) else field
 
 
 def _casts(given: Any) -> bool:
-    return isinstance(given, torch.Tensor) and given.is_floating_point() and given.dtype != torch.float64
+    if not isinstance(given, torch.Tensor) or not given.is_floating_point():
+        return False
+    return bool(given.dtype != torch.float64 and given.element_size() > 1)  # bytes are how a cache is stored
