@@ -161,6 +161,21 @@ def test_blocks_of_a_cluster_share_what_they_load(D: int, heads: int, seq_q: int
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
 
 
+@pytest.mark.parametrize("before", ["mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);", "await_values();"])
+def test_a_lane_that_comes_late_to_what_its_block_skips_waits_for_no_round_that_is_past(
+    before: str, tmp_path: Path
+) -> None:
+    """No product brings it together with its warp: six tiles are the other block's alone, in two stages."""
+    late = "for (int i = 0; i < 400 * (threadIdx.x % 32 == 5); ++i) __nanosleep(20);\n    "
+    line = before + "\n    __syncwarp();"
+    operator = injected(OPERATOR, tmp_path, CONSUMER, line, late + line)
+    problem = Problem(40, DType.BF16, True, batch=1, heads=1, kv_heads=1, seq_q=384, seq_k=384)
+    config = replace(BASE, warpgroups=3, ping_pong=False, value_columns=32, cluster=2)
+    arrays, outputs, happened = run(problem, config, Mode(True, "random", "random", 1), operator=operator)
+    assert not happened.findings
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
 PERSISTENT = {
     "over_values": replace(BASE, warpgroups=3, blocks=3),
     "over_both": replace(OVER_BOTH, stages=3, blocks=3),

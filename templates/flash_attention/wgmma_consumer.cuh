@@ -120,6 +120,7 @@ struct Consumer {
     __syncwarp();
     leave_keys();
     await_values();
+    __syncwarp();
     release(barriers.values_empty(values.stage));
   }
 
