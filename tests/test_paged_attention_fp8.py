@@ -147,6 +147,18 @@ def test_scales_are_those_of_the_sequence_and_the_kv_head_whatever_their_strides
     assert np.abs(without["o"] - outputs["o"].astype(float)).max() > 0.05
 
 
+@ALL
+def test_keys_that_are_multiplied_with_0_have_scores_of_0_and_hidden_ones_stay_hidden(
+    implementation: Any, config: Any
+) -> None:
+    sizes = {"batch": 3, "heads": 4, "kv_heads": 2, "seq_q": 5, "page_size": 1, "max_pages": 77}
+    problem = Problem(head_dim=32, kv_cache_dtype=EIGHT, descales=1, window=30, **sizes)
+    arrays = drawn(problem)
+    arrays["k_descale"][:, 0] = 0
+    outputs = run(problem, implementation, config, arrays)
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, outputs))
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["batch", "packed"])
 def test_one_scale_for_all_of_a_model_is_a_view_of_one_number(packed: bool) -> None:
     sizes = {"seq_q": 9, "sequences": 3, "batch": 1} if packed else {"batch": 3, "seq_q": 2}

@@ -10,6 +10,13 @@ struct Descale {
   __device__ __forceinline__ float of(int n, int kv_head) const {
     return sequences > 0 ? data[n * sequence_stride + kv_head * head_stride] : 1;
   }
+  // What scores are multiplied with. Where keys are multiplied with 0 it is only nearly 0: hidden scores are -inf, and
+  // -inf · 0 would be NaN.
+  __device__ __forceinline__ float of_scores(float softmax_scale, int n, int kv_head) const {
+    float const scale = softmax_scale * of(n, kv_head);
+    return sequences > 0 && fabsf(scale) < kLeast ? kLeast : scale;
+  }
+  static constexpr float kLeast = 1e-30f;  // no score of 16-bit queries and 8-bit keys shows beside 0 with it
 };
 
 template <int kM, int kN>

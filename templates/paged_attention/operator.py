@@ -97,7 +97,7 @@ def paged_attention(
     be left out, and by a bound near the truth the right kernel is chosen. Rows that lie in no sequence are not written.
 
     k_descale, v_descale: fp32 [B, HK], or [N, HK]: keys and values are what 8-bit caches hold times that, or what they
-    hold where neither is given. D is a multiple of 16 there.
+    hold where neither is given. That of keys is 0 or more. D is a multiple of 16 there.
 
     Query i of T of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
     p - j < window or j < sinks. Where p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 and more.
