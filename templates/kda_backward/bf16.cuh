@@ -103,12 +103,6 @@ struct Bf16Operands {
     store<kSide>(at, r_t);
   }
 
-  // Of the tokens whose elements a lane holds before it transposes them.
-  using TokenFactors = float[2];
-  static __device__ __forceinline__ void load_factors(TokenFactors& r, float const* g_factors, int lane) {
-    r[0] = g_factors[lane / 4], r[1] = g_factors[lane / 4 + 8];
-  }
-
   // Matrices [16, K] in rows that are swizzled: blocks of their rows, and of their columns, which is transposed.
   template <int K>
   struct Matrix {
@@ -135,16 +129,6 @@ struct Bf16Operands {
       uint32_t x[4];
       ldmatrix_trans<4>(x, Rows::advance(shared_address(matrix) + Rows::offset(lane % 16, lane / 16), 2 * step));
       r[0] = x[0], r[2] = x[1], r[1] = x[2], r[3] = x[3];
-    }
-    // From global memory, each token times its factor.
-    static __device__ __forceinline__ void columns(Block& r, unsigned char const* matrix, int step,
-                                                   TokenFactors const& of, int lane) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        uint32_t const at = Rows::offset(lane / 4 + e / 2 * 8, 2 * step + e % 2) + lane % 4 * 4;
-        uint32_t const pair = *reinterpret_cast<uint32_t const*>(matrix + at);
-        r[e] = movmatrix_trans(::pack<bf16>(unpack_lo<bf16>(pair) * of[e / 2], unpack_hi<bf16>(pair) * of[e / 2]));
-      }
     }
   };
 

@@ -152,13 +152,6 @@ struct Tf32Operands {
     store<kSide>(at + place(to) - place(lane), r_t);
   }
 
-  // Of the tokens whose elements a lane holds as columns.
-  using TokenFactors = float[4];
-  static __device__ __forceinline__ void load_factors(TokenFactors& r, float const* g_factors, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) r[i] = g_factors[i / 2 * 8 + lane % 4 * 2 + i % 2];
-  }
-
   // Matrices [16, K], or their transposes, as blocks.
   template <int K>
   struct Matrix {
@@ -178,13 +171,6 @@ struct Tf32Operands {
     }
     static __device__ __forceinline__ void columns(Block& r, unsigned char const* matrix, int step, int lane) {
       load<Side::kRight>(r, block(matrix, step, lane));
-    }
-    // Each token times its factor.
-    static __device__ __forceinline__ void columns(Block& r, unsigned char const* matrix, int step,
-                                                   TokenFactors const& of, int lane) {
-      load<Side::kRight>(r, block(matrix, step, lane));
-#pragma unroll
-      for (int e = 0; e < 8; ++e) r[e] = element(__uint_as_float(r[e]) * of[e / 4 * 2 + e % 2]);
     }
   };
 
