@@ -134,7 +134,12 @@ def test_what_people_write_stays_in_its_comment(tmp_path: Path) -> None:
 @pytest.mark.skipif(which("nvcc") is None, reason="nvcc is not here")
 @pytest.mark.parametrize(
     "problem",
-    ["flash_attention --gpu sm_80 --head-dim 40", "flash_attention_backward --gpu sm_90a --implementation wgmma"],
+    [
+        "flash_attention --gpu sm_80 --head-dim 40",
+        "flash_attention_backward --gpu sm_90a --implementation wgmma",
+        "paged_attention --gpu sm_80 --kv-cache-dtype fp8_e4m3 --descales 1",
+        "paged_attention --gpu sm_90a --kv-cache-dtype fp8_e4m3 --implementation mma_sync",
+    ],
 )
 def test_nvcc_compiles_the_files(problem: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(build(), ["render", *problem.split(), "--standalone", str(tmp_path)])

@@ -44,13 +44,15 @@ __device__ __forceinline__ void widen_bytes(uint32_t (&pairs)[2], uint32_t four)
     widen_bytes<fp16, kApart>(pairs, four);
 #pragma unroll
     for (int i = 0; i < 2; ++i) pairs[i] = pack<bf16>(unpack_lo<fp16>(pairs[i]), unpack_hi<fp16>(pairs[i]));
-  } else if constexpr (__CUDA_ARCH__ >= 890) {
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890  // nvcc reads this for the host as well, where there is no arch
     asm("{.reg .b16 low, high; mov.b32 {low, high}, %2;\n"  // sm_89
         "cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
         : "=r"(pairs[0]), "=r"(pairs[1])
         : "r"(kApart == 1 ? four : __byte_perm(four, 0, 0x3120)));
-  } else {
+#else
     pairs[0] = TwoBytes<0, kApart>::widened(four);
     pairs[1] = TwoBytes<3 - kApart, 3>::widened(four);
+#endif
   }
 }
