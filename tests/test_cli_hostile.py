@@ -47,20 +47,27 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_no_obstacle(tmp_path: Pa
     assert [line.startswith("warning: cannot write to the cache at ") for line in warned] == [True]
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("search", "--help"), ("operators",)])
-def test_a_pipe_that_is_closed_early_ends_a_command_in_peace(arguments: tuple[str, ...]) -> None:
+BUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+
+
+@BUFFERED
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("search", "--help"), ("operators",)])
+def test_a_pipe_that_is_closed_early_ends_a_command_in_peace(arguments: tuple[str, ...], unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     line = [sys.executable, "-m", "tuner", *arguments]
-    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, check=False)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_help_on_a_full_disk_is_one_message() -> None:
+@BUFFERED
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("operators",), ("operators", "--json")])
+def test_what_a_full_disk_refuses_is_one_message(arguments: tuple[str, ...], unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
-        line = [sys.executable, "-m", "tuner", "--help"]
-        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        line, environment = [sys.executable, "-m", "tuner", *arguments], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: No space left on device")
     assert len(done.stderr.splitlines()) == 1

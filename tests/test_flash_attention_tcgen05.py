@@ -351,7 +351,7 @@ BUGS = (
     Bug("o_is_not_rescaled", ROWS, "rescale_output();\n    store", ";\n    store", "o"),
     Bug(
         "strides_of_v_swapped",
-        PRODUCTS,
+        "tcgen05_panels.cuh",
         "tcgen05_descriptor(s_tile, 2 * columns * kRows, 16 * columns,",
         "tcgen05_descriptor(s_tile, 16 * columns, 2 * columns * kRows,",
         "o",

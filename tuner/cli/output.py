@@ -57,19 +57,40 @@ def guarded(body: Callable[..., None]) -> Callable[..., None]:
 def ending() -> Iterator[None]:
     """End with the one message and exit code of a TunerError, with 130 after Ctrl-C, in peace where nobody reads on."""
     try:
-        yield
+        with _written():
+            yield
     except TunerError as error:
         fail(error)
     except KeyboardInterrupt:
+        _forget_what_is_refused()
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except (BrokenPipeError, SystemExit) as error:  # `tuner show | head`
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise  # else it is rich that leaves, with 1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_what_is_refused()
         raise typer.Exit(0) from None
     except OSError as error:
         fail(MachineError(_refused(error)))
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """What Python holds back of stdout is written, or refused, before a command may end as it wants to."""
+    try:
+        yield
+    except (typer.Exit, SystemExit):
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _forget_what_is_refused() -> None:
+    """Or Python would try once more as it leaves, with a message and an exit code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(error: OSError) -> str:
@@ -84,6 +105,7 @@ def fail(error: TunerError) -> None:
     """Print the message and leave. Under TUNER_DEBUG=1 the error goes on, for its traceback."""
     if os.environ.get("TUNER_DEBUG") == "1":
         raise error
+    _forget_what_is_refused()
     typer.echo(f"error: {error}", err=True)
     raise typer.Exit(error.exit_code) from None
 
