@@ -4,13 +4,11 @@ memory, and a thread has a row of P and dS."""
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.operator import Implementation, Launch, Plan
 from tuner.space import Constraint, Space
 
-from .mma_sync_work import row_lanes, tiles
-from .optional import pointer, spelled
+from .mma_sync_work import tiles
 from .problem import Problem
 from .tcgen05_config import (
     LAST_COLUMNS,
@@ -25,17 +23,17 @@ from .tcgen05_config import (
     q_smem_bytes,
     sixteens,
 )
-from .tcgen05_work import query_tiles, work
+from .tcgen05_work import work
 from .wgmma import (
     ENTRY,
     KV_MAPS,
     Q_MAPS,
-    ROW_THREADS,
-    gradient_rows,
+    constants,
     panel_width,
     pass_maps,
     pass_scalars,
-    rows_take,
+    row_values,
+    rows_launch,
     unserved,
 )
 from .wgmma_config import WIDTHS, panel
@@ -98,30 +96,22 @@ def plan(problem: Problem, config: Config) -> Plan:
     packed, threads = problem.use_cu_seqlens, 128 * (WARPGROUPS + 1)
     kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
     kv_tensor, q_tensor = int(allocated(kv_columns(D, DV, config))), int(allocated(q_columns(D, config)))
-    tiles_of_queries, lanes = query_tiles(problem, config), row_lanes(DV)
-    rows_grid = (-(-B * H * tiles_of_queries * config.BM_kv * lanes // ROW_THREADS), 1, 1)
     kv_grid = (tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_row_tiles), H, B)
     kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
     q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
     return Plan(
         launches=(
-            Launch(f"{ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take(problem)),
+            rows_launch(problem, config.BM_kv),
             Launch(f"{ENTRY}dkv", kv_grid, threads, kv_smem, kv_takes, tensor_columns=kv_tensor),
             Launch(f"{ENTRY}dq", q_grid, threads, q_smem, q_takes, tensor_columns=q_tensor),
         ),
         constants={
-            "row_threads": ROW_THREADS,
-            "row_lanes": lanes,
-            "kv_smem_bytes": kv_smem,
-            "q_smem_bytes": q_smem,
+            **constants(problem, kv_smem, q_smem),
             "kv_tensor_columns": kv_tensor,
             "q_tensor_columns": q_tensor,
-            **pointer(problem),
-            **spelled(problem),
-            **gradient_rows(problem),
         },
-        workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles_of_queries, 2, config.BM_kv)),),
+        workspaces=(row_values(problem, config.BM_kv),),
         maps=pass_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q, ROWS),
     )
 

@@ -7,11 +7,12 @@ import numpy as np
 from tuner.arch import GPU
 from tuner.operator import Array, Work
 
-from ..flash_attention.problem import unpacked, visible_keys
+from ..flash_attention.problem import unpacked
 from .mma_sync_work import in_grid, rows_in_tiles, tiles
 from .problem import Problem
 from .tcgen05_config import ROWS, WARPGROUPS, Config, sixteens
 from .wgmma_config import ELEMENT, VALUES_BYTES, row_bytes
+from .wgmma_work import key_steps, query_steps
 
 _WARPS = 4  # a warpgroup, and of a row tile's rows
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
@@ -22,7 +23,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
     Of packed sequences as if their lengths were equal, in a grid for any lengths.
     """
-    rows = rows_in_tiles(problem, query_tiles(problem, config) * config.BM_kv)
+    rows = rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
     if not problem.use_cu_seqlens:
         return rows, keys_work(problem, config), queries_work(problem, config)
     equal = cast(Problem, unpacked(problem))
@@ -34,7 +35,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
     D, DV, every = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
-    steps = key_steps(problem, config)
+    steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
     rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
     passed, own = every * int(np.sum(steps)), every * len(steps) * config.kv_row_tiles * ROWS
     stored = every * -(-problem.seq_k // ROWS) * ROWS
@@ -57,7 +58,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
 def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
-    steps = query_steps(problem, config)
+    steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
     of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
     passed, own = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
     stored = heads * -(-problem.seq_q // ROWS) * ROWS
@@ -123,28 +124,6 @@ def _pass_work(
         stages=stages,
         tcgen05=passed * ROWS * tile * (multiplied + summed) / _PRODUCT,
     )
-
-
-def query_tiles(problem: Problem, config: Config) -> int:
-    """Tiles of queries of a head."""
-    return tiles(problem, problem.seq_q, config.BM_kv)
-
-
-def key_steps(problem: Problem, config: Config) -> Array:
-    """Tiles of queries, of all heads that share them, that pass by each block of keys."""
-    first_keys = np.arange(0, problem.seq_k, ROWS * config.kv_row_tiles)
-    reach = problem.seq_k - problem.seq_q
-    skipped = np.maximum(first_keys - reach, 0) // config.BM_kv if problem.causal else np.zeros_like(first_keys)
-    steps: Array = problem.heads // problem.kv_heads * (query_tiles(problem, config) - skipped)
-    return steps
-
-
-def query_steps(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that pass by each block of queries."""
-    rows = ROWS * config.q_row_tiles
-    last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
-    steps: Array = -(-visible_keys(problem)[last] // config.BN_q)
-    return steps
 
 
 def _queries(problem: Problem) -> Any:

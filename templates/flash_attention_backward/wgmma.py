@@ -8,6 +8,7 @@ from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.result import Scalar
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 
@@ -27,7 +28,7 @@ from .wgmma_config import (
     q_smem_bytes,
     registers,
 )
-from .wgmma_work import query_tiles, work
+from .wgmma_work import work
 
 MAX_GRID_YZ = 65535
 ROW_THREADS = 256
@@ -104,36 +105,41 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, DV, B, H, HK = problem.head_dim, problem.head_dim_v, problem.batch, problem.heads, problem.kv_heads
     packed = problem.use_cu_seqlens
     kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
-    tiles_of_queries, lanes = query_tiles(problem, config), row_lanes(DV)
-    rows_grid = (-(-B * H * tiles_of_queries * config.BM_kv * lanes // ROW_THREADS), 1, 1)
     kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
     kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
     q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
     return Plan(
         launches=(
-            Launch(f"{ENTRY}rows", rows_grid, ROW_THREADS, 0, rows_take(problem)),
+            rows_launch(problem, config.BM_kv),
             Launch(f"{ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
             Launch(f"{ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
         ),
-        constants={
-            "row_threads": ROW_THREADS,
-            "row_lanes": lanes,
-            "kv_smem_bytes": kv_smem,
-            "q_smem_bytes": q_smem,
-            **pointer(problem),
-            **spelled(problem),
-            **gradient_rows(problem),
-        },
-        workspaces=(Workspace("row_values", DType.FP32, (B, H, tiles_of_queries, 2, config.BM_kv)),),
+        constants=constants(problem, kv_smem, q_smem),
+        workspaces=(row_values(problem, config.BM_kv),),
         maps=pass_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q, ROWS),
     )
 
 
-def rows_take(problem: Problem) -> tuple[str, ...]:
-    """What the launch that makes a shift and a sum for each query takes."""
+def rows_launch(problem: Problem, BM: int) -> Launch:
+    """Makes a shift and a sum for each query, in tiles of BM."""
+    rows = problem.batch * problem.heads * tiles(problem, problem.seq_q, BM) * BM
+    grid = (-(-rows * row_lanes(problem.head_dim_v) // ROW_THREADS), 1, 1)
     names = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
-    return taken(problem, *names)
+    return Launch(f"{ENTRY}rows", grid, ROW_THREADS, 0, taken(problem, *names))
+
+
+def row_values(problem: Problem, BM: int) -> Workspace:
+    """What that launch leaves for those that follow."""
+    tiles_of_queries = tiles(problem, problem.seq_q, BM)
+    return Workspace("row_values", DType.FP32, (problem.batch, problem.heads, tiles_of_queries, 2, BM))
+
+
+def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
+    """What the templates of two passes read."""
+    sizes = {"row_threads": ROW_THREADS, "row_lanes": row_lanes(problem.head_dim_v)}
+    of_passes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
+    return {**sizes, **of_passes, **pointer(problem), **spelled(problem), **gradient_rows(problem)}
 
 
 def pass_scalars(problem: Problem) -> tuple[str, ...]:

@@ -35,14 +35,14 @@ def _passes(problem: Problem, config: Config) -> tuple[Work, Work]:
 
 def rows_work(problem: Problem, config: Config) -> Work:
     """dO and O once; rows past the last fill a tile."""
-    return rows_in_tiles(problem, query_tiles(problem, config) * config.BM_kv)
+    return rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
     D, DV, owners = problem.head_dim, problem.head_dim_v, int(kv_owners(config))
     every = problem.batch * problem.kv_heads
-    steps = key_steps(problem, config)
+    steps = key_steps(problem, ROWS * owners, config.BM_kv)
     passed = every * int(np.sum(steps))
     scores = 2 if config.kv_split else 1  # of 64 owned rows and a tile; the product with V or dO is made once
     warps = passed * owners * _WARPS
@@ -74,7 +74,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
     D, DV, groups = problem.head_dim, problem.head_dim_v, config.q_warpgroups
     heads = problem.batch * problem.heads
-    steps = query_steps(problem, config)
+    steps = query_steps(problem, ROWS * config.q_warpgroups, config.BN_q)
     passed = heads * int(np.sum(steps))
     warps = passed * groups * _WARPS
     lanes = 16 * config.BN_q / _WARP
@@ -101,26 +101,19 @@ def queries_work(problem: Problem, config: Config) -> Work:
     )
 
 
-def query_tiles(problem: Problem, config: Config) -> int:
-    """Tiles of queries of a head."""
-    return tiles(problem, problem.seq_q, config.BM_kv)
-
-
-def key_steps(problem: Problem, config: Config) -> Array:
-    """Tiles of queries, of all heads that share them, that pass by each block of keys."""
-    first_keys = np.arange(0, problem.seq_k, ROWS * int(kv_owners(config)))
+def key_steps(problem: Problem, rows: int, BM: int) -> Array:
+    """Tiles of BM queries, of all heads that share them, that pass by each block of so many rows of keys."""
+    first_keys = np.arange(0, problem.seq_k, rows)
     reach = problem.seq_k - problem.seq_q
-    skipped = np.maximum(first_keys - reach, 0) // config.BM_kv if problem.causal else np.zeros_like(first_keys)
-    steps: Array = problem.heads // problem.kv_heads * (query_tiles(problem, config) - skipped)
+    skipped = np.maximum(first_keys - reach, 0) // BM if problem.causal else np.zeros_like(first_keys)
+    steps: Array = problem.heads // problem.kv_heads * (tiles(problem, problem.seq_q, BM) - skipped)
     return steps
 
 
-def query_steps(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that pass by each block of queries."""
-    rows = ROWS * config.q_warpgroups
+def query_steps(problem: Problem, rows: int, BN: int) -> Array:
+    """Tiles of BN keys that pass by each block of so many rows of queries."""
     last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
-    attended = visible_keys(problem)[last]
-    steps: Array = -(-attended // config.BN_q)
+    steps: Array = -(-visible_keys(problem)[last] // BN)
     return steps
 
 
