@@ -35,3 +35,13 @@ def at() -> object:
     from tuner.records import Snapshot
 
     return Dispatcher(Snapshot.load([]))
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[tuple[object, object]]:
+    """What compiles configs, and what checks them."""
+    from tuner.check import Checker
+    from tuner.nvrtc import Compiler
+
+    with Compiler(2) as compiler, Checker(1) as checker:
+        yield compiler, checker

@@ -11,9 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_search import (
+    CALM,
+    DECODING,
+    GPU,
+    NAIVE,
+    PAGED,
+    POLICY,
+    SPACE,
+    code,
+    measurer,
+    naive_configs,
+    powered,
+    request,
+    timed_as,
+)
 
-from tuner import operators, tune
-from tuner.arch import gpu
+from tuner import tune
 from tuner.canonical import encode
 from tuner.check import Checker
 from tuner.device import Code, Fault
@@ -25,41 +39,19 @@ from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
 from tuner.operator import canonical, to_fields
 from tuner.policy import MeasurementPolicy
-from tuner.result import Evidence, Stage, Verdict
+from tuner.result import Evidence, Stage
 from tuner.samples import State, estimate
 from tuner.screening import screen
-from tuner.session import Measured
 from tuner.settle import settle
 from tuner.simulated import Plant, SimulatedDevice, Simulation
 from tuner.store import Store
-from tuner.trial import Heat, Raced, Task, Timed
+from tuner.trial import Heat, Task, Timed
 from tuner.worker import Stand, Worker
-
-OPERATOR = operators.load("flash_attention")
-PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
-GPU = gpu("sm_80")
-IMPLEMENTATION = operators.implementation("flash_attention", "mma_sync")
-SPACE = IMPLEMENTATION.space(PROBLEM, GPU.arch)
-# For whole searches: the emulator is through with its edges forty times as fast.
-PAGED = operators.load("paged_attention")
-NAIVE = operators.implementation("paged_attention", "naive")
-DECODING = PAGED.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
-POLICY = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
-CALM = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
-WRONG = Verdict((), ("o: other bits",))
-
-
-def code(config: Any) -> Code:
-    return Code("flash_attention", "mma_sync", to_fields(PROBLEM), to_fields(config), b"")
 
 
 def spread(count: int) -> list[Any]:
     """Configs from all over the space."""
     return [SPACE[i * (len(SPACE) // count)] for i in range(count)]
-
-
-def timed_as(configs: list[Any], times: list[float]) -> tuple[tuple[str, float], ...]:
-    return tuple((encode(to_fields(config)), us) for config, us in zip(configs, times, strict=True))
 
 
 def planted(what: str, **told: Any) -> Simulation:
@@ -176,12 +168,6 @@ def test_the_gaps_of_a_short_kernel_count_while_it_runs_for_its_own_clock() -> N
     assert time.monotonic() - started < 50_000 / POLICY.most_launches * 0.005  # what launches alone would take
 
 
-def powered(configs: list[Any]) -> Simulation:
-    """The first of these is the fastest at any one clock, and lowers its own; the second is next."""
-    times = timed_as(configs, [97.0, 100.0, *[150.0] * (len(configs) - 2)])
-    return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
-
-
 class Crowded(SimulatedDevice):
     """Every tenth sample finds another process."""
 
@@ -227,23 +213,9 @@ def screened(stand: Stand, config: Any, best_us: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[tuple[Compiler, Checker]]:
-    with Compiler(2) as compiler, Checker(1) as checker:
-        yield compiler, checker
-
-
-@pytest.fixture(scope="module")
 def calm_worker() -> Iterator[Worker]:
     with Worker(CALM) as worker:
         yield worker
-
-
-def request(budget: int = 4) -> tune.Request:
-    return tune.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
-
-
-def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:
-    return Measurer(PAGED, DECODING, GPU, *machines, Bench(worker, POLICY, ledger or Ledger()))
 
 
 def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it_is(
@@ -277,11 +249,6 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
     ]
     assert identities[0] == identities[1] != identities[2]
     assert replace(identities[2], policy=identities[0].policy) == identities[0]
-
-
-def naive_configs() -> list[Any]:
-    space = NAIVE.space(DECODING, GPU.arch)
-    return [space[index] for index in range(len(space))]
 
 
 def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compiler, Checker]) -> None:
@@ -331,181 +298,6 @@ def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs
     samples = [each.attempt.measurement.samples for each in outcome.tried if each.attempt.measurement]
     assert samples[2:] == [POLICY.screening[0][0]] * 2
     assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
-
-
-def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(machines: tuple[Compiler, Checker]) -> None:
-    configs = naive_configs()
-    told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
-    with Store.open(":memory:") as store, Worker(told) as worker:
-        evaluator = measurer(machines, worker)
-        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
-    default = NAIVE.default(DECODING, GPU.arch)
-    assert outcome.record is not None
-    assert dict(outcome.record.config) == to_fields(default)
-
-
-class Racing(Worker):
-    """Notes of each race whether it was at own clocks."""
-
-    def race(self, heat: Heat) -> Raced:
-        if len(heat.codes) > 1:
-            self.raced = [*getattr(self, "raced", []), heat.own_clock]
-        return super().race(heat)
-
-
-class Cut(Racing):
-    """At own clocks it comes through two rounds."""
-
-    def race(self, heat: Heat) -> Raced:
-        found = super().race(heat)
-        return replace(found, times_us=found.times_us[:2]) if heat.own_clock else found
-
-
-def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
-    machines: tuple[Compiler, Checker],
-) -> None:
-    default = NAIVE.default(DECODING, GPU.arch)
-    hungry, frugal, *others = (each for each in naive_configs() if each != default)
-    with Store.open(":memory:") as store, Cut(powered([hungry, frugal, default, *others])) as worker:
-        evaluator = measurer(machines, worker)
-        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
-    assert worker.raced == [False, True]
-    assert outcome.record is not None
-    assert outcome.record.config == to_fields(hungry)
-
-
-@pytest.mark.parametrize("short_of_power", [True, False])
-def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
-    machines: tuple[Compiler, Checker], *, short_of_power: bool
-) -> None:
-    default = NAIVE.default(DECODING, GPU.arch)
-    hungry, frugal, *others = (each for each in naive_configs() if each != default)
-    told = powered([hungry, frugal, default, *others])
-    with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
-        evaluator = measurer(machines, worker)
-        outcome, _ = settle(tune.search(request(6), store, evaluator), store, evaluator)
-    assert outcome.record is not None and outcome.record.measurement is not None
-    assert outcome.record.config == to_fields(frugal if short_of_power else hungry)
-    assert outcome.record.measurement.time_us == pytest.approx(100 if short_of_power else 97, rel=0.02)
-    assert worker.raced == ([False, True] if short_of_power else [False])
-
-
-def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case(
-    machines: tuple[Compiler, Checker],
-) -> None:
-    default = NAIVE.default(DECODING, GPU.arch)
-    others = [each for each in naive_configs() if each != default]
-    told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
-    with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
-        evaluator = measurer(machines, worker)
-        found = tune.search(request(3), store, evaluator)
-        _, standing = settle(found, store, evaluator)
-        fastest, second, _ = sorted(found.tried, key=lambda each: each.attempt.value or 0.0)
-        tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
-        outcome, _ = settle(replace(found, tried=tried), other, evaluator)
-    assert standing is not None and outcome.record is not None
-    assert len(standing.places) == 2
-    assert outcome.record.config == second.attempt.config
-
-
-def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
-    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tuner.tune.FINALISTS", 2)
-    monkeypatch.setattr("tuner.settle.FINALISTS", 2)
-    configs = naive_configs()
-    with Store.open(":memory:") as store:
-        for budget, pace in ((3, 1.0), (len(configs), 1.1)):
-            known = [dict(each.attempt.config) for each in store.attempts(operator=PAGED.name)]
-            times = [pace * (50.0 if to_fields(each) in known else 47.5) for each in configs]
-            times = times if known else [50.0] * len(configs)
-            with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
-                evaluator = measurer(machines, worker)
-                found = tune.search(request(budget), store, evaluator)
-                outcome, standing = settle(found, store, evaluator)
-    assert found.record is not None and dict(found.record.config) in known
-    assert outcome.record is not None and dict(outcome.record.config) not in known
-    assert standing is not None
-    assert standing.places[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
-
-
-def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
-    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    default, configs = NAIVE.default(DECODING, GPU.arch), naive_configs()
-    told = replace(CALM, times_us=timed_as(configs, [1000.0 if each == default else 50.0 for each in configs]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
-        evaluator = measurer(machines, worker)
-        found = tune.search(request(5), store, evaluator)
-        plain, *others = sorted(found.tried, key=lambda each: each.differs)
-        tried = [plain, *(seemed(each, 40.0 + 0.1 * i) for i, each in enumerate(reversed(others)))]
-        monkeypatch.setattr("tuner.settle.FINALISTS", 2)
-        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
-    simple = [each.attempt.config for each in others if each.differs == others[0].differs]
-    assert len(simple) <= len(others) - 2  # two at least seem faster
-    assert outcome.record is not None
-    assert outcome.record.config in simple
-
-
-def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_races_too(
-    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
-    monkeypatch.setattr("tuner.settle.FINALISTS", (len(others) + 1) // 2)
-    told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
-        evaluator = measurer(machines, worker)
-        found = tune.search(request(len(others) + 1), store, evaluator)
-        tried = [
-            seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
-        ]
-        assert others[0] in [each.candidate.config for each in tried]
-        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
-    assert outcome.record is not None
-    assert dict(outcome.record.config) == to_fields(others[0])
-
-
-def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Compiler, Checker]) -> None:
-    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
-    told = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
-        evaluator = measurer(machines, worker)
-        found = tune.search(request(3), store, evaluator)
-        spilled = [flawed(each) if each.candidate.config != default else each for each in found.tried]
-        one, standing = settle(replace(found, tried=tuple(spilled)), store, evaluator)
-        every, _ = settle(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
-    assert standing is not None and len(standing.places) == 1
-    assert one.record is not None and dict(one.record.config) == to_fields(default)
-    assert every.record is not None and dict(every.record.config) != to_fields(default)
-
-
-def flawed(each: tune.Tried) -> tune.Tried:
-    """Had its kernel spilled."""
-    assert each.attempt.resources is not None
-    used = replace(each.attempt.resources, spill_bytes=8, lint=None)
-    return replace(each, attempt=replace(each.attempt, resources=used))
-
-
-def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
-    default = NAIVE.default(DECODING, GPU.arch)
-    better, worse, *_ = (each for each in naive_configs() if each != default)
-    told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
-        session = Measured(GPU, store, *machines, Bench(worker, POLICY))
-        found = session.search(request(1), lambda _: None, lambda: False)
-        same = session.extend(found, [Candidate(NAIVE, worse)], lambda _: None)
-        raced = session.extend(same, [Candidate(NAIVE, better)], lambda _: None)
-    assert same.record == found.record
-    assert raced.record is not None and raced.record.measurement is not None
-    assert raced.record.config == to_fields(better)
-    assert raced.record.measurement.flip_probability is not None
-
-
-def seemed(each: tune.Tried, time_us: float) -> tune.Tried:
-    """A measured config, had its samples said so, within 1 µs."""
-    assert each.attempt.measurement is not None
-    told = replace(each.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
-    return replace(each, attempt=replace(each.attempt, measurement=told))
 
 
 def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
