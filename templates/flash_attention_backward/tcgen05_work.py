@@ -1,6 +1,6 @@
 """What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .mma_sync_work import in_grid, rows_in_tiles, tiles
 from .problem import Problem
 from .tcgen05_config import ROWS, WARPGROUPS, Config, sixteens
 from .wgmma_config import ELEMENT, VALUES_BYTES, row_bytes
-from .wgmma_work import key_steps, query_steps
+from .wgmma_work import key_rows, key_steps, query_rows, query_steps
 
 _WARPS = 4  # a warpgroup, and of a row tile's rows
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
@@ -51,7 +51,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         values=2,  # of a score, that a thread reads of shared memory: four at once
         gradients=2,
         l2_bytes=float(rows * (own + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
-        dram_bytes=float(ELEMENT * (D + DV) * (_queries(problem) + 2 * _keys(problem))),
+        dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
     )
 
 
@@ -74,7 +74,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
         values=0,
         gradients=1,
         l2_bytes=float(own * values_read(config) + (own + passed * config.BN_q) * (of_q + of_dout) + stored * of_q),
-        dram_bytes=float(ELEMENT * ((2 * D + DV) * _queries(problem) + (D + DV) * _keys(problem))),
+        dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
     )
 
 
@@ -124,13 +124,3 @@ def _pass_work(
         stages=stages,
         tcgen05=passed * ROWS * tile * (multiplied + summed) / _PRODUCT,
     )
-
-
-def _queries(problem: Problem) -> Any:
-    """Rows of dO, Q, O and dQ."""
-    return problem.batch * problem.heads * problem.seq_q
-
-
-def _keys(problem: Problem) -> Any:
-    """Rows of K, V, dK and dV."""
-    return problem.batch * problem.kv_heads * problem.seq_k

@@ -61,7 +61,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         * _operand_bytes(config.BM_kv, scores * _sixteens(D) + _sixteens(DV), D + DV)
         / 128,
         l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * _stored(problem, every)),
-        dram_bytes=float(ELEMENT * (D + DV) * (_queries(problem) + 2 * _keys(problem))),
+        dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
         barriers=float(every * len(steps)),
         longest_cta=float(np.max(steps) / np.mean(steps)),
         chain=float(np.max(steps)),
@@ -92,7 +92,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
         l2_bytes=float(
             own * (of_q + of_dout + 4 * VALUES_BYTES) + passed * config.BN_q * (of_q + of_dout) + stored * of_q
         ),
-        dram_bytes=float(ELEMENT * ((2 * D + DV) * _queries(problem) + (D + DV) * _keys(problem))),
+        dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
         barriers=float(heads * len(steps)),
         longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
         chain=float(np.max(steps)),
@@ -117,12 +117,12 @@ def query_steps(problem: Problem, rows: int, BN: int) -> Array:
     return steps
 
 
-def _queries(problem: Problem) -> int:
+def query_rows(problem: Problem) -> int:
     """Rows of dO, Q, O and dQ."""
     return problem.batch * problem.heads * problem.seq_q
 
 
-def _keys(problem: Problem) -> int:
+def key_rows(problem: Problem) -> int:
     """Rows of K, V, dK and dV."""
     return problem.batch * problem.kv_heads * problem.seq_k
 
