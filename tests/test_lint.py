@@ -52,14 +52,12 @@ def test_softmax_that_runs_over_products_keeps_every_rule(overlap: int, blocks: 
     """The first exponentials of each row tile, which persistent blocks loop over, need no product."""
     cubin = attention(BN=96, overlap=overlap, ping_pong=False, blocks=blocks)
     assert lint(cubin, ENTRY) == Lint()
-    assert rules.overlap(cubin, ENTRY) == 1.0
 
 
 def test_softmax_between_products_is_told_how_many_exponentials_run_alone() -> None:
     cubin = attention(BN=96, overlap=0, ping_pong=False)
     (reason,) = lint(cubin, ENTRY).failures
     assert reason == "50 of the loop's 50 exponentials run with no wgmma in flight"
-    assert rules.overlap(cubin, ENTRY) == 0.0
 
 
 def test_an_attempt_carries_what_its_machine_code_does_wrong() -> None:

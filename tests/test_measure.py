@@ -63,7 +63,7 @@ def test_a_right_config_is_timed_to_its_truth() -> None:
     found = stand.do(Task(code(SPACE[0]), POLICY))
     assert found.fell is None
     assert found.verdict.ok
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
@@ -93,7 +93,7 @@ def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
 def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
     told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
     found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 @pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
@@ -134,13 +134,13 @@ class Idle(SimulatedDevice):
 def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
     found = Stand(Idle(told)).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.most_samples, rel=0.05)
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
     found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.most_samples, rel=0.05)
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_its_own() -> None:
@@ -259,7 +259,7 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
         batch = [Candidate(NAIVE, config) for config in (*others[:2], default)]
         found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
     assert found[0][0] == 2
-    assert [each.samples for _, each in found if each] == [POLICY.most_samples, *[POLICY.screening[0][0]] * 2]
+    assert [each.samples for _, each in found if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
 
 
 def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batch_compiles(

@@ -67,7 +67,7 @@ def as_in_a_mix(mnemonic: str) -> str:
         return f"{base}.x{rest[-1] if rest[-1] in '24' else 1}"
     if base in ("LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "LDGSTS"):
         return f"{base}.{widths[0] if widths else 32}"
-    return base if base in sass.MNEMONICS else "OTHER"
+    return base if base in sass._CLASSES else "OTHER"
 
 
 def mix_of(text: str) -> Counter[str]:

@@ -180,13 +180,6 @@ def test_facts_are_stored_once_until_they_change(store: Store) -> None:
     assert store.add_device("H200", {"sm_count": 132, "driver": "570"}) == first
     assert store.add_device("H200", {"driver": "580", "sm_count": 132}) != first
     assert [each.facts["driver"] for each in store.devices()] == ["570", "580"]
-    assert store.toolkits() == []
-
-
-def test_toolkits_have_a_table_of_their_own(store: Store) -> None:
-    store.add_toolkit("nvrtc 13.4", {"headers": "13.4.92"})
-    assert [(each.name, each.facts) for each in store.toolkits()] == [("nvrtc 13.4", {"headers": "13.4.92"})]
-    assert store.devices() == []
 
 
 def test_a_sound_database_has_nothing_to_say(store: Store) -> None:

@@ -150,7 +150,7 @@ def test_an_older_database_that_cannot_be_written_says_so(older: Path) -> None:
 
 def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:
     first = tmp_path / "migrations"
-    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("__pycache__", "v0002*"))
+    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("__pycache__", "v0002*", "v0003*"))
     Store.open(tmp_path / "tuner.db", migrations=first).close()
     row = {name: value for name, value in attempt_row(attempt(), None, "2026-11-21T10:00:00").items() if name != "plan"}
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection:

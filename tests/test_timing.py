@@ -95,7 +95,7 @@ def test_disturbed_samples_are_repeated() -> None:
     hot = State(1980, 0x40, 90, 1)
     turns = count()
     kept = screen(lambda: Sample(100, hot if next(turns) % 3 == 0 else CALM), lambda: CALM, POLICY, inf)
-    assert len(kept) == POLICY.most_samples
+    assert len(kept) == POLICY.screening[-1][0]
     assert all(each.state == CALM for each in kept)
 
 
@@ -118,14 +118,14 @@ def test_a_kernel_whose_every_sample_is_disturbed_is_given_up() -> None:
 
     policy = MeasurementPolicy()
     assert screen(throttled, State, policy, float("inf")) == ()
-    assert len(drawn) == 2 * policy.most_samples
+    assert len(drawn) == 2 * policy.screening[-1][0]
 
 
 def test_screening_saves_most_launches_of_a_steep_space() -> None:
     for seed in range(5):
         truth = 100 * np.exp(np.random.default_rng(seed).exponential(0.8, 100))
         total, regret = screened(truth, seed)
-        assert total <= 0.4 * 100 * POLICY.most_samples, total
+        assert total <= 0.4 * 100 * POLICY.screening[-1][0], total
         assert regret < 0.02
 
 

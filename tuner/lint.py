@@ -45,12 +45,6 @@ def lint_all(cubin: Cubin) -> Lint:
     return Lint(failures, tuple(f"{entry}: {each}" for entry, one in found.items() for each in one.unchecked))
 
 
-def overlap(cubin: Cubin, entry: str) -> float:
-    """The share of the loops' exponentials that run while a wgmma is in flight; 1 where loops have no exponentials."""
-    exponentials = _steady_exponentials(_instructions(cubin, entry))
-    return sum(count > 0 for count in exponentials.values()) / len(exponentials) if exponentials else 1.0
-
-
 def _instructions(cubin: Cubin, entry: str) -> tuple[Instruction, ...]:
     return decode(cubin.code(entry), cubin.options.arch)
 

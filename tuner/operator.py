@@ -246,7 +246,7 @@ class Operator(Generic[P]):
 
 @dataclass(frozen=True)
 class Implementation(Generic[P, C]):
-    """One way to compute an operator: `template` in the operator's folder, its Config, space and plan.
+    """One way to compute an operator: its Config, space and plan.
 
     refusal(problem, arch) says why it cannot serve a problem there at all (None: it can); default(problem, arch) is a
     config that always works there; work(problem, config, gpu) has one Work a launch, in the plan's order. These three
@@ -262,7 +262,6 @@ class Implementation(Generic[P, C]):
     default: Callable[[P, Arch], C] = left_out
     work: Callable[[P, C, GPU], tuple[Work, ...]] = left_out
     declared: bool = True  # whether `work` is the implementation's own
-    template: str = ""  # file name; default: <name>.cu.jinja
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it

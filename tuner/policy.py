@@ -47,10 +47,6 @@ class MeasurementPolicy:
         """What two times must have in common to be compared: "measured/1 cold L2 eager"."""
         return f"measured/{_VERSION} {self.l2} L2 {self.launch}"
 
-    @property
-    def most_samples(self) -> int:
-        return self.screening[-1][0]
-
     def on(self, facts: Mapping[str, object]) -> "MeasurementPolicy":
         """What is left of this policy on a device with these facts: one that captures no graph is timed eager."""
         return replace(self, launch="eager") if facts.get("no_graph") else self
@@ -63,8 +59,3 @@ class MeasurementPolicy:
 def is_of_times(name: str) -> bool:
     """Whether a policy's name says what times on a device are: no cost model, and no simulated device."""
     return name.startswith("measured/") and not name.endswith(" simulated")
-
-
-def spelled(policy: MeasurementPolicy) -> str:
-    """Every field, for a report: "l2=cold warm_up_us=20000 …"."""
-    return " ".join(f"{each.name}={getattr(policy, each.name)}" for each in fields(policy))

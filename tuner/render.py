@@ -45,7 +45,7 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:
-    return implementation.template or f"{implementation.name}.cu.jinja"
+    return f"{implementation.name}.cu.jinja"
 
 
 def template_variables(operator: Operator[Any], implementation: Implementation[Any, Any]) -> frozenset[str]:

@@ -65,7 +65,6 @@ def _read_table() -> tuple[dict[int, str], dict[str, str]]:
 
 
 _OPCODES, _CLASSES = _read_table()
-MNEMONICS = frozenset(_CLASSES)  # what a mix tells apart; everything else is OTHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, RowMapping, Table, select, text
 
 from tuner.errors import StoreError
 from tuner.store import rows
-from tuner.store.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, TOOLKITS, VERDICTS
+from tuner.store.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, VERDICTS
 
 _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
     (STUDIES, rows.study_of),
@@ -14,7 +14,6 @@ _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
     (VERDICTS, rows.verdict_of),
     (RECORDS, rows.record_of),
     (DEVICES, rows.facts_of),
-    (TOOLKITS, rows.facts_of),
 )
 
 

@@ -61,9 +61,4 @@ Index(None, *(RECORDS.c[name] for name in ("operator", "problem", "gpu")))
 Index(None, RECORDS.c.digest, unique=True)
 
 
-def _facts(name: str) -> Table:
-    return Table(name, METADATA, Column("id", Integer, primary_key=True), *_required("name", "facts", "created"))
-
-
-DEVICES = _facts("devices")
-TOOLKITS = _facts("toolkits")
+DEVICES = Table("devices", METADATA, Column("id", Integer, primary_key=True), *_required("name", "facts", "created"))

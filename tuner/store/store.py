@@ -17,14 +17,14 @@ from tuner.store.database import DAMAGED, Place, connect, explained, locate, use
 from tuner.store.integrity import damage, unreadable
 from tuner.store.migrate import MIGRATIONS, migrate, newest
 from tuner.store.rows import Facts, StoredAttempt, Study
-from tuner.store.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, TOOLKITS, VERDICTS
+from tuner.store.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, VERDICTS
 
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
 _AT_ONCE = 10_000  # ids in one question; SQLite's limit is 32,766
 
 
 class Store:
-    """Attempts, verdicts, records, studies, and the facts about devices and toolkits.
+    """Attempts, verdicts, records, studies, and the facts about devices.
 
     Rows are only ever added; a study is written once more, when it ends. Every call is one transaction: done or not
     done, also when the process is killed. Calls raise StoreError when the database fails, with what to do.
@@ -196,17 +196,13 @@ class Store:
 
     def add_device(self, name: str, facts: Fields) -> int:
         """Note facts about a device (driver, clocks, SM count …); the same facts keep their row."""
-        return self._add_facts(DEVICES, name, facts)
-
-    def add_toolkit(self, name: str, facts: Fields) -> int:
-        """Note facts about a toolkit (versions, headers …); the same facts keep their row."""
-        return self._add_facts(TOOLKITS, name, facts)
+        row = {"name": name, "facts": encode(facts)}
+        known = select(func.max(DEVICES.c.id)).where(*_equal(DEVICES, **row))
+        with self._write() as connection:
+            return connection.execute(known).scalar() or _added(connection, DEVICES, row | {"created": rows.now()})
 
     def devices(self) -> list[Facts]:
         return [rows.facts_of(row) for row in self._rows(select(DEVICES).order_by(DEVICES.c.id))]
-
-    def toolkits(self) -> list[Facts]:
-        return [rows.facts_of(row) for row in self._rows(select(TOOLKITS).order_by(TOOLKITS.c.id))]
 
     # ---- the database itself ----
 
@@ -245,12 +241,6 @@ class Store:
     def _rows(self, statement: Select[Any]) -> Sequence[RowMapping]:
         with self._read() as connection:
             return connection.execute(statement).mappings().all()
-
-    def _add_facts(self, table: Table, name: str, facts: Fields) -> int:
-        row = {"name": name, "facts": encode(facts)}
-        known = select(func.max(table.c.id)).where(*_equal(table, **row))
-        with self._write() as connection:
-            return connection.execute(known).scalar() or _added(connection, table, row | {"created": rows.now()})
 
 
 def _equal(table: Table, **asked: str | None) -> list[ColumnElement[bool]]:
