@@ -50,14 +50,15 @@ def test_keys_tell_apart_where_one_part_ends() -> None:
     assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("ab", "c", ""), key_of("a\0bc")}) == 5
 
 
-@pytest.mark.parametrize("renamed", ["here/b", "there/a"])
-def test_files_are_told_apart_by_folder_name_and_content_and_not_by_their_order(tmp_path: Path, renamed: str) -> None:
+@pytest.mark.parametrize("renamed", ["here/b", "there/a", "there/here/a"])
+def test_files_are_told_apart_by_their_place_and_content_and_not_by_their_order(tmp_path: Path, renamed: str) -> None:
     one, other, changed = tmp_path / "here" / "a", tmp_path / renamed, tmp_path / "elsewhere" / "here" / "a"
     for path, text in ((one, "x"), (other, "x"), (changed, "y")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert len({digest_of([each]) for each in (one, other, changed)}) == 3
-    assert digest_of([one, other]) == digest_of([other, one, one])
+    roots = {one: tmp_path, other: tmp_path, changed: tmp_path / "elsewhere"}
+    assert len({digest_of(root, [each]) for each, root in roots.items()}) == 3
+    assert digest_of(tmp_path, [one, other]) == digest_of(tmp_path, [other, one, one])
 
 
 @pytest.mark.parametrize("kept", [0, 1, 55, 56, 1000, -1])

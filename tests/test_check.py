@@ -3,6 +3,7 @@
 import re
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,25 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
         replace(job, thorough=True),
     ]
     keys = {key_of(each) for each in (job, *others)}
-    monkeypatch.setattr(check_known, "_program", lambda _: "another emulator")
+    monkeypatch.setattr(check_known, "program", lambda _: "another emulator")
     assert len(keys | {key_of(job)}) == len(others) + 2
+
+
+def test_what_judges_is_part_of_the_key() -> None:
+    """Were this list empty, what was found by an older program would stand for ever."""
+    judging = {str(each) for each in check_known.judging()}
+    modules = ("tuner.check", "tuner.verify", "tuner.edges", "tuner.render", "tuner.emulator", "tuner.ptx.run")
+    for name in (*modules, "tuner.operator", "tuner.operators", "tuner.nvrtc", "tuner.draw", "tuner.result"):
+        assert (spec := find_spec(name)) and spec.origin in judging, name
+
+
+def test_an_edit_below_an_operators_folder_changes_what_is_part_of_the_key(tmp_path: Path) -> None:
+    (work := tmp_path / "own" / "fast" / "work.py").parent.mkdir(parents=True)
+    work.write_text("counts\n")
+    before = check_known.program(tmp_path)
+    work.write_text("counts otherwise\n")
+    check_known.program.cache_clear()
+    assert check_known.program(tmp_path) != before
 
 
 def test_problems_with_the_same_edges_share_a_verdict() -> None:

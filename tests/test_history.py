@@ -157,6 +157,15 @@ def test_an_operators_code_is_also_that_of_operators_beside_it_which_it_may_call
     assert code_of(own) != before
 
 
+def test_an_operators_code_is_also_that_of_the_folders_of_its_implementations(tmp_path: Path) -> None:
+    own = replace(OPERATOR, folder=tmp_path / "own")
+    (work := own.folder / "fast" / "work.py").parent.mkdir(parents=True)
+    work.write_text("counts\n")
+    before = code_of(own)
+    work.write_text("counts otherwise\n")
+    assert code_of(own) != before
+
+
 def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
     searched(store, target=SM_86, budget=3)
     wrong, flawed, right = store.attempts(OPERATOR.name)

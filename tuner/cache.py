@@ -69,11 +69,12 @@ def key_of(*parts: str) -> str:
     return sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
 
 
-def digest_of(files: Iterable[Path]) -> str:
-    """A digest that changes with any of these files: its folder's name, its own or a byte of it."""
+def digest_of(root: Path, files: Iterable[Path]) -> str:
+    """A digest that changes with any of these files below `root`: with its place there, or with a byte of it."""
     digest = sha256()
     for path in sorted(set(files)):
-        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tuner import nvrtc
-from tuner.assets import PRIMITIVES, TEMPLATES
+from tuner.assets import PRIMITIVES, TEMPLATES, python_of
 from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
 from tuner.emulator_compiler import compiler
@@ -58,8 +58,8 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
     """
     run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
     who = (platform.machine(), compiler().version, np.__version__)
-    program = _program(instance.operator.folder.parent)
-    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who, program)
+    name = (instance.operator.name, instance.implementation.name)
+    return key_of("verdict", *name, *run, *rounds, *who, program(instance.operator.folder.parent))
 
 
 def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
@@ -68,7 +68,7 @@ def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str
     for each in map(instance.at, problems):
         source = render(each)
         run += (canonical(each.problem), each.plan().digest, source.digest, nvrtc.made_by(source))
-    who = (nvrtc.toolkit().build, np.__version__, _program(instance.operator.folder.parent))
+    who = (nvrtc.toolkit().build, np.__version__, program(instance.operator.folder.parent))
     return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
 
 
@@ -90,8 +90,13 @@ def effective(source: Source) -> str:
 
 
 @cache
-def _program(operators: Path) -> str:
+def program(operators: Path) -> str:
     """A digest of the files that plan, run and judge: read once a process, as its modules are."""
-    modules = (*_PROGRAM.glob("*.py"), *_PROGRAM.glob("ptx/*.py"), *TEMPLATES.glob("*/*.py"), *operators.glob("*/*.py"))
     runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return digest_of((*modules, *runtime))
+    folders = (digest_of(each, python_of(each)) for each in (TEMPLATES, operators))
+    return key_of(digest_of(_PROGRAM, judging()), digest_of(PRIMITIVES, runtime), *folders)
+
+
+def judging() -> tuple[Path, ...]:
+    """The modules of this program on which a verdict depends."""
+    return (*_PROGRAM.glob("*.py"), *_PROGRAM.glob("ptx/*.py"))

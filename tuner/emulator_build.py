@@ -190,7 +190,7 @@ def _primitive_texts() -> Mapping[str, str]:
 @cache
 def _primitives_digest() -> str:
     host = (path for path in (PRIMITIVES / "host").rglob("*") if path.is_file())
-    return digest_of((*PRIMITIVES.glob("*.cuh"), *host))
+    return digest_of(PRIMITIVES, (*PRIMITIVES.glob("*.cuh"), *host))
 
 
 def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.assets import TEMPLATES
-from tuner.cache import digest_of
+from tuner.assets import TEMPLATES, python_of
+from tuner.cache import digest_of, key_of
 from tuner.canonical import decode, encode
 from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
@@ -76,7 +76,7 @@ def code_of(operator: Operator[Any]) -> str:
     """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
     plans launch what is judged.
     """
-    return digest_of((*operator.folder.parent.glob("*/*.py"), *TEMPLATES.glob("*/*.py")))[:16]
+    return key_of(*(digest_of(each, python_of(each)) for each in (operator.folder.parent, TEMPLATES)))[:16]
 
 
 def pasts(
