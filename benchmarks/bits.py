@@ -18,7 +18,7 @@ from tuner.arch import ARCHES
 from tuner.edges import served
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import scalars
+from tuner.parameters import scalars
 
 MODES = (Mode(), Mode(True, "random", "late", 1))
 

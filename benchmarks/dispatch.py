@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from tuner import gpu
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.calls import Dispatcher
+from tuner.dispatcher import UntunedWarning
 from tuner.operators import load
 from tuner.records import Snapshot
 

@@ -10,9 +10,12 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES, Arch
+from tuner.argument import Argument, Role
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import Argument, Array, Arrays, Implementation, Operator, Role, scalars, to_fields
+from tuner.operator import Implementation, Operator
+from tuner.parameters import scalars
+from tuner.problem import Array, Arrays, to_fields
 from tuner.space import Space
 from tuner.verify import Expected, expect
 

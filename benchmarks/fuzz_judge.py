@@ -14,7 +14,7 @@ from tuner.check_ptx import compiled
 from tuner.emulator import Mode
 from tuner.errors import TunerError
 from tuner.instance import Instance
-from tuner.operator import Arrays
+from tuner.problem import Arrays
 from tuner.result import Failed, OutputError, spelled
 from tuner.verify import Expected, trespass
 

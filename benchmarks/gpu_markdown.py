@@ -8,11 +8,12 @@ from gpu_goals import goal
 
 from tuner import operators
 from tuner.bench import Comparison, Row
-from tuner.choice import telling
 from tuner.device import SIMULATED
-from tuner.operator import Cost, from_fields
+from tuner.operator import Cost
+from tuner.problem import from_fields
 from tuner.result import Fields, spelled
 from tuner.samples import Estimate
+from tuner.telling import telling
 
 Steps = Mapping[str, Mapping[str, Any]]  # of results.json, by name
 Table = Sequence[Sequence[str]]  # the head first

@@ -6,7 +6,8 @@ from typing import Any
 
 from tuner import bench, operators
 from tuner.dtype import DType, Precision
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
+from tuner.problem import to_fields
 
 Fields = Mapping[str, Any]
 

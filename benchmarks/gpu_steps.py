@@ -10,7 +10,6 @@ from typing import Any
 from gpu_run import Run
 
 from tuner import bench, operators, peers, summary, tune
-from tuner.choice import telling
 from tuner.cubin import Cubin
 from tuner.device import Code
 from tuner.evaluate import Candidate
@@ -18,13 +17,14 @@ from tuner.history import code_of
 from tuner.instance import Instance
 from tuner.measure import Measurer
 from tuner.nvrtc import Options
-from tuner.operator import to_fields
 from tuner.pool import Limits, Lost, Pool
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.report import write
 from tuner.result import Attempt, spelled
 from tuner.settle import settle
+from tuner.telling import telling
 from tuner.trial import Task
 
 ROOT = Path(__file__).parents[1]

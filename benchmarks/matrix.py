@@ -18,9 +18,9 @@ from tuner import arch, operators, tune
 from tuner.check import Checker
 from tuner.check_known import Known
 from tuner.dtype import DType
-from tuner.evaluate import Predictor
 from tuner.nvrtc import Compiler
-from tuner.operator import from_fields
+from tuner.predictor import Predictor
+from tuner.problem import from_fields
 from tuner.store import Store
 
 HEAD_DIMS = (40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)

@@ -17,7 +17,8 @@ from tuner.arch import ARCHES, Arch
 from tuner.check import Job
 from tuner.check_ptx import compiled, executed
 from tuner.instance import Instance
-from tuner.operator import Implementation, Operator, to_fields
+from tuner.operator import Implementation, Operator
+from tuner.problem import to_fields
 from tuner.result import Failed
 
 

@@ -29,8 +29,8 @@ import numpy as np
 from tuner import operators, tune
 from tuner.arch import GPU, gpu
 from tuner.evaluate import Candidate, contenders
-from tuner.operator import canonical, to_fields
 from tuner.predict import uncompiled
+from tuner.problem import canonical, to_fields
 from tuner.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
 from tuner.store import Store
 

@@ -35,8 +35,9 @@ def _run(options: argparse.Namespace) -> None:
     from tuner import operators
     from tuner.arch import gpu
     from tuner.check import Checker
-    from tuner.evaluate import Candidate, Predictor
+    from tuner.evaluate import Candidate
     from tuner.nvrtc import Compiler
+    from tuner.predictor import Predictor
 
     operator, target = operators.load("flash_attention"), gpu(options.gpu)
     implementation = operators.implementation("flash_attention", "mma_sync")

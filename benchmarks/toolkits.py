@@ -25,7 +25,8 @@ from tuner.errors import UsageError
 from tuner.instance import Instance
 from tuner.lint import lint_all
 from tuner.nvrtc import Compiler
-from tuner.operator import Implementation, Operator, canonical
+from tuner.operator import Implementation, Operator
+from tuner.problem import canonical
 from tuner.render import render
 from tuner.result import Failed, Fields, spelled
 from tuner.source import Source

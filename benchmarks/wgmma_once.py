@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.evaluate import predict_launches
+from tuner.compiled import predict_launches
 from tuner.instance import Instance
 from tuner.lint import lint
 from tuner.nvrtc import Compiler

@@ -16,7 +16,9 @@ from tuner.cubin import Cubin
 from tuner.emulator import Mode, Run
 from tuner.instance import Instance
 from tuner.nvrtc import compile, ptx
-from tuner.operator import Arrays, Implementation, Operator, canonical, scalars
+from tuner.operator import Implementation, Operator
+from tuner.parameters import scalars
+from tuner.problem import Arrays, canonical
 from tuner.render import render
 from tuner.result import Failed
 from tuner.sass import holds

@@ -31,7 +31,7 @@ def own_folder() -> Iterator[None]:
 @pytest.fixture
 def at() -> object:
     """A dispatcher without records."""
-    from tuner.dispatcher import Dispatcher
+    from tuner.calls import Dispatcher
     from tuner.records import Snapshot
 
     return Dispatcher(Snapshot.load([]))

@@ -11,7 +11,8 @@ from tuner.arch import GPU
 from tuner.check import CHECKED
 from tuner.emulator import Counters, Run
 from tuner.instance import Instance
-from tuner.operator import Plan, Work
+from tuner.operator import Work
+from tuner.plan import Plan
 
 
 def by_launch(run: Run, plan: Plan) -> list[Counters]:

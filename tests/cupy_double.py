@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import gpu, gpu_tensor_map, nvrtc
+from tuner import gpu, gpu_tensor_map, nvrtc, on_gpu
 from tuner.emulator import Buffer, Kernel, Mode, TensorMap
 from tuner.emulator_memory import SWIZZLES
 
@@ -217,7 +217,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A machine with a GPU, as far as `tuner.gpu` can see."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
     found = Driver()
-    cached = (gpu._cupy, gpu._gpu, gpu._module, gpu._driver_error)
+    cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)
     for name, module in found.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     for each in cached:

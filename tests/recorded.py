@@ -7,7 +7,7 @@ from zlib import crc32
 from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.evaluate import Candidate
-from tuner.operator import canonical, to_fields
+from tuner.problem import canonical, to_fields
 from tuner.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
 
 OPERATOR = operators.load("flash_attention")

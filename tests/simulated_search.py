@@ -11,8 +11,8 @@ from tuner.device import Code
 from tuner.ledger import Ledger
 from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.problem import to_fields
 from tuner.simulated import Simulation
 from tuner.worker import Worker
 

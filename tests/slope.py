@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Arrays, Operator
+from tuner.operator import Operator
+from tuner.problem import Arrays
 
 _STEP = 1e-5
 

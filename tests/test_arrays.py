@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tuner.arrays import CPU, FRAMEWORKS, foreign_place, framework_of
-from tuner.dispatcher import Dispatcher
+from tuner.calls import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError
 

@@ -13,8 +13,8 @@ from tuner.arch import gpu
 from tuner.bench.tables import varying
 from tuner.device import Code
 from tuner.errors import UsageError
-from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.simulated import Simulation
 from tuner.store import Store

@@ -14,7 +14,7 @@ from tuner.cache import Cache
 from tuner.check import PLAIN, Checker, Job, check, key_of
 from tuner.check_known import Known, effective
 from tuner.check_ptx import check_ptx
-from tuner.operator import to_fields
+from tuner.problem import to_fields
 from tuner.result import Verdict
 from tuner.source import Source
 

@@ -12,9 +12,9 @@ from tuner import check, emulator, nvrtc, nvrtc_headers, operators
 from tuner.arch import gpu
 from tuner.assets import PLAIN_EXAMPLE
 from tuner.cache import Cache
+from tuner.calls import Dispatcher
 from tuner.check_known import Known
 from tuner.cli.app import build
-from tuner.dispatcher import Dispatcher
 from tuner.errors import InputError, TemplateError
 from tuner.instance import Instance
 from tuner.records import Snapshot

@@ -19,8 +19,8 @@ from tuner import gpu as devices
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.commands import COMMANDS
-from tuner.operator import from_fields, to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.problem import from_fields, to_fields
 from tuner.result import Evidence, Measurement, Verdict, spelled
 from tuner.store import Store
 from tuner.tune.log import code_of

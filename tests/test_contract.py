@@ -13,9 +13,9 @@ from tuner.check import PLAIN, Job, check
 from tuner.errors import TemplateError, UsageError
 from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import to_fields
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 from tuner.promises import broken
 from tuner.render import render
 from tuner.result import Failed

@@ -11,25 +11,15 @@ from own_operators import own_operator
 
 from tuner import operators
 from tuner.arch import gpu
+from tuner.argument import Argument, Role
+from tuner.calls import Dispatcher
 from tuner.check import Job, check
 from tuner.defaults import completed, completed_implementation, tails
-from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import TemplateError, UsageError
-from tuner.operator import (
-    Argument,
-    Arrays,
-    Implementation,
-    Launch,
-    Operator,
-    Plan,
-    Role,
-    Tolerance,
-    extent,
-    left_out,
-    static,
-    to_fields,
-)
+from tuner.operator import Implementation, Operator, Tolerance, left_out
+from tuner.plan import Launch, Plan
+from tuner.problem import Arrays, extent, static, to_fields
 from tuner.records import Snapshot
 from tuner.space import Constraint, Space
 from tuner.summary import usage

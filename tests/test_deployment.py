@@ -13,7 +13,7 @@ from cupy_double import Driver, asarray, driver
 from tuner import arch, emulator, emulator_build, nvrtc, nvrtc_library, operators, places
 from tuner.arch import ARCHES
 from tuner.cache import Cache, cache_dir
-from tuner.dispatcher import Dispatcher
+from tuner.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
 from tuner.instance import Instance
 from tuner.records import Snapshot

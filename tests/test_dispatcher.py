@@ -13,14 +13,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import choice, dispatcher, emulator_build, operators, tuned
+from tuner import dispatcher, emulator_build, operators, telling, tuned
 from tuner.arch import gpu
 from tuner.cache import Cache
-from tuner.dispatcher import Dispatcher, UntunedWarning
+from tuner.calls import Dispatcher
+from tuner.dispatcher import UntunedWarning
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError, TemplateError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Request, canonical, to_fields
+from tuner.operator import Request
+from tuner.problem import canonical, to_fields
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.result import Evidence, Fields, Identity, OutputError, Resources, TuningRecord, Verdict
@@ -494,6 +496,6 @@ def test_fields_to_warm_up_that_make_no_problem_are_refused(fields: dict[str, An
 def test_the_search_that_is_named_makes_the_same_problem() -> None:
     operator = operators.load("flash_attention")
     shared = operator.problem(64, heads=32, kv_heads=16)
-    assert choice.telling(shared) == {"head_dim": 64, "heads": 32, "kv_heads": 16}
-    assert choice.telling(operator.problem(64, seq_q=100)) == {"head_dim": 64, "seq_q": 100}
-    assert choice.telling(operator.problem()) == {}
+    assert telling.telling(shared) == {"head_dim": 64, "heads": 32, "kv_heads": 16}
+    assert telling.telling(operator.problem(64, seq_q=100)) == {"head_dim": 64, "seq_q": 100}
+    assert telling.telling(operator.problem()) == {}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cupy_double import Driver, asarray, driver
 
-from tuner import dispatcher, emulator, nvrtc, operators
-from tuner.dispatcher import Dispatcher
+from tuner import calls, dispatcher, emulator, nvrtc, operators
+from tuner.calls import Dispatcher
 from tuner.errors import InputError
 from tuner.records import Snapshot
 
@@ -84,7 +84,7 @@ EMPTY: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("operator", "args", "kwargs"), EMPTY.values(), ids=EMPTY)
 def test_an_empty_batch_gives_empty_outputs(operator: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    found = dispatcher.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
+    found = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
     assert all(each.size == 0 for each in found)
     query = args[0]
     assert found[0].dtype == query.dtype and found[0].shape[:-1] == query.shape[:-1]
@@ -118,7 +118,7 @@ HELD: dict[str, tuple[str, list[Any], dict[str, Any], list[float | None]]] = {
 def test_outputs_with_elements_hold_what_the_mathematics_says(
     operator: str, args: list[Any], kwargs: dict[str, Any], values: list[float | None]
 ) -> None:
-    found = dispatcher.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
+    found = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
     assert [each.size > 0 for each in found] == [value is not None for value in values]
     assert all((each == value).all() for each, value in zip(found, values, strict=True) if value is not None)
 
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_said_of_empty_calls_too(
     operator: str, args: list[Any], kwargs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        dispatcher.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
+        calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
 
 
 def test_strict_needs_no_record_where_nothing_runs_and_explain_says_so() -> None:

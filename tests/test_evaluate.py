@@ -9,9 +9,10 @@ from tuner import operators
 from tuner.arch import gpu
 from tuner.check import Checker
 from tuner.dtype import DType
-from tuner.evaluate import Candidate, Predictor
+from tuner.evaluate import Candidate
 from tuner.nvrtc import Compiler
-from tuner.operator import Plan, Workspace
+from tuner.plan import Plan, Workspace
+from tuner.predictor import Predictor
 from tuner.result import Identity
 from tuner.tensor_map import TensorMap
 

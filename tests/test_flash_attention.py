@@ -16,10 +16,10 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.mma_sync_work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.verify import errors
 

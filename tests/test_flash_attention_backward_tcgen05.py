@@ -16,10 +16,10 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.tcgen05_config import Config, kv_columns, q_columns
 from tuner.operators.flash_attention_backward.tcgen05_work import values_read
+from tuner.parameters import scalars
 from tuner.render import render
 from tuner.verify import errors
 

@@ -21,7 +21,6 @@ from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode, build
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
@@ -29,6 +28,7 @@ from tuner.operators.flash_attention_backward.wgmma_config import (
     q_register_estimate,
     registers,
 )
+from tuner.parameters import scalars
 from tuner.render import headers, render
 from tuner.source import Source
 from tuner.verify import errors

@@ -18,9 +18,9 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import scalars
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once_config import Config
+from tuner.parameters import scalars
 from tuner.render import render
 from tuner.verify import errors
 

@@ -28,9 +28,10 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import lint
-from tuner.operator import scalars, to_fields
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
+from tuner.parameters import scalars
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.verify import errors
 

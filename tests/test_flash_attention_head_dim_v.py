@@ -8,11 +8,11 @@ import pytest
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
-from tuner.choice import telling
 from tuner.dtype import DType, Precision
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.operators.flash_attention.operator import Problem
+from tuner.telling import telling
 from tuner.verify import errors
 
 OPERATOR = operators.load("flash_attention")

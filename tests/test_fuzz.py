@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tuner import operators
-from tuner.operator import canonical, extents, scalars
+from tuner.parameters import scalars
+from tuner.problem import canonical, extents
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from tuner.arch import Arch
 from tuner.errors import TunerError
 from tuner.generality import General, general
 from tuner.instance import Instance
-from tuner.operator import Plan, extents
+from tuner.plan import Plan
+from tuner.problem import extents
 from tuner.sizes import Named, Size, Term, spell, term_of, value
 
 PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]

@@ -11,8 +11,8 @@ from cupy_double import MODEL, TOLD, Driver, asarray, driver, ndarray
 
 from tuner import arch, emulator, gpu, operators
 from tuner.arch import ARCHES
+from tuner.calls import Dispatcher
 from tuner.cli.new import write
-from tuner.dispatcher import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError
 from tuner.instance import Instance
 from tuner.operator import Operator

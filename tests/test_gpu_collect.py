@@ -17,7 +17,7 @@ from tuner.arch import ARCHES
 from tuner.bench import Comparison, Row
 from tuner.canonical import encode
 from tuner.instance import Instance
-from tuner.operator import canonical, to_fields
+from tuner.problem import canonical, to_fields
 from tuner.render import render
 from tuner.result import Evidence, Measurement, TuningRecord, to_data
 from tuner.samples import Estimate

@@ -21,8 +21,8 @@ from tuner.errors import MachineError
 from tuner.exclusive import Presence
 from tuner.gpu_device import Physical
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.samples import State
 from tuner.trial import Heat, Task

@@ -15,7 +15,7 @@ from tuner.belief import Belief, together
 from tuner.canonical import encode
 from tuner.evaluate import Candidate
 from tuner.history import Past, code_of, pasts
-from tuner.operator import canonical, to_fields
+from tuner.problem import canonical, to_fields
 from tuner.race import Method, lane
 from tuner.result import Attempt, Failed, Stage, Verdict
 from tuner.store import Store

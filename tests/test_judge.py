@@ -16,7 +16,8 @@ from tuner.device import Call, Code
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.judge import Judge, cases
-from tuner.operator import Implementation, Operator, to_fields
+from tuner.operator import Implementation, Operator
+from tuner.problem import to_fields
 from tuner.simulated import SimulatedDevice, Simulation
 
 ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]

@@ -14,12 +14,12 @@ from tuner.check import CHECKED
 from tuner.dtype import DType
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import Arrays
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Problem
 from tuner.operators.kda.recurrent import Config as RecurrentConfig
+from tuner.problem import Arrays
 from tuner.verify import distance
 
 OPERATOR = operators.load("kda")

@@ -15,10 +15,10 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Arrays
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem
+from tuner.problem import Arrays
 from tuner.verify import distance
 
 OPERATOR, FORWARD = operators.load("kda_backward"), operators.load("kda")

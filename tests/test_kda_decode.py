@@ -10,8 +10,8 @@ from claims import assert_no_spills, assert_right_at, assert_right_on_tails
 
 from tuner import choice, emulator, operators
 from tuner.arch import ARCHES, gpu
+from tuner.calls import Dispatcher
 from tuner.check import CHECKED
-from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance

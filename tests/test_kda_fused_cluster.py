@@ -12,11 +12,11 @@ from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.kda.fused_cluster_config import Config
 from tuner.operators.kda.fused_cluster_work import cluster_bytes
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "fused_cluster")

@@ -12,7 +12,6 @@ from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.kda.fused_wgmma_config import (
     CARRIER_REGISTERS,
     WARP,
@@ -25,6 +24,7 @@ from tuner.operators.kda.fused_wgmma_config import (
 from tuner.operators.kda.prep_scan_config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 from tuner.render import render
 
 OPERATOR = operators.load("kda")

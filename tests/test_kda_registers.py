@@ -13,10 +13,10 @@ from tuner.check import Job
 from tuner.check_ptx import check_ptx
 from tuner.dtype import DType
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.kda.prep_scan_config import by_registers
 from tuner.operators.kda.problem import Problem
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 
 OPERATOR = operators.load("kda")
 ARCH, H200 = ARCHES["sm_90a"], gpu("H200")

@@ -15,10 +15,11 @@ from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention import chunked, halo, lookback, sequential
 from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
 from tuner.operators.linear_attention.problem import Problem
+from tuner.parameters import parameters
+from tuner.problem import Arrays
 from tuner.render import render
 from tuner.usage import occupancy
 

@@ -16,10 +16,11 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Arrays, parameters
 from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
 from tuner.operators.linear_attention_backward.problem import Problem
 from tuner.operators.linear_attention_backward.tiles import Config
+from tuner.parameters import parameters
+from tuner.problem import Arrays
 from tuner.verify import distance
 
 FORWARD = operators.load("linear_attention")

@@ -10,8 +10,8 @@ from tuner import lint as rules
 from tuner import nvrtc, operators
 from tuner.arch import ARCHES, gpu
 from tuner.cache import Cache
+from tuner.compiled import resources_of
 from tuner.cubin import Cubin
-from tuner.evaluate import resources_of
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
 from tuner.operators.flash_attention.operator import Problem

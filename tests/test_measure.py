@@ -37,8 +37,8 @@ from tuner.final import Rules, decide
 from tuner.ledger import Falls, Ledger
 from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
-from tuner.operator import canonical, to_fields
 from tuner.policy import MeasurementPolicy
+from tuner.problem import canonical, to_fields
 from tuner.result import Evidence, Stage
 from tuner.samples import State, estimate
 from tuner.screening import screen

@@ -14,7 +14,8 @@ from tuner.cache import Cache
 from tuner.errors import TemplateError, UsageError
 from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import Implementation, Operator, canonical, extents, from_fields, statics, to_fields
+from tuner.operator import Implementation, Operator
+from tuner.problem import canonical, extents, from_fields, statics, to_fields
 from tuner.render import render, template_variables
 from tuner.result import Failed
 from tuner.source import Source

@@ -9,16 +9,16 @@ from claims import DISTINCT_ARCHES, assert_declared, assert_no_spills, assert_ri
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
+from tuner.calls import Dispatcher
 from tuner.check import CHECKED, Job
 from tuner.check_ptx import check_ptx
-from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.problem import Problem
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.verify import errors
 

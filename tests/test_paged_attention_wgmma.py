@@ -20,12 +20,12 @@ from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.instance import Instance
 from tuner.lint import Lint, lint
-from tuner.operator import to_fields
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.wgmma_config import Config, blocks, box_rows
 from tuner.operators.paged_attention.wgmma_work import cut_of
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.render import render
 from tuner.verify import errors

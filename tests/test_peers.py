@@ -11,8 +11,9 @@ import pytest
 from tuner import operators, peers
 from tuner.dtype import DType
 from tuner.judge import Case, cases
-from tuner.operator import scalars, to_fields
+from tuner.parameters import scalars
 from tuner.peers import AbsentError, Peer
+from tuner.problem import to_fields
 
 ON_CPU = ("torch SDPA math", "torch flex", "torch SDPA, ", "torch scan", "torch cumsum")
 ON_GPU = ("torch flex_attention, BlockMask, backward",)  # flex_attention has no gradient on the CPU

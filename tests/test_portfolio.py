@@ -16,9 +16,9 @@ from tuner.errors import UsageError
 from tuner.evaluate import Candidate
 from tuner.measure import Bench
 from tuner.nvrtc import Compiler
-from tuner.operator import canonical
 from tuner.policy import MeasurementPolicy
 from tuner.portfolio import Family, Place, Terms, choose
+from tuner.problem import canonical
 from tuner.result import Attempt, Evidence
 from tuner.session import Measured, Observe
 from tuner.simulated import Simulation

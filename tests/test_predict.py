@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.arch import GPU, gpu
-from tuner.operator import Launch, Plan, Work
+from tuner.operator import Work
+from tuner.plan import Launch, Plan
 from tuner.predict import TERMS, combine, formula, from_cubin, guess_residency, in_turn, uncompiled
 from tuner.result import Prediction
 

@@ -13,11 +13,12 @@ import pytest
 from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.check import Checker
-from tuner.evaluate import Candidate, Predictor
+from tuner.evaluate import Candidate
 from tuner.nvrtc import Compiler
 from tuner.operator import Work
 from tuner.operators.flash_attention.split_keys_config import SPLITS
 from tuner.predict import formula, uncompiled
+from tuner.predictor import Predictor
 
 Tile = tuple[int, int, int]  # BM, BN, warps
 

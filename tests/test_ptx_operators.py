@@ -18,7 +18,7 @@ from tuner.check_ptx import check_ptx
 from tuner.cli.app import build
 from tuner.edges import edges
 from tuner.instance import Instance
-from tuner.operator import canonical, to_fields
+from tuner.problem import canonical, to_fields
 from tuner.render import render
 from tuner.result import Failed
 from tuner.source import Source

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tuner import operators
 from tuner.cli.app import build
 from tuner.errors import UsageError
-from tuner.operator import canonical
+from tuner.problem import canonical
 from tuner.replay import Replay, attempts, random_search, replay, run, t1
 from tuner.replay.expression import evaluate
 from tuner.replay.files import read, t4

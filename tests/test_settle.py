@@ -22,7 +22,7 @@ from tuner.check import Checker
 from tuner.evaluate import Candidate
 from tuner.measure import Bench
 from tuner.nvrtc import Compiler
-from tuner.operator import to_fields
+from tuner.problem import to_fields
 from tuner.result import Verdict
 from tuner.session import Measured
 from tuner.settle import settle

@@ -15,6 +15,7 @@ from own_operators import own_operator
 from typer.testing import CliRunner
 
 from tuner import operators
+from tuner.argument import Located
 from tuner.cache import Cache
 from tuner.cli.app import build
 from tuner.cubin import Cubin
@@ -22,7 +23,10 @@ from tuner.errors import UsageError
 from tuner.generality import general
 from tuner.instance import Instance
 from tuner.nvrtc import compile as compile_source
-from tuner.operator import Located, Operator, Plan, extents, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
+from tuner.problem import extents
 from tuner.render import render
 from tuner.source import Source
 from tuner.standalone import FLAGS, Standalone

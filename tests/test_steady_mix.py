@@ -9,8 +9,8 @@ import pytest
 from tuner import nvrtc, operators
 from tuner.arch import gpu
 from tuner.cache import Cache
+from tuner.compiled import outer_mix, steady_mix
 from tuner.cubin import Cubin
-from tuner.evaluate import outer_mix, steady_mix
 from tuner.instance import Instance
 from tuner.render import render
 from tuner.sass import work_mix

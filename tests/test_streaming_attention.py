@@ -14,8 +14,8 @@ from small_tiles import SMALL_TILES
 
 from tuner import emulator, operators
 from tuner.arch import ARCHES, gpu
+from tuner.calls import Dispatcher
 from tuner.check import CHECKED, PLAIN
-from tuner.dispatcher import Dispatcher
 from tuner.dtype import DType
 from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError

@@ -11,7 +11,7 @@ import pytest
 from claims import compiled
 from cupy_double import Driver, asarray, driver
 
-from tuner import emulated, emulator, gpu, gpu_tensor_map, operators
+from tuner import emulated, emulator, gpu_tensor_map, on_gpu, operators
 from tuner.arch import ARCHES
 from tuner.arena import Arena
 from tuner.arrays import FRAMEWORKS
@@ -20,8 +20,8 @@ from tuner.device import Code
 from tuner.dtype import DType
 from tuner.errors import InputError, MachineError
 from tuner.instance import Instance
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.simulated import Simulation
 from tuner.tensor_map import MappedTensor
@@ -89,7 +89,7 @@ def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_
     cubin = compiled(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), "sm_90a")
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
-    call = gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
+    call = on_gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
     with ThreadPoolExecutor(1) as thread:
         o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)

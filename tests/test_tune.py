@@ -19,7 +19,7 @@ from tuner.arch import gpu
 from tuner.emulator import Finding
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate import Candidate
-from tuner.operator import canonical, from_fields, to_fields
+from tuner.problem import canonical, from_fields, to_fields
 from tuner.render import header
 from tuner.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
 from tuner.store import Store

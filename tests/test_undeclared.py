@@ -9,11 +9,13 @@ from own_operators import own_operator
 from tuner import defaults, nvrtc, operators
 from tuner.arch import gpu
 from tuner.cache import Cache
+from tuner.compiled import predict_launch
 from tuner.cubin import Cubin
-from tuner.evaluate import predict_launch
 from tuner.instance import Instance
-from tuner.operator import Plan, Work, from_fields
+from tuner.operator import Work
+from tuner.plan import Plan
 from tuner.predict import in_turn
+from tuner.problem import from_fields
 from tuner.render import render
 from tuner.toolkit import Options
 from tuner.undeclared import work_of_code

@@ -8,14 +8,16 @@ from cupy_double import Driver, asarray, driver
 
 from tuner import emulator, operators
 from tuner.arena import Arena
+from tuner.calls import Dispatcher
 from tuner.check import PLAIN, Job, check
 from tuner.device import Code
-from tuner.dispatcher import Dispatcher
 from tuner.emulator import Mode
 from tuner.errors import InputError
 from tuner.instance import Instance
 from tuner.judge import Judge, cases
-from tuner.operator import Operator, signature, to_fields
+from tuner.operator import Operator
+from tuner.parameters import signature
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.simulated import Simulation
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.arch import ARCHES
-from tuner.operator import Launch
+from tuner.plan import Launch
 from tuner.usage import Occupancy, Usage, occupancy, parse_log
 
 LOG = """ptxas info    : 32 bytes gmem, 64 bytes cmem[3]

@@ -10,8 +10,9 @@ import pytest
 from claims import example, first_arch
 
 from tuner import emulator, operators
+from tuner.argument import Located, Role
 from tuner.instance import Instance
-from tuner.operator import Located, Role, parameters, scalars
+from tuner.parameters import parameters, scalars
 from tuner.render import render
 from tuner.verify import errors
 

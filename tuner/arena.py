@@ -8,8 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from tuner.argument import Argument, Located, Role
 from tuner.device import POISON, Bytes, Call, Device, Step
-from tuner.operator import Argument, Array, Launch, Located, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Launch, Plan
+from tuner.problem import Array
 from tuner.tensor_map import MappedTensor
 
 _GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256

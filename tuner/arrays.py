@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner.dtype import DType
 from tuner.errors import InputError
-from tuner.operator import Array
+from tuner.problem import Array
 
 CPU = -1  # a place; others are CUDA ordinals
 ALIGNMENT = 16  # bytes: the widest load of a kernel

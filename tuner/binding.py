@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from tuner.argument import Argument, Role
 from tuner.arrays import ALIGNMENT, FRAMEWORKS, Facts
 from tuner.dtype import DType
 from tuner.errors import InputError, TemplateError, UsageError
-from tuner.operator import Argument, Operator, Request, Role
+from tuner.operator import Operator, Request
 from tuner.outline import Outline, outline
 
 

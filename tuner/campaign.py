@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner import portfolio
-from tuner.choice import telling
 from tuner.evaluate import Candidate
-from tuner.operator import extents, statics, to_fields
 from tuner.portfolio import Family, Place, Portfolio, Terms
+from tuner.problem import extents, statics, to_fields
 from tuner.records import distance
 from tuner.result import order
 from tuner.session import Observe, Session
 from tuner.space import Array
+from tuner.telling import telling
 from tuner.tune import Outcome, Request, Tried
 
 Watch = Callable[[Request], AbstractContextManager[Observe]]

@@ -19,7 +19,8 @@ from tuner.edges import Edge, served
 from tuner.emulator import Mode
 from tuner.emulator_pool import PATIENCE_S
 from tuner.instance import Instance
-from tuner.operator import Arrays, Plan, canonical
+from tuner.plan import Plan
+from tuner.problem import Arrays, canonical
 from tuner.result import OutputError, Verdict
 from tuner.verify import keep_worst, trespass
 

@@ -9,7 +9,8 @@ from tuner import operators
 from tuner.canonical import decode
 from tuner.emulator import Mode
 from tuner.instance import Instance
-from tuner.operator import Arrays, from_fields, scalars
+from tuner.parameters import scalars
+from tuner.problem import Arrays, from_fields
 from tuner.result import Fields
 from tuner.verify import Expected, expect
 

@@ -18,7 +18,7 @@ from tuner.cache import Cache, Entry, digest_of, key_of
 from tuner.canonical import decode, encode
 from tuner.emulator_compiler import compiler
 from tuner.instance import Instance
-from tuner.operator import canonical
+from tuner.problem import canonical
 from tuner.render import render
 from tuner.result import Verdict
 from tuner.result_read import verdict_from

@@ -10,7 +10,7 @@ from tuner.check_job import Job, drawn, most_seconds
 from tuner.edges import Edge, served
 from tuner.errors import UsageError
 from tuner.instance import Instance
-from tuner.operator import canonical
+from tuner.problem import canonical
 from tuner.ptx import ORDERS, Entry, Order
 from tuner.render import render
 from tuner.result import Failed, OutputError, Stage, Verdict

@@ -1,21 +1,22 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
-import shlex
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tuner import operators
 from tuner.arch import ARCHES, GPU, Arch, gpu
 from tuner.canonical import decode
-from tuner.errors import TemplateError, TunerError, UsageError
+from tuner.errors import TemplateError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Operator, from_fields, statics, to_fields
+from tuner.operator import Operator
 from tuner.predict import uncompiled
+from tuner.problem import from_fields, statics, to_fields
 from tuner.records import Candidate, Match, Query, Snapshot
 from tuner.records_read import arch_of
 from tuner.render import render
-from tuner.result import Fields, Scalar, TuningRecord, spelled
+from tuner.result import Fields, TuningRecord, spelled
+from tuner.telling import search_command
 
 _TOLD = 8  # records that a text names among those passed over
 
@@ -142,42 +143,6 @@ def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) ->
     """A call that has nothing to compute, in words."""
     why = f"{', '.join(f'{name} is {size}' for name, size in hollow.items())}, which leaves nothing to compute"
     return Explanation(operator.name, {**to_fields(problem), **hollow}, "", "", {}, None, why, (), "")
-
-
-def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
-    """The command line that tunes a problem; fields that the others imply are left out."""
-    words = ["tuner", "search", operator.name, "--gpu", target.name]
-    for name, value in telling(problem).items():
-        flag = name.replace("_", "-")
-        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-    return shlex.join(words)
-
-
-def telling(problem: Any) -> dict[str, Scalar]:
-    """The fields that make this problem when the others have their defaults, or what they follow from."""
-    return _fewest(problem, {each.name for each in fields(problem)})
-
-
-def independent(problem: Any) -> dict[str, Scalar]:
-    """A problem without the fields that follow from others, such as a number of KV heads that is that of the heads."""
-    return _fewest(problem, {each.name for each in fields(problem) if getattr(problem, each.name) != each.default})
-
-
-def _fewest(problem: Any, spare: Collection[str]) -> dict[str, Scalar]:
-    """The problem without those of the `spare` fields that need not be told."""
-    told = {each.name: getattr(problem, each.name) for each in fields(problem)}
-    for each in fields(problem):
-        rest = {name: value for name, value in told.items() if name != each.name}
-        if each.name in spare and each.default is not MISSING and _makes(problem, rest):
-            told = rest
-    return {name: value for name, value in to_fields(problem).items() if name in told}
-
-
-def _makes(problem: Any, told: dict[str, Any]) -> bool:
-    try:
-        return bool(type(problem)(**told) == problem)
-    except TunerError:  # no problem at all without the rest
-        return False
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:

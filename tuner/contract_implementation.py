@@ -9,7 +9,8 @@ import numpy as np
 
 from tuner.contract import Complaints, held, is_frozen, of_kind, shown
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Operator, Plan, Work
+from tuner.operator import Implementation, Operator, Work
+from tuner.plan import Launch, Plan
 from tuner.space import Space
 
 _COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation

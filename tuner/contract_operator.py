@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
+from tuner.argument import KEYWORDS, Argument, Role
 from tuner.contract import Complaints, held, is_frozen, of_kind, shown
 from tuner.errors import TemplateError
-from tuner.operator import Cost, Operator, Tolerance, extents, statics
-from tuner.source import KEYWORDS
+from tuner.operator import Cost, Operator, Tolerance
+from tuner.problem import extents, statics
 
 
 def well_formed(operator: Operator[Any]) -> Operator[Any]:

@@ -12,19 +12,9 @@ from tuner.arch import Arch
 from tuner.argument import Argument, Role
 from tuner.dtype import DType
 from tuner.errors import TemplateError, UsageError
-from tuner.operator import (
-    Arrays,
-    Cost,
-    Implementation,
-    Operator,
-    Plan,
-    Request,
-    Tolerance,
-    Updated,
-    Work,
-    extents,
-    left_out,
-)
+from tuner.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, left_out
+from tuner.plan import Plan
+from tuner.problem import Arrays, extents
 
 Functions = dict[str, Callable[..., Any]]
 

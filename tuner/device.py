@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tuner.operator import Launch, Plan
+from tuner.plan import Launch, Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields, Stage
 from tuner.samples import State

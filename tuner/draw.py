@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Array
+from tuner.problem import Array
 
 _LARGE = 1 << 22  # elements; a smaller tensor comes from the caller's generator itself
 _PART = 1 << 18  # elements, about: of a size that stays in a cache while it is converted

@@ -5,7 +5,8 @@ from typing import Any
 
 from tuner import operators
 from tuner.instance import Instance
-from tuner.operator import Operator, extents
+from tuner.operator import Operator
+from tuner.problem import extents
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tuner import emulator
+from tuner.argument import Located, Role
 from tuner.arrays import CPU, Framework
 from tuner.binding import Binding, Tensor
 from tuner.dtype import DType
 from tuner.emulator import Buffer, Mode
 from tuner.errors import MachineError, TemplateError
-from tuner.operator import Array, Located, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
+from tuner.problem import Array
 
 
 class Kernel:

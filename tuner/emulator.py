@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.argument import Located, span
+from tuner.argument import Argument, Located, Role, span
 from tuner.emulator_kernel import Finding, Kernel, Mode, Run, build
 from tuner.emulator_memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
 from tuner.emulator_pool import Pool
 from tuner.emulator_runtime import Counters
 from tuner.instance import Instance
-from tuner.operator import Argument, Operator, Plan, Role, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
 from tuner.render import render
 
 __all__ = [

@@ -14,7 +14,7 @@ from tuner.emulator_build import shared_object
 from tuner.emulator_memory import Array, Buffer, encode
 from tuner.emulator_runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
 from tuner.errors import InputError, TemplateError
-from tuner.operator import Launch
+from tuner.plan import Launch
 from tuner.source import Source
 from tuner.tensor_map import MappedTensor
 

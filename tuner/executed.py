@@ -8,7 +8,7 @@ from tuner.arrays import CPU, Framework
 from tuner.binding import Binding
 from tuner.errors import TemplateError
 from tuner.instance import Instance
-from tuner.operator import Array
+from tuner.problem import Array
 
 
 class Kernel:

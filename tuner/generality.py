@@ -13,7 +13,10 @@ import numpy as np
 from tuner.arch import Arch
 from tuner.errors import TunerError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Operator, Plan, extents, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
+from tuner.problem import extents
 from tuner.sizes import Named, Operand, Size, Term, term_of, value
 
 _DRAWS, _WAYS = 300, 16

@@ -13,7 +13,7 @@ from tuner.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Ste
 from tuner.errors import MachineError
 from tuner.exclusive import Presence
 from tuner.gpu_monitor import Monitor
-from tuner.operator import Plan
+from tuner.plan import Plan
 from tuner.policy import MeasurementPolicy
 from tuner.result import Fields
 from tuner.samples import State

@@ -9,7 +9,8 @@ from tuner.arch import GPU
 from tuner.assets import TEMPLATES, python_of
 from tuner.cache import digest_of, key_of
 from tuner.canonical import decode, encode
-from tuner.operator import Operator, canonical, extents, from_fields, statics, to_fields
+from tuner.operator import Operator
+from tuner.problem import canonical, extents, from_fields, statics, to_fields
 from tuner.records import distance
 from tuner.records_read import arch_of
 from tuner.result import Fields, Scalar

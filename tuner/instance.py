@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Operator, Plan, Work, to_fields
+from tuner.operator import Implementation, Operator, Work
+from tuner.plan import Plan
+from tuner.problem import to_fields
 from tuner.result import Fields
 
 

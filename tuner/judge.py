@@ -13,7 +13,9 @@ from tuner.arena import Arena
 from tuner.canonical import decode, encode
 from tuner.device import Code, Device, Fault
 from tuner.edges import Edge, edges
-from tuner.operator import Array, Operator, Tolerance, canonical, from_fields, scalars
+from tuner.operator import Operator, Tolerance
+from tuner.parameters import scalars
+from tuner.problem import Array, canonical, from_fields
 from tuner.result import Fields, OutputError, Verdict
 from tuner.verify import Expected, compare, expect, keep_worst, trespass
 

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner import emulated, emulator, gpu, nvrtc
+from tuner import emulated, emulator, nvrtc, on_gpu
 from tuner.arrays import CPU, FRAMEWORKS
 from tuner.binding import Binding
 from tuner.cache import Cache, cache_dir
-from tuner.choice import Choice, telling
+from tuner.choice import Choice
 from tuner.cubin import Cubin
 from tuner.errors import MachineError, TemplateError
 from tuner.instance import Instance
-from tuner.operator import Operator, canonical, statics
+from tuner.operator import Operator
+from tuner.problem import canonical, statics
 from tuner.render import render
 from tuner.result import Failed
 from tuner.source import Source
+from tuner.telling import telling
 from tuner.toolkit import Options
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class Kernels:
         if place == CPU:
             return emulated.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
         _, cubin = self._make(choice)
-        return gpu.Kernel(operator, binding, plan, cubin, arrays, place)
+        return on_gpu.Kernel(operator, binding, plan, cubin, arrays, place)
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""

@@ -17,12 +17,14 @@ from tuner.check import Checker
 from tuner.cubin import Cubin
 from tuner.device import SIMULATED, Code, Fault
 from tuner.errors import UsageError
-from tuner.evaluate import Candidate, Predictor
+from tuner.evaluate import Candidate
 from tuner.ledger import Ledger
 from tuner.measure_ahead import ahead, led
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
 from tuner.policy import MeasurementPolicy
+from tuner.predictor import Predictor
+from tuner.problem import to_fields
 from tuner.result import Attempt, Evidence, Failed, Identity, Measurement, Stage, Verdict
 from tuner.samples import Sample, estimate
 from tuner.trial import Fell, Heat, Raced, Task, Timed

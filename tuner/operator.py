@@ -1,123 +1,23 @@
 """What a folder of templates/ has to say, with all that it imports for it: the operator (what is computed) and its
 implementations (how)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from enum import Enum
-from hashlib import sha256
-from math import prod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tuner.arch import GPU, Arch
-from tuner.argument import Argument as Argument
-from tuner.argument import Located as Located
-from tuner.argument import Parameter as Parameter
-from tuner.argument import Role as Role
-from tuner.argument import within as within
-from tuner.canonical import encode
-from tuner.dtype import DType
+from tuner.argument import Argument, Role
 from tuner.errors import TemplateError
-from tuner.result import Fields, Scalar
+from tuner.plan import Plan
+from tuner.problem import Arrays, P
+from tuner.result import Fields
 from tuner.space import Space
-from tuner.tensor_map import TensorMap
 
-P = TypeVar("P")
 C = TypeVar("C")
-Array = npt.NDArray[Any]
-Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
 Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
-
-
-def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = ()) -> Any:
-    """A Problem field that selects code: another value is another kernel."""
-    return field(default=default, metadata={"kind": "static", "help": help, "choices": tuple(choices)})
-
-
-def extent(help: str, *, default: Any = MISSING) -> Any:
-    """A Problem field that is a size at run time: one kernel serves every value."""
-    return field(default=default, metadata={"kind": "extent", "help": help, "choices": ()})
-
-
-def extents(problem: Any) -> tuple[str, ...]:
-    """Names of the run-time sizes of a Problem (value or type)."""
-    return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent")
-
-
-def statics(problem: Any) -> tuple[str, ...]:
-    """Names of the fields of a Problem (value or type) that select code."""
-    return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "static")
-
-
-def to_fields(value: Any) -> dict[str, Scalar]:
-    """A Problem or Config as plain data; enums by their value."""
-    items = ((each.name, getattr(value, each.name)) for each in fields(value))
-    return {name: item.value if isinstance(item, Enum) else item for name, item in items}
-
-
-def from_fields(cls: type[P], data: Fields) -> P:
-    """The Problem or Config that `to_fields` made `data` of."""
-    kinds: dict[str, Any] = {f.name: f.type for f in fields(cls)}  # type: ignore[arg-type]  # P is a dataclass
-    return cls(**{k: kinds[k](v) if _is_enum(kinds[k]) else v for k, v in data.items()})
-
-
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
-
-
-def canonical(value: Any) -> str:
-    """Canonical JSON of a Problem or Config: equal values, equal text."""
-    return encode(to_fields(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Device memory that the launches of one plan share."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    exchanged: bool = False  # between blocks of one launch: __restrict__ would let accesses pass acquires and releases
-
-    @property
-    def nbytes(self) -> int:
-        return self.dtype.itemsize * int(prod(self.shape))  # a plan may count with NumPy
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
-
-    `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
-    A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05).
-    """
-
-    entry: str
-    grid: tuple[int, int, int]
-    threads: int
-    smem_bytes: int
-    arguments: tuple[str, ...] | None = None
-    cluster: int = 1
-    tensor_columns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to run a config on a problem. `constants` are what the template reads besides Problem and Config fields;
-    like everything a template reads they may depend on static fields only, so that one cubin serves every extent."""
-
-    launches: tuple[Launch, ...]
-    constants: Mapping[str, Scalar]
-    workspaces: tuple[Workspace, ...] = ()
-    maps: tuple[TensorMap, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """Of how the rendered text is launched, and on what memory: what the text itself does not say."""
-        return sha256(repr((self.launches, self.workspaces, self.maps)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,45 +165,3 @@ class Implementation(Generic[P, C]):
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
-
-
-def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:
-    """The parameters of one kernel, in order."""
-    known = {argument.name: argument for argument in operator.arguments}
-    spaces = {workspace.name: workspace for workspace in plan.workspaces}
-    maps = {each.name: each for each in plan.maps}
-    names = launch.arguments if launch.arguments is not None else (*known, *spaces, *maps)
-    found: list[Parameter] = []
-    for name in names:
-        if name in known:
-            found += known[name].parameters(problem)
-        elif name in spaces:
-            dtype, restrict = spaces[name].dtype, "" if spaces[name].exchanged else "__restrict__ "
-            found.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
-        elif name in maps:
-            argument = known[maps[name].argument]
-            declaration = f"const __grid_constant__ TensorMap {name}"
-            found.append(Parameter(declaration, argument.name, argument.dtype_of(problem), tensor_map=maps[name]))
-        else:
-            raise TemplateError(f"launch {launch.entry} takes {name!r}: no argument, workspace or tensor map")
-    return tuple(found)
-
-
-def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:
-    """The C++ parameter list of one kernel."""
-    return ", ".join(parameter.declaration for parameter in parameters(operator, problem, plan, launch))
-
-
-def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """The values of scalar arguments: what the caller gave, a Problem field, or a default; without what is free."""
-    found: dict[str, float] = {}
-    for argument in operator.arguments:
-        if argument.role is not Role.SCALAR:
-            continue
-        if given and given.get(argument.name) is not None:
-            found[argument.name] = given[argument.name]
-        elif argument.default is not None:
-            found[argument.name] = argument.default(problem)
-        elif not argument.free(problem):
-            found[argument.name] = getattr(problem, argument.name)
-    return found

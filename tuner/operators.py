@@ -16,7 +16,8 @@ from tuner.contract_operator import held_operator, well_formed
 from tuner.defaults import completed, completed_implementation
 from tuner.errors import TemplateError, UsageError
 from tuner.instance import Instance
-from tuner.operator import Implementation, Operator, from_fields
+from tuner.operator import Implementation, Operator
+from tuner.problem import from_fields
 from tuner.result import Fields
 
 VARIABLE = "TUNER_OPERATORS"

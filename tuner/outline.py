@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tuner.operator import Argument, Operator, extents, from_fields
+from tuner.argument import Argument
+from tuner.operator import Operator
+from tuner.problem import extents, from_fields
 
 _NOTHING = {"boundaries": 1}  # N + 1 stand around N sequences; of any other dim 0 is nothing
 

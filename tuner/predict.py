@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
 
 from tuner.arch import GPU, MMA_FLOPS, PARTITIONS, Device
-from tuner.operator import Launch, Plan, Work
+from tuner.operator import Work
+from tuner.plan import Launch, Plan
 from tuner.result import Fields, Prediction
 
 MODEL = "predicted/7"

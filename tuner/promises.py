@@ -7,7 +7,8 @@ from typing import Any
 
 from tuner.arch import GPU
 from tuner.instance import Instance
-from tuner.operator import Implementation, Operator, extents
+from tuner.operator import Implementation, Operator
+from tuner.problem import extents
 from tuner.render import render, template_name, template_variables
 
 _ROUNDING = 0.999

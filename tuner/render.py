@@ -14,7 +14,10 @@ from tuner.assets import PRIMITIVES
 from tuner.dtype import DType
 from tuner.errors import TemplateError
 from tuner.instance import Instance
-from tuner.operator import Implementation, Operator, Plan, extents, signature, to_fields
+from tuner.operator import Implementation, Operator
+from tuner.parameters import signature
+from tuner.plan import Plan
+from tuner.problem import extents, to_fields
 from tuner.source import Source, Target
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

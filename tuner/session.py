@@ -10,12 +10,13 @@ from tuner.arch import GPU, is_listed
 from tuner.cache import cache_dir
 from tuner.check import Checker
 from tuner.errors import MachineError
-from tuner.evaluate import Candidate, Evaluator, Predictor
+from tuner.evaluate import Candidate, Evaluator
 from tuner.gpu_device import Physical
 from tuner.ledger import Ledger
 from tuner.measure import Bench, Measurer
 from tuner.nvrtc import Compiler
 from tuner.policy import MeasurementPolicy
+from tuner.predictor import Predictor
 from tuner.result import Evidence
 from tuner.settle import settle
 from tuner.store import Store

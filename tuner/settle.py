@@ -7,7 +7,7 @@ from typing import Any
 from tuner.canonical import encode
 from tuner.final import Rules, Standing, decide
 from tuner.measure import Measurer
-from tuner.operator import to_fields
+from tuner.problem import to_fields
 from tuner.result import Evidence, Measurement, TuningRecord, order
 from tuner.store import Store
 from tuner.tune import FINALISTS, Outcome, Tried, ranked

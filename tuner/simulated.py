@@ -17,21 +17,16 @@ from zlib import crc32
 import numpy as np
 
 from tuner import arch, emulator, operators
+from tuner.argument import Argument, Role
 from tuner.canonical import encode
 from tuner.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
 from tuner.emulator import Buffer, Mode
 from tuner.instance import Instance
-from tuner.operator import (
-    Argument,
-    Array,
-    Plan,
-    Role,
-    canonical,
-    parameters,
-    scalars,
-)
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
 from tuner.policy import MeasurementPolicy
 from tuner.predict import uncompiled
+from tuner.problem import Array, canonical
 from tuner.render import render
 from tuner.result import Fields, Scalar
 from tuner.samples import State

@@ -8,15 +8,6 @@ from typing import Literal
 
 Target = Literal["cuda", "host"]
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
-_WORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
-const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern false
-float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
-protected public register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
-template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-while xor xor_eq
-"""
-KEYWORDS = frozenset(_WORDS.split())  # of C++17: no parameter and no member can have such a name
 
 
 @dataclass(frozen=True)

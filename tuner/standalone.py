@@ -4,11 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.argument import KEYWORDS, Argument, Parameter, Role
 from tuner.errors import UsageError
 from tuner.generality import General
-from tuner.operator import Argument, Launch, Operator, Parameter, Role, parameters
+from tuner.operator import Operator
+from tuner.parameters import parameters
+from tuner.plan import Launch
 from tuner.sizes import Named, Operand, Size, Term, names, spell, term_of
-from tuner.source import KEYWORDS, Source
+from tuner.source import Source
 from tuner.standalone_text import ENCODE, HELPERS, OWN_NAMES, QUIET, filled, flat, foreign
 
 FLAGS = "-std=c++17 --expt-relaxed-constexpr"

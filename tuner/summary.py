@@ -13,14 +13,15 @@ import numpy as np
 from tuner import __version__, floor, operators, report
 from tuner.arch import GPU
 from tuner.assets import TEMPLATES
-from tuner.choice import search_command
 from tuner.instance import Instance
-from tuner.operator import Cost, Operator, from_fields, to_fields
+from tuner.operator import Cost, Operator
 from tuner.portfolio import Family
+from tuner.problem import from_fields, to_fields
 from tuner.race import Lane
 from tuner.render import render
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.result import TuningRecord, to_data
+from tuner.telling import search_command
 from tuner.tune import Outcome, Tried
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from tuner.arch import MMA_FLOPS
 from tuner.cubin import Cubin
-from tuner.operator import Launch, Operator, Plan, Work
+from tuner.operator import Operator, Work
+from tuner.plan import Launch, Plan
 from tuner.sass import Instruction, decode, mix_of, successors, work_mix
 from tuner.sass_fields import copies_left
 from tuner.timeline_paths import Path, paths

@@ -9,7 +9,7 @@ from traceback import walk_stack
 
 from tuner.choice import Choice
 from tuner.errors import UsageError
-from tuner.operator import canonical, statics, to_fields
+from tuner.problem import canonical, statics, to_fields
 from tuner.result import Fields
 
 _REMEMBERED = 16384  # problems; the oldest is forgotten first

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tuner.arch import PARTITIONS, Arch
-from tuner.operator import Launch
+from tuner.plan import Launch
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Array, Arrays, Operator, Tolerance
+from tuner.operator import Operator, Tolerance
+from tuner.problem import Array, Arrays
 from tuner.result import OutputError
 
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square

@@ -19,9 +19,9 @@ from tuner.errors import InputError, MachineError
 from tuner.exclusive import alone
 from tuner.judge import Judge, cases
 from tuner.ledger import Falls
-from tuner.operator import Array
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Limits, Lost, Pool
+from tuner.problem import Array
 from tuner.samples import State, disturbed, usual
 from tuner.screening import screen
 from tuner.timer import Timer

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from tuner.argument import Argument, Role, within
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Plan, Role, within
+from tuner.plan import Plan
 
 from .problem import Problem
 

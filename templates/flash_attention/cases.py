@@ -10,7 +10,7 @@ import numpy as np
 from tuner.draw import normal
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.operator import Array, Arrays
+from tuner.problem import Array, Arrays
 
 from .problem import Problem, visible_keys
 

@@ -8,7 +8,8 @@ import numpy as np
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from .arguments import with_optional

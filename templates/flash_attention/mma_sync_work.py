@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Array, Cost, Work
+from tuner.operator import Cost, Work
+from tuner.problem import Array
 
 from .mma_sync_config import ELEMENT, Config, q_in_ring, row_bytes
 from .operator import cost

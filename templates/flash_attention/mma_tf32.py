@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.space import Space
 
 from .arguments import with_optional

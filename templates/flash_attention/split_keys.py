@@ -3,7 +3,8 @@
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Plan
 
 from . import split_keys_config as shared
 from .arguments import with_optional

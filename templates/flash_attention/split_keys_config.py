@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.arch import Arch
 from tuner.dtype import DType
-from tuner.operator import Launch, Plan, Workspace
+from tuner.plan import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from .mma_sync import MAX_GRID_YZ

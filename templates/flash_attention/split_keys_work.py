@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Array, Cost, Work
+from tuner.operator import Cost, Work
+from tuner.problem import Array
 
 from .mma_sync_config import ELEMENT
 from .split_keys_config import WARP, Config, merge_blocks

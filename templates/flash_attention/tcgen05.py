@@ -8,7 +8,8 @@ from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.result import Scalar
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap

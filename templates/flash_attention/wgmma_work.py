@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Array, Work
+from tuner.operator import Work
+from tuner.problem import Array
 
 from .operator import cost
 from .problem import Problem, unpacked

@@ -8,7 +8,7 @@ import numpy as np
 from tuner.draw import normal
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Array, Arrays
+from tuner.problem import Array, Arrays
 
 INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
 _COMPUTED = 1 << 26  # pairs of a query and a key, over all heads, whose o and lse take a second

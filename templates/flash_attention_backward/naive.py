@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from ..flash_attention import naive as forward

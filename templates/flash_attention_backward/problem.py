@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tuner.dtype import Precision
 from tuner.errors import UsageError
-from tuner.operator import static
+from tuner.problem import static
 
 from ..flash_attention.operator import Problem as Forward
 

@@ -5,7 +5,8 @@ from itertools import product
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from .mma_sync_work import tiles

@@ -6,7 +6,7 @@ import numpy as np
 
 from tuner.draw import drawn, normal
 from tuner.errors import UsageError
-from tuner.operator import Array, Arrays
+from tuner.problem import Array, Arrays
 
 from .problem import Problem
 from .recurrence import LOWER_BOUND

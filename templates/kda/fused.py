@@ -6,7 +6,8 @@ from typing import Any
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.result import Fields
 from tuner.space import Constraint, Space
 

@@ -2,7 +2,8 @@
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from .fused_wgmma_config import (

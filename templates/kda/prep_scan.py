@@ -3,7 +3,8 @@
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from .operands import operands_of

@@ -6,7 +6,7 @@ from itertools import chain
 
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.operator import extent, static
+from tuner.problem import extent, static
 
 from .sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from tuner.dtype import DType
-from tuner.operator import Array, Arrays
+from tuner.problem import Array, Arrays
 
 from .problem import Problem
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.draw import normal
-from tuner.operator import Arrays
+from tuner.problem import Arrays
 
 from ..kda import cases as forward
 from .problem import Problem

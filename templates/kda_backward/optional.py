@@ -2,7 +2,8 @@
 for the gate's parameters is."""
 
 from tuner.dtype import DType
-from tuner.operator import Launch, Work, Workspace
+from tuner.operator import Work
+from tuner.plan import Launch, Workspace
 
 from .problem import Problem
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.operator import extent, static
+from tuner.problem import extent, static
 
 from ..kda.problem import Problem as Forward
 from ..kda.sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals

@@ -2,7 +2,8 @@
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan, Workspace
 from tuner.space import Space
 
 from . import scan, tiles

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan
 from tuner.space import Space
 
 from .operator import cost

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan
 from tuner.space import Space
 
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import extent, static
+from tuner.problem import extent, static
 
 from .sizes import Sizes
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tuner.operator import Array, Arrays
+from tuner.problem import Array, Arrays
 
 from .problem import Problem
 

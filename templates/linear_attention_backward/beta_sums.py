@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from tuner.dtype import DType
-from tuner.operator import Launch, Work, Workspace
+from tuner.operator import Work
+from tuner.plan import Launch, Workspace
 
 from ..linear_attention.tiles import WARP
 from .optional import taken

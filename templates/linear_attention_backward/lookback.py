@@ -2,7 +2,8 @@
 
 from tuner.arch import GPU
 from tuner.dtype import DType
-from tuner.operator import Implementation, Launch, Plan, Work, Workspace
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan, Workspace
 
 from ..linear_attention import scan
 from ..linear_attention.lookback import flag_words

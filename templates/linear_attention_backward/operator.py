@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.argument import Argument, Role
 from tuner.dtype import DType
-from tuner.operator import Argument, Cost, Operator, Request, Role, Tolerance
+from tuner.operator import Cost, Operator, Request, Tolerance
 
 from ..linear_attention.operator import linear_attention
 from .adjoint import reference, rounded

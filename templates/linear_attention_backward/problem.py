@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.dtype import DType
-from tuner.operator import extent, static
+from tuner.problem import extent, static
 
 from ..linear_attention.problem import DECAYS, DTYPES
 from ..linear_attention.problem import Problem as Forward

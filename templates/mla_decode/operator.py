@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from tuner.argument import Argument, Role
 from tuner.dtype import DType
 from tuner.errors import InputError
-from tuner.operator import Argument, Cost, Operator, Request, Role
+from tuner.operator import Cost, Operator, Request
 
 from ..flash_attention import arguments as dense
 from ..streaming_attention.operator import tolerance

@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Array, extent, static
+from tuner.problem import Array, extent, static
 
 from ..flash_attention import operator as dense
 from ..flash_attention.problem import MAX_ROWS

@@ -2,7 +2,8 @@
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Implementation, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Plan
 
 from . import split_keys_config as sizes
 from .problem import Problem

@@ -7,7 +7,8 @@ import numpy as np
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Implementation, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Plan
 from tuner.space import Constraint, Space
 
 from ..flash_attention.mma_sync_config import ELEMENT

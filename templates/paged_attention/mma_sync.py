@@ -4,7 +4,8 @@ from dataclasses import asdict, replace
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Implementation, Launch, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from ..flash_attention import mma_sync as dense

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.argument import Argument, Role
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Cost, Operator, Request, Role
+from tuner.operator import Cost, Operator, Request
 
 from ..flash_attention import arguments as dense
 from ..streaming_attention.operator import cost_of, tolerance

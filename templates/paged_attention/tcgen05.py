@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Plan
+from tuner.operator import Implementation
+from tuner.plan import Plan
 from tuner.space import Space
 
 from ..flash_attention import tcgen05 as dense

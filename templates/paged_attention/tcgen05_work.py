@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Array, Work
+from tuner.operator import Work
+from tuner.problem import Array
 
 from ..flash_attention.tcgen05_work import stored_bytes, work_of
 from .operator import cost

@@ -7,7 +7,8 @@ import numpy as np
 
 from tuner.arch import GPU, Arch
 from tuner.dtype import DType
-from tuner.operator import Cost, Implementation, Plan, Work
+from tuner.operator import Cost, Implementation, Work
+from tuner.plan import Plan
 
 from ..flash_attention import naive as dense
 from ..flash_attention.naive import Config

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tuner.operator import Plan
+from tuner.plan import Plan
 
 from .operator import ARGUMENTS
 from .problem import Problem

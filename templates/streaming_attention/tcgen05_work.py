@@ -3,7 +3,8 @@
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Array, Work
+from tuner.operator import Work
+from tuner.problem import Array
 
 from ..flash_attention.tcgen05_work import work_of
 from .operator import cost

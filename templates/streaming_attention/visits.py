@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.operator import Array
+from tuner.problem import Array
 
 from .problem import Problem
 

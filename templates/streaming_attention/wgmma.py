@@ -8,7 +8,8 @@ import numpy as np
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Plan
+from tuner.operator import Implementation
+from tuner.plan import Plan
 from tuner.space import Constraint, Space
 from tuner.tensor_map import TensorMap
 

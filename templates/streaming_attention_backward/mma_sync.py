@@ -6,7 +6,8 @@ from typing import Any
 from tuner.arch import Arch
 from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation, Launch, Plan, Workspace
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan, Workspace
 from tuner.space import Constraint, Space
 
 from ..flash_attention_backward import mma_sync as dense

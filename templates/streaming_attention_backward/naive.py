@@ -3,7 +3,8 @@
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Implementation, Plan, Work
+from tuner.operator import Implementation, Work
+from tuner.plan import Plan
 
 from ..flash_attention.naive import Config, default, space
 from ..flash_attention_backward import naive as dense

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.dtype import DType
-from tuner.operator import extent, static
+from tuner.problem import extent, static
 
 from ..flash_attention import operator as dense
 from ..streaming_attention.problem import DTYPES

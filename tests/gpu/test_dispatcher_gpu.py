@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tuner import gpu, operators
-from tuner.dispatcher import Dispatcher
+from tuner.calls import Dispatcher
 from tuner.dtype import DType
 from tuner.records import Snapshot
 from tuner.verify import errors, trespass

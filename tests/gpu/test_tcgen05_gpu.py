@@ -13,7 +13,7 @@ import pytest
 from test_flash_attention_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
 from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import gpu
+from tuner import gpu, on_gpu
 from tuner.arrays import FRAMEWORKS
 from tuner.binding import bind
 from tuner.cache import Cache
@@ -53,7 +53,7 @@ def answered(D: int, columns: int, arrays: Mapping[str, Any]) -> dict[str, np.nd
     facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
     binding = bind(OPERATOR, OPERATOR.call(**device), facts)
     plan = TCGEN05.plan(problem, config)
-    kernel = gpu.Kernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
+    kernel = on_gpu.Kernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
     outputs = kernel(device, {"softmax_scale": arrays["softmax_scale"]})
     driver.wait("flash_attention")
     return {argument.name: array.get() for argument, array in zip(OPERATOR.outputs, outputs, strict=True)}

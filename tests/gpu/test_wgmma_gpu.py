@@ -24,7 +24,7 @@ from wgmma_backward_questions import Question as BackwardQuestion
 from wgmma_backward_questions import wrong_columns as wrong_gradients
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import gpu, operators
+from tuner import gpu, on_gpu, operators
 from tuner.arrays import FRAMEWORKS
 from tuner.binding import bind
 from tuner.cache import Cache
@@ -33,11 +33,11 @@ from tuner.device import Code
 from tuner.dtype import DType
 from tuner.instance import Instance
 from tuner.nvrtc import Options, compile
-from tuner.operator import to_fields
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.peers import to_torch
 from tuner.policy import MeasurementPolicy
+from tuner.problem import to_fields
 from tuner.render import render
 from tuner.trial import Task
 from tuner.worker import Worker
@@ -59,13 +59,15 @@ def compiled(operator: str, problem: Any, config: Any) -> Cubin:
     return cubin
 
 
-def loaded(name: str, question: Question | BackwardQuestion, device: Mapping[str, Any], framework: str) -> gpu.Kernel:
+def loaded(
+    name: str, question: Question | BackwardQuestion, device: Mapping[str, Any], framework: str
+) -> on_gpu.Kernel:
     """The kernel of a question for the arrays of a framework."""
     operator = operators.load(name)
     facts = {key: FRAMEWORKS[framework].facts(key, array) for key, array in device.items()}
     binding = bind(operator, operator.call(**device), facts)
     plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
-    return gpu.Kernel(
+    return on_gpu.Kernel(
         operator, binding, plan, compiled(name, question.problem, question.config), FRAMEWORKS[framework], 0
     )
 

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from tuner import operators, result
-from tuner.choice import independent
 from tuner.device import SIMULATED
-from tuner.operator import from_fields
+from tuner.problem import from_fields
 from tuner.result import Evidence, Fields
 from tuner.samples import Estimate
+from tuner.telling import independent
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from tuner.errors import MachineError
 from tuner.gpu_device import GpuDevice
 from tuner.judge import Case, cases
 from tuner.ledger import Ledger
-from tuner.operator import from_fields, scalars
+from tuner.parameters import scalars
 from tuner.peers import AbsentError, Peer
 from tuner.policy import MeasurementPolicy
 from tuner.pool import Lost
+from tuner.problem import from_fields
 from tuner.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
 from tuner.trial import Task, Timed
 from tuner.worker import Place, Stand

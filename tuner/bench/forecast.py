@@ -10,8 +10,9 @@ from tuner.bench.comparison import spelled
 from tuner.bench.contender import context
 from tuner.choice import choose
 from tuner.instance import Instance
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
 from tuner.predict import uncompiled
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.result import Evidence, Fields
 

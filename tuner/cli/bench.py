@@ -13,8 +13,9 @@ from tuner.cli.chosen import snapshot
 from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table, wrapped
 from tuner.errors import MachineError
 from tuner.gpu_device import Physical
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
 from tuner.policy import MeasurementPolicy
+from tuner.problem import to_fields
 from tuner.records import Snapshot
 from tuner.report import default_path, write
 

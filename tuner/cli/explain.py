@@ -9,7 +9,8 @@ import typer
 from tuner import choice
 from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
-from tuner.operator import Operator, to_fields
+from tuner.operator import Operator
+from tuner.problem import to_fields
 from tuner.result import spelled, to_data
 
 

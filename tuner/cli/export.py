@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from tuner import operators
-from tuner.choice import search_command
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.gpu import named
-from tuner.operator import Operator, canonical
+from tuner.operator import Operator
+from tuner.problem import canonical
 from tuner.replay import attempts
 from tuner.report.notation import counted
 from tuner.store import Store
+from tuner.telling import search_command
 
 
 def export_command(

@@ -8,13 +8,13 @@ import typer
 
 from tuner import summary, tune
 from tuner.campaign import Campaign
-from tuner.choice import telling
 from tuner.cli.output import emit_json, listing, table
-from tuner.operator import to_fields
 from tuner.portfolio import Family
+from tuner.problem import to_fields
 from tuner.report.notation import counted
 from tuner.result import Evidence, Fields, TuningRecord, spelled, to_data
 from tuner.summary_rows import winner_rows
+from tuner.telling import telling
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")

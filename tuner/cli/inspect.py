@@ -13,9 +13,9 @@ from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOp
 from tuner.cli.predicted import predicted, print_predicted
 from tuner.cli.waits import as_json as waits_as_json
 from tuner.cli.waits import print_waiting, waiting
+from tuner.compiled import steady_mix
 from tuner.cubin import Cubin
 from tuner.errors import NoValidConfigError
-from tuner.evaluate import steady_mix
 from tuner.floor import Declared
 from tuner.lint import lint_all
 from tuner.operator import Operator

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from tuner.arch import GPU
 from tuner.cli.output import table
+from tuner.compiled import predict_launches
 from tuner.cubin import Cubin
-from tuner.evaluate import predict_launches
 from tuner.instance import Instance
 from tuner.predict import MODEL, TERMS, in_turn
 from tuner.result import Prediction

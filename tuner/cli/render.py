@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from tuner import __version__
-from tuner.choice import telling
 from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
 from tuner.errors import UsageError
 from tuner.generality import general
-from tuner.operator import Operator, statics
+from tuner.operator import Operator
+from tuner.problem import statics
 from tuner.render import render
 from tuner.result import spelled
 from tuner.standalone import Standalone
+from tuner.telling import telling
 
 
 def render_command(

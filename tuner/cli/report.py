@@ -7,18 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import campaign, choice, summary, tune
+from tuner import campaign, summary, telling, tune
 from tuner.arch import GPU
 from tuner.check import Checker
 from tuner.cli.found import title
 from tuner.cli.output import DbOption, GpuOption, literal
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.evaluate import Predictor
 from tuner.gpu import named
 from tuner.nvrtc import Compiler
-from tuner.operator import Operator, canonical
+from tuner.operator import Operator
 from tuner.policy import is_of_times
 from tuner.portfolio import Terms
+from tuner.predictor import Predictor
+from tuner.problem import canonical
 from tuner.report import default_path, write
 from tuner.result import Evidence
 from tuner.store import Store
@@ -70,7 +71,7 @@ def _recalled(
     stored = store.attempts(operator.name, canonical(problem), target.name)
     policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
     predicting = operator, problem, target, *machines
-    request = tune.Request(operator, problem, target, command=choice.search_command(operator, problem, target))
+    request = tune.Request(operator, problem, target, command=telling.search_command(operator, problem, target))
     for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
         outcome = tune.recall(request, store, evaluator)
         if outcome.tried:

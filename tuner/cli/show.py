@@ -85,8 +85,8 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
 
 def _problem(identity: Identity) -> str:
     """The fields that are not the default; all of them where the operator is not here, or has other fields today."""
-    from tuner.choice import telling
-    from tuner.operator import from_fields
+    from tuner.problem import from_fields
+    from tuner.telling import telling
 
     data = decode(identity.problem)
     try:

@@ -10,8 +10,8 @@ from tuner import check
 from tuner.check_ptx import check_ptx
 from tuner.cli.chosen import Chosen, choose
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.compiled import resources_of
 from tuner.errors import MachineError, NoValidConfigError
-from tuner.evaluate import resources_of
 from tuner.operator import Operator
 from tuner.promises import broken
 from tuner.result import Failed, Verdict

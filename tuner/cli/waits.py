@@ -8,7 +8,7 @@ from typing import Any
 from tuner.arch import GPU, PARTITIONS
 from tuner.cli.output import table
 from tuner.cubin import Cubin
-from tuner.operator import Launch
+from tuner.plan import Launch
 from tuner.sass_fields import BYTES
 from tuner.timeline import Timeline, timelines
 from tuner.usage import occupancy

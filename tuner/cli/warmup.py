@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tuner import arch, choice
+from tuner import arch, choice, telling
 from tuner.arch import GPU
 from tuner.cache import cache_dir
+from tuner.calls import Dispatcher
 from tuner.cli.output import GpuOption, JsonOption, emit_json, table
-from tuner.dispatcher import Dispatcher
 from tuner.errors import MachineError
 from tuner.operator import Operator
 from tuner.records import Snapshot
@@ -30,7 +30,7 @@ def warmup_command(
         emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
         return
     rows = [
-        (spelled(choice.telling(each.instance.problem)) or "the defaults", each.instance.implementation.name, each.why)
+        (spelled(telling.telling(each.instance.problem)) or "the defaults", each.instance.implementation.name, each.why)
         for each in chosen
     ]
     table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)

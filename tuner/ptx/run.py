@@ -10,7 +10,9 @@ import numpy as np
 
 from tuner.argument import Located, Role, span
 from tuner.instance import Instance
-from tuner.operator import Operator, Plan, parameters, scalars
+from tuner.operator import Operator
+from tuner.parameters import parameters, scalars
+from tuner.plan import Plan
 from tuner.ptx.launch import Shape, launch
 from tuner.ptx.memory import FaultError, Global
 from tuner.ptx.module import Entry

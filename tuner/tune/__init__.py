@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tuner import __version__
 from tuner.evaluate import Candidate, Evaluator, contenders
 from tuner.history import Past, code_of, pasts
-from tuner.operator import canonical
+from tuner.problem import canonical
 from tuner.race import Method, Race, lane
 from tuner.result import Evidence, TuningRecord, order
 from tuner.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.evaluate import AnyImplementation, Candidate, Evaluator
 from tuner.history import code_of
-from tuner.operator import canonical, from_fields, to_fields
+from tuner.problem import canonical, from_fields, to_fields
 from tuner.race import Race
 from tuner.result import Attempt, Identity, Stage, Verdict, order
 from tuner.space import Space

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from tuner.evaluate import Candidate
-from tuner.operator import to_fields
+from tuner.problem import to_fields
 from tuner.result import Fields, Scalar
 from tuner.tune.contest import contest, ties
 from tuner.tune.explore import gained

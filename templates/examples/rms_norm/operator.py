@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.argument import Argument, Role
 from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Argument, Arrays, Operator, Role, extent, static
+from tuner.operator import Operator
+from tuner.problem import Arrays, extent, static
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from tuner.arch import Arch
-from tuner.operator import Implementation, Launch, Plan
+from tuner.operator import Implementation
+from tuner.plan import Launch, Plan
 from tuner.space import Constraint, Space
 
 from .operator import Problem

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tuner.argument import Argument, Role
 from tuner.dtype import DType
-from tuner.operator import Argument, Arrays, Operator, Request, Role, Tolerance, Updated, extent, static
+from tuner.operator import Operator, Request, Tolerance, Updated
+from tuner.problem import Arrays, extent, static
 
 
 @dataclass(frozen=True, slots=True)
