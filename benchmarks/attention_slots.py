@@ -14,15 +14,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tuner import nvrtc, operators, sass
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cache import Cache
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.render import render
-from tuner.sass import Instruction
-from tuner.timeline_paths import common_way
-from tuner.toolkit import Options
+from tuner.base.cache import Cache
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.sass import decode as sass
+from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.paths import common_way
+from tuner.compiler.toolkit import Options
+from tuner.spec.instance import Instance
 
 DECODING = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192}
 KERNELS = (  # operator, implementation, arch, sizes

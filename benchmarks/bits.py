@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.edges import served
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.parameters import scalars
+from tuner.evaluate.check.edges import served
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import scalars
 
 MODES = (Mode(), Mode(True, "random", "late", 1))
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from tuner import gpu
-from tuner.calls import Dispatcher
 from tuner.dispatcher import UntunedWarning
+from tuner.dispatcher.calls import Dispatcher
+from tuner.machines import gpu
 from tuner.operators import load
-from tuner.records import Snapshot
+from tuner.store.records import Snapshot
 
 _SAMPLES = 7
 

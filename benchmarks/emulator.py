@@ -31,8 +31,8 @@ def main() -> None:
 def _run(configs: int, repeats: int) -> None:
     from tuner import operators
     from tuner.arch import gpu
-    from tuner.emulator import Mode
-    from tuner.instance import Instance
+    from tuner.machines.emulator import Mode
+    from tuner.spec.instance import Instance
 
     operator = operators.load("flash_attention")
     implementation = operators.implementation("flash_attention", "mma_sync")
@@ -57,8 +57,8 @@ def _run(configs: int, repeats: int) -> None:
 
 def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
     """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
-    from tuner import emulator
-    from tuner.render import render
+    from tuner.compiler.render import render
+    from tuner.machines import emulator
 
     other = wanted[0].operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
     emulator.build(render(wanted[0].at(other), "host"), checked=mode.checked)
@@ -73,7 +73,7 @@ def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
 def _best(instance: Any, mode: Any, repeats: int) -> float:
     import numpy as np
 
-    from tuner import emulator
+    from tuner.machines import emulator
 
     operator = instance.operator
     arrays = operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])

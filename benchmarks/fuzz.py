@@ -23,7 +23,8 @@ from collections.abc import Iterator
 import fuzz_judge
 from fuzz_judge import Tried
 
-from tuner import emulator, operators
+from tuner import operators
+from tuner.machines import emulator
 
 
 def main() -> int:

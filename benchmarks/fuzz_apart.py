@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument
-from tuner.operator import Operator
-from tuner.problem import Array, Arrays
+from tuner.spec.argument import Argument
+from tuner.spec.operator import Operator
+from tuner.spec.problem import Array, Arrays
 
 Places = Mapping[str, Sequence[int]]  # dim of arguments → where along it
 _BOUNDS = {"seq_q": "cu_seqlens_q", "seq_k": "cu_seqlens_k", "seq_len": "cu_seqlens"}  # of packed sequences, by dim

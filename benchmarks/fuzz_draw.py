@@ -10,14 +10,14 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES, Arch
-from tuner.argument import Argument, Role
 from tuner.errors import UsageError
-from tuner.instance import Instance
-from tuner.operator import Implementation, Operator
-from tuner.parameters import scalars
-from tuner.problem import Array, Arrays, to_fields
-from tuner.space import Space
-from tuner.verify import Expected, expect
+from tuner.evaluate.check.compare import Expected, expect
+from tuner.spec.argument import Argument, Role
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import Array, Arrays, to_fields
+from tuner.spec.space import Space
 
 _TRIES = 300  # draws of static fields, of which an implementation refuses the most
 _NEARBY = 256  # configs among which one parameter's value is chosen

@@ -8,15 +8,16 @@ import fuzz_apart
 import fuzz_draw
 import numpy as np
 
-from tuner import emulator, operators, ptx
-from tuner.check import Job
-from tuner.check_ptx import compiled
-from tuner.emulator import Mode
+from tuner import operators
+from tuner.base.result import Failed, OutputError, spelled
 from tuner.errors import TunerError
-from tuner.instance import Instance
-from tuner.problem import Arrays
-from tuner.result import Failed, OutputError, spelled
-from tuner.verify import Expected, trespass
+from tuner.evaluate.check.checker import Job
+from tuner.evaluate.check.compare import Expected, trespass
+from tuner.evaluate.check.on_ptx import compiled
+from tuner.machines import emulator, ptx
+from tuner.machines.emulator import Mode
+from tuner.spec.instance import Instance
+from tuner.spec.problem import Arrays
 
 _ON_PTX = 0.15  # of the draws
 _APART = 0.5  # of the cases

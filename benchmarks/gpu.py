@@ -28,7 +28,7 @@ from gpu_run import Run
 
 from tuner import bench, operators
 from tuner.errors import TunerError
-from tuner.problem import to_fields
+from tuner.spec.problem import to_fields
 
 _PROVED = 0.2  # of the time, by whose end the tests of the emulator's conformance are waited for no longer
 _PATIENCE_S = 60.0  # for peers, at least: torch compiles for each shape, and to be cut short costs all of it twice

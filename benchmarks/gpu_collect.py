@@ -19,13 +19,14 @@ from typing import Any
 
 from gpu_markdown import Device, document
 
-from tuner import operators, places, tuned
-from tuner.choice import fresh
+from tuner import operators
+from tuner.base.result import Evidence, TuningRecord
+from tuner.dispatcher.choice import fresh
 from tuner.errors import TunerError, UsageError
-from tuner.policy import is_of_times
+from tuner.evaluate.measure.policy import is_of_times
 from tuner.report.notation import counted
-from tuner.result import Evidence, TuningRecord
-from tuner.store import Store
+from tuner.store import lines, places
+from tuner.store.sql import Store
 
 
 def unpacked(source: Path, stack: ExitStack) -> Path:
@@ -62,7 +63,7 @@ def records(folder: Path, device: Device) -> list[TuningRecord]:
     """Those of a run, every one measured on its device. Raises UsageError for another."""
     if device.simulated:
         raise UsageError("the device was simulated: its times are no measurements, and its records do not ship")
-    found = [each for path in sorted((folder / "tuned").glob("*.jsonl")) for each in tuned.read(path)]
+    found = [each for path in sorted((folder / "tuned").glob("*.jsonl")) for each in lines.read(path)]
     for each in found:
         identity = each.identity
         if each.evidence is not Evidence.MEASURED or not is_of_times(identity.policy):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_plan import KDA, Fields, attention
 
 from tuner import operators
-from tuner.problem import canonical, from_fields
+from tuner.spec.problem import canonical, from_fields
 
 _GPU = "H200"
 _KDA_MS = (0.40, 0.06)

@@ -7,13 +7,13 @@ from typing import Any
 from gpu_goals import goal
 
 from tuner import operators
+from tuner.base.result import Fields, spelled
 from tuner.bench import Comparison, Row
-from tuner.device import SIMULATED
-from tuner.operator import Cost
-from tuner.problem import from_fields
-from tuner.result import Fields, spelled
-from tuner.samples import Estimate
-from tuner.telling import telling
+from tuner.evaluate.measure.device import SIMULATED
+from tuner.evaluate.measure.samples import Estimate
+from tuner.spec.operator import Cost
+from tuner.spec.problem import from_fields
+from tuner.spec.telling import telling
 
 Steps = Mapping[str, Mapping[str, Any]]  # of results.json, by name
 Table = Sequence[Sequence[str]]  # the head first

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner import bench, operators
-from tuner.dtype import DType, Precision
-from tuner.operator import Operator
-from tuner.problem import to_fields
+from tuner.spec.dtype import DType, Precision
+from tuner.spec.operator import Operator
+from tuner.spec.problem import to_fields
 
 Fields = Mapping[str, Any]
 

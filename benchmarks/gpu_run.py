@@ -10,17 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tuner import gpu, tune
-from tuner.check import Checker
-from tuner.gpu_device import Physical
-from tuner.ledger import Ledger
-from tuner.measure import Bench
-from tuner.nvrtc import Compiler
-from tuner.policy import MeasurementPolicy
-from tuner.pool import Limits
-from tuner.simulated import Simulation
-from tuner.store import Store
-from tuner.worker import Worker
+from tuner.base.pool import Limits
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench
+from tuner.machines import gpu
+from tuner.search import study
+from tuner.store.sql import Store
 
 _COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
 _PACK_S = 20.0
@@ -87,7 +88,7 @@ class Run:
         self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
         facts = self.worker.look().facts
         self.gpu, self.exclusive = gpu.named(str(facts["gpu"])), bool(facts.get("exclusive"))
-        self.outcomes: list[tune.Outcome] = []
+        self.outcomes: list[study.Outcome] = []
 
     @property
     def left_s(self) -> float:

@@ -9,23 +9,25 @@ from typing import Any
 
 from gpu_run import Run
 
-from tuner import bench, operators, peers, summary, tune
-from tuner.cubin import Cubin
-from tuner.device import Code
-from tuner.evaluate import Candidate
-from tuner.history import code_of
-from tuner.instance import Instance
-from tuner.measure import Measurer
-from tuner.nvrtc import Options
-from tuner.pool import Limits, Lost, Pool
-from tuner.problem import to_fields
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.report import write
-from tuner.result import Attempt, spelled
-from tuner.settle import settle
-from tuner.telling import telling
-from tuner.trial import Task
+from tuner import bench, operators
+from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.result import Attempt, spelled
+from tuner.bench import peers
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Options
+from tuner.compiler.render import render
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measurer import Measurer
+from tuner.report import summary, write
+from tuner.search import study
+from tuner.search.history import code_of
+from tuner.search.settle import settle
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
+from tuner.spec.telling import telling
+from tuner.store.records import Snapshot
 
 ROOT = Path(__file__).parents[1]
 _PLAIN = "naive"  # the implementation that is there to be right
@@ -142,16 +144,16 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
     tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
-    request = tune.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
+    request = study.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     restarts = run.worker.restarts
-    outcome = tune.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
+    outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
     outcome, standing = settle(outcome, run.store, measurer)
     run.outcomes.append(outcome)
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    best = {each.candidate.implementation.name: each.attempt for each in reversed(tune.ranked(outcome.tried))}
+    best = {each.candidate.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
     return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,

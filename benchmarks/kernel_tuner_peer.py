@@ -11,7 +11,7 @@ from kernel_tuner import util
 from kernel_tuner.interface import Options, strategy_map
 from kernel_tuner.searchspace import Searchspace
 
-from tuner.replay.recording import Recording
+from tuner.search.replay.recording import Recording
 
 _UNLIMITED_THREADS = 1 << 30  # the recording decides what is valid
 _FREE_CALLS = 60  # repeated or invalid proposals a try, after which a strategy has stopped making progress

@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from tuner import arch, operators, tune
-from tuner.check import Checker
-from tuner.check_known import Known
-from tuner.dtype import DType
-from tuner.nvrtc import Compiler
-from tuner.predictor import Predictor
-from tuner.problem import from_fields
-from tuner.store import Store
+from tuner import arch, operators
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.known import Known
+from tuner.evaluate.predictor import Predictor
+from tuner.search import study
+from tuner.spec.dtype import DType
+from tuner.spec.problem import from_fields
+from tuner.store.sql import Store
 
 HEAD_DIMS = (40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 DTYPES = (DType.FP16, DType.BF16)
@@ -60,9 +61,9 @@ def main() -> int:
         for name, dtype, causal, head_dim in product(options.arch, DTYPES, (False, True), HEAD_DIMS):
             target = arch.gpu(name)
             problem = operator.problem(head_dim=head_dim, dtype=dtype, causal=causal)
-            request = tune.Request(operator, problem, target, budget=options.budget, implementation="mma_sync")
+            request = study.Request(operator, problem, target, budget=options.budget, implementation="mma_sync")
             started = time.monotonic()
-            outcome = tune.search(request, store, Predictor(operator, problem, target, compiler, checker))
+            outcome = study.search(request, store, Predictor(operator, problem, target, compiler, checker))
             lines.append(_line(outcome, time.monotonic() - started))
             print(_text(lines[-1]), flush=True)
     bad = [line for line in lines if not line.ok]
@@ -81,7 +82,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _line(outcome: tune.Outcome, seconds: float) -> Line:
+def _line(outcome: study.Outcome, seconds: float) -> Line:
     request, record = outcome.request, outcome.record
     problem = request.problem
     common = (request.gpu.name, problem.head_dim, problem.dtype.value, problem.causal)
@@ -102,7 +103,7 @@ def _line(outcome: tune.Outcome, seconds: float) -> Line:
     )
 
 
-def _tensor_ratio(outcome: tune.Outcome) -> float:
+def _tensor_ratio(outcome: study.Outcome) -> float:
     """The winner's mma on a dense problem without ragged tiles, over the mathematics."""
     request, record = outcome.request, outcome.record
     assert record is not None

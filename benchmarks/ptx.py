@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from tuner import operators
 from tuner.arch import ARCHES, Arch
-from tuner.check import Job
-from tuner.check_ptx import compiled, executed
-from tuner.instance import Instance
-from tuner.operator import Implementation, Operator
-from tuner.problem import to_fields
-from tuner.result import Failed
+from tuner.base.result import Failed
+from tuner.evaluate.check.checker import Job
+from tuner.evaluate.check.on_ptx import compiled, executed
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.problem import to_fields
 
 
 def main() -> None:

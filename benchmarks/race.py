@@ -26,13 +26,14 @@ from zlib import crc32
 
 import numpy as np
 
-from tuner import operators, tune
+from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.evaluate import Candidate, contenders
-from tuner.predict import uncompiled
-from tuner.problem import canonical, to_fields
-from tuner.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
-from tuner.store import Store
+from tuner.base.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
+from tuner.evaluate.evaluator import Candidate, contenders
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.search import study
+from tuner.spec.problem import canonical, to_fields
+from tuner.store.sql import Store
 
 OPERATORS = ("flash_attention", "kda", "linear_attention", "mla_decode", "streaming_attention")
 TRIES = (16, 32, 48, 64, 96, 128)
@@ -150,7 +151,9 @@ def search(name: str, case: str, seed: int, budget: int) -> Run:
     operator, drawn = operators.load(name), Drawn(name, case, seed)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "tuner.db") as store:
         for each in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
-            tune.search(tune.Request(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each)
+            study.search(
+                study.Request(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
+            )
     found = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
     share = np.pad(drawn.optimum() / found, (0, budget - len(found)), mode="edge")
     return Run(np.minimum(share, 1.0), len(found), Counter(name for name, _ in drawn.seen))

@@ -26,9 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.replay import Replay, replay, run
-from tuner.replay.files import read
-from tuner.replay.recording import Recording
+from tuner.search.replay import Replay, replay, run
+from tuner.search.replay.files import read
+from tuner.search.replay.recording import Recording
 
 TRIES = (25, 50, 100, 200)
 METHODS = ["gp", "tpe", "categorical", "genetic", "random"]

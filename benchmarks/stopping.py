@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.replay.files import read
-from tuner.replay.recording import Recording
-from tuner.sampler import Sampler
-from tuner.tune.explore import Patience, gained
-from tuner.tune.run import BATCH
+from tuner.search.explore import Patience, gained
+from tuner.search.replay.files import read
+from tuner.search.replay.recording import Recording
+from tuner.search.run import BATCH
+from tuner.search.sampler import Sampler
 
 LOOKS = (3, 2, 1)
 FLOORS = {"half": 2, "a quarter": 4, "24 tries": 0}  # of the budget, one part in so many

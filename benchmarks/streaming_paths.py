@@ -17,13 +17,15 @@ from typing import Any
 
 from attention_slots import MATRIX, loops
 
-from tuner import nvrtc, operators, sass
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.render import render
-from tuner.sass import Instruction
-from tuner.toolkit import Options
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.sass import decode as sass
+from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.toolkit import Options
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("streaming_attention")
 KERNEL = operators.implementation("streaming_attention", "mma_sync")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.operator import Work
+from tuner.spec.operator import Work
 
 B200 = gpu("B200")
 ROWS = KEYS = 128

@@ -34,10 +34,10 @@ def main() -> None:
 def _run(options: argparse.Namespace) -> None:
     from tuner import operators
     from tuner.arch import gpu
-    from tuner.check import Checker
-    from tuner.evaluate import Candidate
-    from tuner.nvrtc import Compiler
-    from tuner.predictor import Predictor
+    from tuner.compiler.nvrtc import Compiler
+    from tuner.evaluate.check.checker import Checker
+    from tuner.evaluate.evaluator import Candidate
+    from tuner.evaluate.predictor import Predictor
 
     operator, target = operators.load("flash_attention"), gpu(options.gpu)
     implementation = operators.implementation("flash_attention", "mma_sync")

@@ -10,14 +10,15 @@ clocks below the boost, are in what was published alone.
 
 from dataclasses import dataclass, replace
 
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.cache import Cache
-from tuner.cli.waits import waiting
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.render import render
-from tuner.toolkit import Options
+from tuner.base.cache import Cache
+from tuner.cli.commands.inspect_waits import waiting
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.spec.instance import Instance
 
 SIZES = {"batch": 4, "heads": 16, "kv_heads": 16, "seq_q": 4096, "seq_k": 4096}
 

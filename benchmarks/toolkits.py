@@ -17,21 +17,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cubin import Cubin
-from tuner.dtype import DType, Precision
+from tuner.base.result import Failed, Fields, spelled
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.lint import lint_all
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
-from tuner.instance import Instance
-from tuner.lint import lint_all
-from tuner.nvrtc import Compiler
-from tuner.operator import Implementation, Operator
-from tuner.problem import canonical
-from tuner.render import render
-from tuner.result import Failed, Fields, spelled
-from tuner.source import Source
-from tuner.toolkit import Options
-from tuner.usage import occupancy
+from tuner.spec.dtype import DType, Precision
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.problem import canonical
 
 SIZES = (64, 72, 128, 192, 256)
 _KEYS, _VALUES = ("head_dim", "key_dim"), ("head_dim_v", "value_dim")  # problem fields that are a size of the code

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.instance import Instance
-from tuner.lint import lint
-from tuner.nvrtc import Compiler
+from tuner.base.result import Failed
+from tuner.compiler.lint import lint
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
@@ -24,9 +26,7 @@ from tuner.operators.flash_attention_backward.wgmma_config import (
     q_register_estimate,
     registers,
 )
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.spec.instance import Instance
 
 ALIKE = tuple((D, D) for D in (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256))
 OF_VALUES = ((192, 128), (128, 64), (64, 128), (72, 40), (40, 72), (256, 64), (64, 256))  # head_dim, head_dim_v

@@ -9,12 +9,12 @@ from collections import Counter
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.instance import Instance
-from tuner.lint import lint
-from tuner.nvrtc import Compiler
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.base.result import Failed
+from tuner.compiler.lint import lint
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.spec.instance import Instance
 
 HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 STATICS = {"flash_attention": {"causal": True}, "streaming_attention": {}, "paged_attention": {"seq_q": 512}}

@@ -18,17 +18,17 @@ from typing import NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.compiled import predict_launches
-from tuner.instance import Instance
-from tuner.lint import lint
-from tuner.nvrtc import Compiler
+from tuner.base.result import Failed
+from tuner.compiler.lint import lint
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.predict.compiled import predict_launches
+from tuner.evaluate.predict.cost import in_turn
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once_config import Config
 from tuner.operators.flash_attention_backward.wgmma_once_work import key_steps, sections
-from tuner.predict import in_turn
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention_backward")
 ONCE = operators.implementation("flash_attention_backward", "wgmma_once")

@@ -17,7 +17,7 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_work import order, tiles
-from tuner.problem import Array
+from tuner.spec.problem import Array
 
 WGMMA = operators.implementation("flash_attention", "wgmma")
 START = 0.5  # steps, of a block that begins with empty stages

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 from counted import counted, declared
 
-from tuner import emulator
 from tuner.arch import ARCHES, GPU, Arch
-from tuner.cache import Cache
-from tuner.check import CHECKED, PLAIN, Job, check
-from tuner.check import drawn as drawn_once
-from tuner.cubin import Cubin
-from tuner.emulator import Mode, Run
-from tuner.instance import Instance
-from tuner.nvrtc import compile, ptx
-from tuner.operator import Implementation, Operator
-from tuner.parameters import scalars
-from tuner.problem import Arrays, canonical
-from tuner.render import render
-from tuner.result import Failed
-from tuner.sass import holds
-from tuner.source import Source
-from tuner.toolkit import Options
-from tuner.verify import errors, trespass
+from tuner.base.cache import Cache
+from tuner.base.result import Failed
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import compile, ptx
+from tuner.compiler.render import render
+from tuner.compiler.sass.decode import holds
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
+from tuner.evaluate.check.checker import drawn as drawn_once
+from tuner.evaluate.check.compare import errors, trespass
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode, Run
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import Arrays, canonical
 
 # Two orders of threads, with copies that come late: both with the race detector, so that a config is built once.
 BOTH_WAYS = (Mode(True, "reverse", "late"), CHECKED[0])

@@ -31,8 +31,8 @@ def own_folder() -> Iterator[None]:
 @pytest.fixture
 def at() -> object:
     """A dispatcher without records."""
-    from tuner.calls import Dispatcher
-    from tuner.records import Snapshot
+    from tuner.dispatcher.calls import Dispatcher
+    from tuner.store.records import Snapshot
 
     return Dispatcher(Snapshot.load([]))
 
@@ -40,8 +40,8 @@ def at() -> object:
 @pytest.fixture(scope="module")
 def machines() -> Iterator[tuple[object, object]]:
     """What compiles configs, and what checks them."""
-    from tuner.check import Checker
-    from tuner.nvrtc import Compiler
+    from tuner.compiler.nvrtc import Compiler
+    from tuner.evaluate.check.checker import Checker
 
     with Compiler(2) as compiler, Checker(1) as checker:
         yield compiler, checker

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tuner import emulator
 from tuner.arch import GPU
-from tuner.check import CHECKED
-from tuner.emulator import Counters, Run
-from tuner.instance import Instance
-from tuner.operator import Work
-from tuner.plan import Plan
+from tuner.evaluate.check.checker import CHECKED
+from tuner.machines import emulator
+from tuner.machines.emulator import Counters, Run
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Work
+from tuner.spec.plan import Plan
 
 
 def by_launch(run: Run, plan: Plan) -> list[Counters]:

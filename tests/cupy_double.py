@@ -1,8 +1,8 @@
 """CuPy's part in a test without a GPU: device memory is the emulator's, and a launch runs the `host` kernel.
 
-What is checked is what `tuner.gpu` hands to the driver: the order, size and value of every kernel argument, grids,
-shared memory that was asked for before it is used. Rules are those of CuPy 14: a Python int travels as 8 bytes, a
-NumPy scalar in its own size.
+What is checked is what `tuner.machines.gpu` hands to the driver: the order, size and value of every kernel argument,
+grids, shared memory that was asked for before it is used. Rules are those of CuPy 14: a Python int travels as 8 bytes,
+a NumPy scalar in its own size.
 """
 
 import ctypes
@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import gpu, gpu_tensor_map, nvrtc, on_gpu
-from tuner.emulator import Buffer, Kernel, Mode, TensorMap
-from tuner.emulator_memory import SWIZZLES
+from tuner.compiler import nvrtc
+from tuner.dispatcher import on_gpu
+from tuner.machines import gpu
+from tuner.machines.emulator import Buffer, Kernel, Mode, TensorMap
+from tuner.machines.emulator.memory import SWIZZLES
+from tuner.machines.gpu import tensor_map
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
 # By cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes, and who may open it.
@@ -214,7 +217,7 @@ def _bind() -> None:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """A machine with a GPU, as far as `tuner.gpu` can see."""
+    """A machine with a GPU, as far as `tuner.machines.gpu` can see."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
     found = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)
@@ -222,8 +225,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         monkeypatch.setitem(sys.modules, name, module)
     for each in cached:
         each.cache_clear()
-    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=_encode_tiled))
-    gpu_tensor_map.encode.cache_clear()
+    monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=_encode_tiled))
+    tensor_map.encode.cache_clear()
     yield found
     for each in cached:
         each.cache_clear()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tuner.operator import Operator
+from tuner.spec.operator import Operator
 
 
 def injected(operator: Operator[Any], folder: Path, file: str, old: str, new: str) -> Operator[Any]:

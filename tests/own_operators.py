@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 
 from tuner import operators
-from tuner.assets import EXAMPLE
-from tuner.cli.new import write
+from tuner.base.assets import EXAMPLE
+from tuner.cli.commands.new import write
 
 _NUMBERS = count()
 Edit = tuple[str, str, str]  # a file, what stands in it, what is to stand there

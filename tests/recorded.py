@@ -6,9 +6,9 @@ from zlib import crc32
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.evaluate import Candidate
-from tuner.problem import canonical, to_fields
-from tuner.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
+from tuner.base.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
+from tuner.evaluate.evaluator import Candidate
+from tuner.spec.problem import canonical, to_fields
 
 OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=64)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from tuner.report import Fact, ReportData, SearchFacts, SpaceFacts
-from tuner.result import (
+from tuner.base.result import (
     Attempt,
     Evidence,
     Failed,
@@ -22,6 +21,7 @@ from tuner.result import (
     TuningRecord,
     Verdict,
 )
+from tuner.report import Fact, ReportData, SearchFacts, SpaceFacts
 
 PROBLEM: Fields = {
     "head_dim": 72, "dtype": "bf16", "causal": True, "layout": "BTHD",

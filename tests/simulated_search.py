@@ -3,18 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from tuner import operators, tune
+from tuner import operators
 from tuner.arch import gpu
-from tuner.canonical import encode
-from tuner.check import Checker
-from tuner.device import Code
-from tuner.ledger import Ledger
-from tuner.measure import Bench, Measurer
-from tuner.nvrtc import Compiler
-from tuner.policy import MeasurementPolicy
-from tuner.problem import to_fields
-from tuner.simulated import Simulation
-from tuner.worker import Worker
+from tuner.base.canonical import encode
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench, Measurer
+from tuner.search import study
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
@@ -43,8 +44,8 @@ def powered(configs: list[Any]) -> Simulation:
     return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
 
 
-def request(budget: int = 4) -> tune.Request:
-    return tune.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
+def request(budget: int = 4) -> study.Request:
+    return study.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:

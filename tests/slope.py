@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Operator
-from tuner.problem import Arrays
+from tuner.spec.operator import Operator
+from tuner.spec.problem import Arrays
 
 _STEP = 1e-5
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.canonical import encode
-from tuner.result import (
+from tuner.base.canonical import encode
+from tuner.base.result import (
     Attempt,
     Evidence,
     Identity,

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tuner import arch, gpu
-from tuner.arch_driver import Told, identify
+from tuner import arch
+from tuner.arch.naming import Told, identify
 from tuner.errors import MachineError, UsageError
+from tuner.machines import gpu
 
 
 @pytest.mark.parametrize("name", ["sm_90a", "sm90a", "SM_90A"])

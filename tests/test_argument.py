@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tuner.argument import Argument, span, within
-from tuner.dtype import DType
 from tuner.errors import InputError
+from tuner.spec.argument import Argument, span, within
+from tuner.spec.dtype import DType
 
 
 class Sizes(NamedTuple):

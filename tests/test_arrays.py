@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner.arrays import CPU, FRAMEWORKS, foreign_place, framework_of
-from tuner.calls import Dispatcher
-from tuner.dtype import DType
+from tuner.dispatcher.arrays import CPU, FRAMEWORKS, foreign_place, framework_of
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError
+from tuner.spec.dtype import DType
 
 
 def qkv(dtype: Any = np.float16) -> list[np.ndarray]:
@@ -78,7 +78,7 @@ def test_an_array_that_numpy_cannot_read_is_an_input_error(at: Dispatcher) -> No
 
 
 def test_a_foreign_array_on_a_gpu_needs_one(at: Dispatcher) -> None:
-    from tuner.gpu import available
+    from tuner.machines.gpu import available
 
     if available():
         pytest.skip("this machine has a GPU")

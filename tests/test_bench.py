@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tuner import bench, operators, peers
+from tuner import bench, operators
 from tuner.arch import gpu
+from tuner.bench import peers
 from tuner.bench.tables import varying
-from tuner.device import Code
 from tuner.errors import UsageError
-from tuner.policy import MeasurementPolicy
-from tuner.problem import to_fields
-from tuner.records import Snapshot
-from tuner.simulated import Simulation
-from tuner.store import Store
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.spec.problem import to_fields
+from tuner.store.records import Snapshot
+from tuner.store.sql import Store
 
 ROOT = Path(__file__).parents[1]
 OPERATOR = operators.load("flash_attention")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
-from tuner.samples import Estimate
+from tuner.evaluate.measure.samples import Estimate
 
 
 def forecast(T: int, **costs: float) -> Forecast:

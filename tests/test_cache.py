@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cache import Cache, Entry, cache_dir, digest_of, key_of
+from tuner.base.cache import Cache, Entry, cache_dir, digest_of, key_of
 
 KEY = key_of("source", "options")
 ENTRY = Entry(b"\x7fELF" + bytes(range(256)) * 100, {"log": "ptxas: 5 µs\n", "seconds": 0.25})
 WRITER = """
 import sys
 from pathlib import Path
-from tuner.cache import Cache, Entry
+from tuner.base.cache import Cache, Entry
 cache, letter = Cache(Path(sys.argv[1])), sys.argv[3].encode()
 print("ready", flush=True)
 for _ in range(int(sys.argv[4])):
@@ -113,9 +113,8 @@ def test_a_folder_that_cannot_be_written_warns_once_and_costs_only_the_cache(tmp
 
 def test_a_full_disk_leaves_no_partial_file(tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))"
-    put = (
-        "from pathlib import Path; from tuner.cache import *; print(Cache(Path('.')).put('abc', Entry(bytes(99_999))))"
-    )
+    load = "from pathlib import Path; from tuner.base.cache import *"
+    put = f"{load}; print(Cache(Path('.')).put('abc', Entry(bytes(99_999))))"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", f"{limit}\n{put}"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cache import Cache, Entry, key_of
-from tuner.cache_limit import Limit, limit_of
+from tuner.base.cache import Cache, Entry, Limit, key_of, limit_of
 from tuner.errors import UsageError
 
 DAY = 86400.0
@@ -87,9 +86,8 @@ def test_a_limit_of_0_is_none(tmp_path: Path) -> None:
 
 def test_processes_may_sweep_and_read_at_once(tmp_path: Path) -> None:
     filled(tmp_path, {str(i): DAY + i for i in range(300)})
-    code = (
-        f"from pathlib import Path; from tuner.cache_limit import Limit; Limit(Path({str(tmp_path)!r}), 9000).sweep()"
-    )
+    load = "from pathlib import Path; from tuner.base.cache_limit import Limit"
+    code = f"{load}; Limit(Path({str(tmp_path)!r}), 9000).sweep()"
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, cwd=Path(__file__).parents[1]) for _ in range(2)]
     while any(process.poll() is None for process in both):

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner import check_known, operators
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cache import Cache
-from tuner.check import PLAIN, Checker, Job, check, key_of
-from tuner.check_known import Known, effective
-from tuner.check_ptx import check_ptx
-from tuner.problem import to_fields
-from tuner.result import Verdict
-from tuner.source import Source
+from tuner.base.cache import Cache
+from tuner.base.result import Verdict
+from tuner.compiler.source import Source
+from tuner.evaluate.check import known as check_known
+from tuner.evaluate.check.checker import PLAIN, Checker, Job, check, key_of
+from tuner.evaluate.check.known import Known, effective
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.spec.problem import to_fields
 
 FOLDER = Path(__file__).parent / "operators" / "row_norm"
 
@@ -45,8 +46,8 @@ def test_a_kernel_that_never_ends_is_a_finding_with_its_place(
     _edit(folder / "operator.py", 'name="row_norm"', 'name="endless"')
     _edit(folder / "two_pass.cu.jinja", "    sum += value * value;", "    sum += value * value;\n    i -= sum >= 0;")
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
-    monkeypatch.setattr("tuner.check.most_seconds", lambda _: 0.5)
-    monkeypatch.setattr("tuner.check_ptx.most_seconds", lambda _: 0.5)
+    monkeypatch.setattr("tuner.evaluate.check.checker.most_seconds", lambda _: 0.5)
+    monkeypatch.setattr("tuner.evaluate.check.on_ptx.most_seconds", lambda _: 0.5)
     operator, implementation = operators.load("endless"), operators.implementation("endless", "two_pass")
     config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
     job = Job("endless", "two_pass", to_fields(problem), to_fields(config))
@@ -116,8 +117,22 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
 def test_what_judges_is_part_of_the_key() -> None:
     """Were this list empty, what was found by an older program would stand for ever."""
     judging = {str(each) for each in check_known.judging()}
-    modules = ("tuner.check", "tuner.verify", "tuner.edges", "tuner.render", "tuner.emulator", "tuner.ptx.run")
-    for name in (*modules, "tuner.operator", "tuner.operators", "tuner.nvrtc", "tuner.draw", "tuner.result"):
+    modules = (
+        "tuner.evaluate.check.checker",
+        "tuner.evaluate.check.compare",
+        "tuner.evaluate.check.edges",
+        "tuner.compiler.render",
+        "tuner.machines.emulator",
+        "tuner.machines.ptx.run",
+    )
+    for name in (
+        *modules,
+        "tuner.spec.operator",
+        "tuner.operators",
+        "tuner.compiler.nvrtc",
+        "tuner.spec.draw",
+        "tuner.base.result",
+    ):
         assert (spec := find_spec(name)) and spec.origin in judging, name
 
 

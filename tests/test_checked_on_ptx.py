@@ -8,21 +8,24 @@ import pytest
 from own_operators import Edit, own_operator
 from typer.testing import CliRunner
 
-from tuner import check, emulator, nvrtc, nvrtc_headers, operators
+from tuner import operators
 from tuner.arch import gpu
-from tuner.assets import PLAIN_EXAMPLE
-from tuner.cache import Cache
-from tuner.calls import Dispatcher
-from tuner.check_known import Known
+from tuner.base.assets import PLAIN_EXAMPLE
+from tuner.base.cache import Cache
+from tuner.base.result import Failed, Verdict
 from tuner.cli.app import build
+from tuner.compiler import headers, nvrtc
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, TemplateError
-from tuner.instance import Instance
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed, Verdict
-from tuner.toolkit import Options
+from tuner.evaluate.check import checker
+from tuner.evaluate.check.known import Known
+from tuner.machines import emulator
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
-pytestmark = pytest.mark.skipif("cuda_fp16.h" in nvrtc_headers.lacking(), reason="needs the headers of CUDA")
+pytestmark = pytest.mark.skipif("cuda_fp16.h" in headers.lacking(), reason="needs the headers of CUDA")
 TEMPLATE = "plain.cu.jinja"
 
 
@@ -33,7 +36,7 @@ def instance_of(name: str, columns: int = 256) -> Instance:
 
 def verdict_of(place: Path, *edits: Edit) -> Verdict:
     with own_operator(place, *edits, example=PLAIN_EXAMPLE) as name:
-        return check.check(check.Job(*instance_of(name, columns=1024).fields()))
+        return checker.check(checker.Job(*instance_of(name, columns=1024).fields()))
 
 
 def test_a_kernel_in_plain_cuda_is_right_and_the_verdict_says_what_it_has_not_seen(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_header_of_ones_own_decides_what_is_compiled_and_no_record(
     ) as name:
         for i, text in enumerate(("#define DEEP 1\n", "#define DEEP 2\n")):
             (library / "mine" / "deep.h").write_text(text)
-            nvrtc_headers._digest.cache_clear()  # as another process would read it
+            headers._digest.cache_clear()  # as another process would read it
             source = render(instance_of(name))
             cubin = nvrtc.compile(source, Options("sm_80"), Cache(tmp_path / "cache"))
             assert not isinstance(cubin, Failed), (i, cubin.log)
@@ -113,12 +116,12 @@ def test_a_header_of_ones_own_decides_what_is_compiled_and_no_record(
 def test_a_verdict_is_found_again_for_the_same_text_and_arch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_OPERATORS", str(tmp_path))
     with own_operator(tmp_path, example=PLAIN_EXAMPLE) as name:
-        job = check.Job(*instance_of(name).fields())
-        other = check.Job(*instance_of(name).fields(), arch="sm_90a")
-        assert check.key_of(job) == check.key_of(job) != check.key_of(other)
+        job = checker.Job(*instance_of(name).fields())
+        other = checker.Job(*instance_of(name).fields(), arch="sm_90a")
+        assert checker.key_of(job) == checker.key_of(job) != checker.key_of(other)
         known = Known(Cache(tmp_path / "verdicts"))
-        known.keep(check.key_of(job), verdict := check.check(job))
-        assert known.find(check.key_of(job)) == verdict
+        known.keep(checker.key_of(job), verdict := checker.check(job))
+        assert known.find(checker.key_of(job)) == verdict
 
 
 def test_a_call_with_numpy_arrays_runs_its_ptx(tmp_path: Path) -> None:
@@ -162,7 +165,7 @@ def test_a_warm_up_serves_where_the_headers_are_not(tmp_path: Path, monkeypatch:
     with own_operator(tmp_path, example=PLAIN_EXAMPLE) as name:
         warm = Dispatcher(Snapshot.load([]))
         warm.warmup(name, {"columns": 256}, target=gpu("A100"))
-        monkeypatch.setattr(nvrtc_headers, "_of_cuda", lambda: ())
+        monkeypatch.setattr(headers, "_of_cuda", lambda: ())
         warm = Dispatcher(Snapshot.load([]))
         warm.warmup(name, {"columns": 256}, target=gpu("A100"))
         with pytest.raises(TemplateError, match=r"cuda_fp16\.h.*pip install 'cuda-toolkit\[cudart\]'"):

@@ -14,16 +14,17 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tuner import __version__, emulator_compiler, operators
-from tuner import gpu as devices
+from tuner import __version__, operators
+from tuner.base.result import Evidence, Measurement, Verdict, spelled
 from tuner.cli import display, output
 from tuner.cli.app import build
-from tuner.cli.commands import COMMANDS
-from tuner.policy import MeasurementPolicy
-from tuner.problem import from_fields, to_fields
-from tuner.result import Evidence, Measurement, Verdict, spelled
-from tuner.store import Store
-from tuner.tune.log import code_of
+from tuner.cli.registry import COMMANDS
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.machines import gpu as devices
+from tuner.machines.emulator import compiler
+from tuner.search.log import code_of
+from tuner.spec.problem import from_fields, to_fields
+from tuner.store.sql import Store
 
 HEAD = ["flash_attention", "--gpu", "sm_80", "--head-dim", "40"]
 ALONE = ["--workers", "1"]  # the tests have the other cores
@@ -380,7 +381,7 @@ def test_a_corrupt_database_is_named_and_left_alone(tmp_path: Path) -> None:
 
 def test_without_gxx_a_search_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CXX", "no-such-compiler")
-    emulator_compiler.compiler.cache_clear()
+    compiler.compiler.cache_clear()
     done = run("search", *SMALL, "--db", tmp_path / "tuner.db")
     assert done.exit_code == 2
     assert "no g++ found at 'no-such-compiler'" in done.stderr

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tuner.arch import gpu
-from tuner.instance import Instance
+from tuner.compiler.render import render
 from tuner.operators import implementation, load
-from tuner.render import render
+from tuner.spec.instance import Instance
 
 ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tuner import tuned
 from tuner.cli.app import build
-from tuner.store import Store
+from tuner.store import lines
+from tuner.store.sql import Store
 
 README = (Path(__file__).parents[1] / "tuner" / "cli" / "README.md").read_text()
 SMALL = ("flash_attention", "--gpu", "sm_80", "--head-dim", "16", "--seq-q", "128")
@@ -91,7 +91,7 @@ def test_a_wrong_request_ends_with_2_one_line_and_an_empty_stdout() -> None:
 def test_records_are_written_as_text_that_applications_read(db: Path, tmp_path: Path) -> None:
     assert run("show", "--db", db, "--out", tmp_path / "records.jsonl").exit_code == 0
     with Store.open(db) as store:
-        assert list(tuned.read(tmp_path / "records.jsonl")) == store.records()
+        assert list(lines.read(tmp_path / "records.jsonl")) == store.records()
     done = run("show", "--db", db, "--out", tmp_path / "records.txt")
     assert done.exit_code == 2 and "jsonl" in done.stderr
 

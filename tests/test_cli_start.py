@@ -9,10 +9,10 @@ import pytest
 from store_factory import record
 from typer.testing import CliRunner
 
-from tuner import tuned
+from tuner.base.result import Evidence, to_data
 from tuner.cli.app import build
-from tuner.result import Evidence, to_data
-from tuner.store import Store
+from tuner.store import lines
+from tuner.store.sql import Store
 
 HEAVY = {"numpy", "optuna", "scipy", "sqlalchemy", "alembic", "jinja2", "cupy", "tuner.operators"}
 
@@ -56,7 +56,7 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
 
 def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text(f"{tuned.to_line(record())}\n{{\n")
+    path.write_text(f"{lines.to_line(record())}\n{{\n")
     shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
     assert shown.exit_code == 0
     assert f"passed over: {path}, line 2: " in shown.stderr
@@ -73,7 +73,7 @@ def test_explain_names_what_it_cannot_read_once(tmp_path: Path) -> None:
 
 def test_show_spells_a_problem_whose_dtype_is_unknown_today(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text(tuned.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
+    path.write_text(lines.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
     shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
     assert shown.exit_code == 0
     assert "dtype=fp5" in shown.stdout

@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 from claims import compiled
 
-from tuner.assets import TEMPLATES
-from tuner.render import headers
-from tuner.sass import decode
-from tuner.source import Source
+from tuner.base.assets import TEMPLATES
+from tuner.compiler.render import headers
+from tuner.compiler.sass.decode import decode
+from tuner.compiler.source import Source
 
 KERNEL = """
 #include "{header}"

@@ -9,17 +9,17 @@ from own_operators import Edit, own_operator
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.check import PLAIN, Job, check
+from tuner.base.result import Failed
+from tuner.compiler.nvrtc import compile as compile_source
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
 from tuner.errors import TemplateError, UsageError
-from tuner.instance import Instance
-from tuner.nvrtc import compile as compile_source
+from tuner.evaluate.check.checker import PLAIN, Job, check
+from tuner.evaluate.check.promises import broken
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
-from tuner.promises import broken
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR, BLOCK, TEMPLATE = "operator.py", "block.py", "block.cu.jinja"
 RETURNED = 'return {"y": p / p.sum(axis=1, keepdims=True)}'

@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 from claims import compiled as compiled_once
 
-from tuner import elf
-from tuner.cubin import Cubin, read
-from tuner.source import Source
-from tuner.toolkit import Options, Toolkit
+from tuner.compiler import cubin
+from tuner.compiler.cubin import Cubin, read
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options, Toolkit
 
 TWO_KERNELS = """
 __device__ __noinline__ float poly(float x, int n) { for (int i = 0; i < n; ++i) x = x * x + 1; return x; }
@@ -106,4 +106,4 @@ def test_a_log_that_is_not_the_images_is_refused() -> None:
 @pytest.mark.parametrize("kept", [0, 5, 63, 64, 1000, -3000])
 def test_a_file_cut_short_is_refused(kept: int) -> None:
     with pytest.raises(ValueError, match="ELF"):
-        elf.sections(compiled(TWO_KERNELS).image[:kept])
+        cubin.sections(compiled(TWO_KERNELS).image[:kept])

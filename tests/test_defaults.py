@@ -11,19 +11,19 @@ from own_operators import own_operator
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.argument import Argument, Role
-from tuner.calls import Dispatcher
-from tuner.check import Job, check
-from tuner.defaults import completed, completed_implementation, tails
-from tuner.dtype import DType
+from tuner.dispatcher.calls import Dispatcher
+from tuner.dispatcher.untuned import UntunedWarning
 from tuner.errors import TemplateError, UsageError
-from tuner.operator import Implementation, Operator, Tolerance, left_out
-from tuner.plan import Launch, Plan
-from tuner.problem import Arrays, extent, static, to_fields
-from tuner.records import Snapshot
-from tuner.space import Constraint, Space
-from tuner.summary import usage
-from tuner.untuned import UntunedWarning
+from tuner.evaluate.check.checker import Job, check
+from tuner.report.summary import usage
+from tuner.spec.argument import Argument, Role
+from tuner.spec.defaults import completed, completed_implementation, tails
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Implementation, Operator, Tolerance, left_out
+from tuner.spec.plan import Launch, Plan
+from tuner.spec.problem import Arrays, extent, static, to_fields
+from tuner.spec.space import Constraint, Space
+from tuner.store.records import Snapshot
 
 TARGET = gpu("sm_80")
 EMPTY = Snapshot.load([])

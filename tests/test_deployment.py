@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 from cupy_double import Driver, asarray, driver
 
-from tuner import arch, emulator, emulator_build, nvrtc, nvrtc_library, operators, places
+from tuner import arch, operators
 from tuner.arch import ARCHES
-from tuner.cache import Cache, cache_dir
-from tuner.calls import Dispatcher
+from tuner.base.cache import Cache, cache_dir
+from tuner.compiler import nvrtc, nvrtc_library
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
-from tuner.instance import Instance
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.toolkit import Options
+from tuner.machines import emulator
+from tuner.machines.emulator import build
+from tuner.spec.instance import Instance
+from tuner.store import places
+from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
 
@@ -31,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own."""
-    emulator_build.runtime_library()  # once a process, and not into this cache
+    build.runtime_library()  # once a process, and not into this cache
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -13,20 +13,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import dispatcher, emulator_build, operators, telling, tuned
+from tuner import dispatcher, operators
 from tuner.arch import gpu
-from tuner.cache import Cache
-from tuner.calls import Dispatcher
+from tuner.base.cache import Cache
+from tuner.base.result import Evidence, Fields, Identity, OutputError, Resources, TuningRecord, Verdict
+from tuner.compiler.render import render
 from tuner.dispatcher import UntunedWarning
-from tuner.dtype import DType
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError, UsageError
-from tuner.instance import Instance
-from tuner.operator import Request
-from tuner.problem import canonical, to_fields
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Evidence, Fields, Identity, OutputError, Resources, TuningRecord, Verdict
-from tuner.verify import errors
+from tuner.evaluate.check.compare import errors
+from tuner.machines.emulator import build
+from tuner.spec import telling
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Request
+from tuner.spec.problem import canonical, to_fields
+from tuner.store import lines
+from tuner.store.records import Snapshot
 
 EMPTY = Snapshot.load([])
 
@@ -239,7 +242,7 @@ def test_a_wrong_call_is_as_wrong_the_second_time() -> None:
 
 
 def test_cuda_on_a_machine_without_a_gpu_says_so() -> None:
-    from tuner.gpu import available
+    from tuner.machines.gpu import available
 
     if available():
         pytest.skip("this machine has a GPU")
@@ -272,7 +275,7 @@ def record(target: str, threads: int, source: str | None = None, **problem: Any)
 
 
 def snapshot(folder: Path, *records: TuningRecord) -> Snapshot:
-    tuned.write(folder / "records.jsonl", records)
+    lines.write(folder / "records.jsonl", records)
     return Snapshot.load([folder / "records.jsonl"])
 
 
@@ -398,7 +401,7 @@ def test_strict_makes_a_miss_an_error_with_the_command() -> None:
 
 
 def test_tuner_db_gpu_and_strict_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tuned.write(tmp_path / "mine.jsonl", [record("H200", 64, rows=5), record("A100", 32, rows=5)])
+    lines.write(tmp_path / "mine.jsonl", [record("H200", 64, rows=5), record("A100", 32, rows=5)])
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "mine.jsonl"))
     monkeypatch.setenv("TUNER_STRICT", "1")
     for name, threads in (("H200", 64), ("A100", 32)):
@@ -430,7 +433,7 @@ def test_reload_forgets_the_misses() -> None:
 
 
 def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    emulator_build.runtime_library()  # once a process, and maybe by an earlier test
+    build.runtime_library()  # once a process, and maybe by an earlier test
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     dispatcher.warmup("row_norm", {"rows": 5}, operators.load("row_norm").problem(dtype=DType.BF16), device="emulator")
     warm = Cache.of("emulator").size()
@@ -443,7 +446,7 @@ def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatc
 FORK = """
 import os, signal
 import numpy as np
-from tuner import dispatcher, emulated
+from tuner import dispatcher; from tuner.dispatcher import on_emulator as emulated
 from tuner.errors import MachineError
 
 def call():

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cupy_double import driver
-from tuner import nvrtc, nvrtc_library
 from tuner.cli.app import build
+from tuner.compiler import nvrtc, nvrtc_library
 
 __all__ = ["driver"]  # a fixture
 

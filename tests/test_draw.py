@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tuner import operators
-from tuner.draw import drawn, normal
 from tuner.operators.flash_attention_backward import cases
+from tuner.spec.draw import drawn, normal
 
 LARGE = (3, 1 << 14, 96)  # more elements than are drawn at once, and no multiple of a part
 

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from cupy_double import Driver, asarray, driver
 
-from tuner import calls, dispatcher, emulator, nvrtc, operators
-from tuner.calls import Dispatcher
+from tuner import dispatcher, operators
+from tuner.compiler import nvrtc
+from tuner.dispatcher import calls
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
-from tuner.records import Snapshot
+from tuner.machines import emulator
+from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
 

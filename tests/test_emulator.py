@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import emulator, operators
-from tuner.emulator import Finding, Mode, Pool
+from tuner import operators
 from tuner.errors import InputError
-from tuner.instance import Instance
-from tuner.operator import Implementation
+from tuner.machines import emulator
+from tuner.machines.emulator import Finding, Mode, Pool
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation
 
 MODES = (Mode(), Mode(True, "random", "random", 1))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.emulator_compiler import compiler
 from tuner.errors import MachineError
+from tuner.machines.emulator.compiler import compiler
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +78,8 @@ def test_a_program_that_says_no_version_is_no_compiler(tmp_path: Path, monkeypat
 
 
 BUILD = """
-from tuner.emulator_build import shared_object
-from tuner.source import Source
+from tuner.machines.emulator.build import shared_object
+from tuner.compiler.source import Source
 shared_object(Source(("nothing",), 'extern "C" __global__ void nothing() {}', (), "host"), checked=False)
 """
 

@@ -7,14 +7,14 @@ import pytest
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.check import Checker
-from tuner.dtype import DType
-from tuner.evaluate import Candidate
-from tuner.nvrtc import Compiler
-from tuner.plan import Plan, Workspace
-from tuner.predictor import Predictor
-from tuner.result import Identity
-from tuner.tensor_map import TensorMap
+from tuner.base.result import Identity
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.predictor import Predictor
+from tuner.spec.dtype import DType
+from tuner.spec.plan import Plan, Workspace
+from tuner.spec.tensor_map import TensorMap
 
 OPERATOR = operators.load("flash_attention")
 NAIVE = operators.implementation("flash_attention", "naive")

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner import exclusive, operators
+from tuner import operators
 from tuner.arch import gpu
-from tuner.device import Code, Plan
-from tuner.exclusive import Presence, alone
-from tuner.instance import Instance
-from tuner.policy import MeasurementPolicy
-from tuner.simulated import SimulatedDevice, Simulation
-from tuner.trial import Task
-from tuner.worker import Worker
+from tuner.evaluate.measure import gpu_lock
+from tuner.evaluate.measure.device import Code, Plan
+from tuner.evaluate.measure.gpu_lock import Presence, alone
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
+from tuner.evaluate.measure.worker import Worker
+from tuner.spec.instance import Instance
 
 GPU = "0000:1B:00.0"
 OPERATOR = operators.load("paged_attention")
@@ -32,7 +33,7 @@ TASKS = 8
 CALLER = """
 import sys
 from pathlib import Path
-from tuner import exclusive
+from tuner.evaluate.measure import gpu_lock as exclusive
 exclusive.FOLDER = Path(sys.argv[1])
 import test_exclusive
 getattr(test_exclusive, sys.argv[2])(*sys.argv[3:])
@@ -82,7 +83,7 @@ def hold(seconds: str) -> None:
 
 def started(*arguments: object) -> "subprocess.Popen[str]":
     """A process that calls a function of this file."""
-    command = [sys.executable, "-c", CALLER, str(exclusive.FOLDER), *map(str, arguments)]
+    command = [sys.executable, "-c", CALLER, str(gpu_lock.FOLDER), *map(str, arguments)]
     path = os.pathsep.join(sys.path)
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
@@ -100,8 +101,8 @@ def holder(seconds: float) -> "Iterator[subprocess.Popen[str]]":
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(exclusive, "FOLDER", tmp_path / "gpus")
-    exclusive._tell_once.cache_clear()
+    monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path / "gpus")
+    gpu_lock._tell_once.cache_clear()
     return tmp_path / "gpus"
 
 
@@ -154,7 +155,7 @@ def test_who_takes_turns_is_counted_while_it_lives() -> None:
         assert present.others() == 1
         process.kill()
     next_one = Presence(GPU)
-    assert len(list(exclusive.FOLDER.glob(f"{GPU} *"))) == 2  # the file of the dead is gone
+    assert len(list(gpu_lock.FOLDER.glob(f"{GPU} *"))) == 2  # the file of the dead is gone
     assert (present.others(), next_one.others()) == (1, 1)
 
 

@@ -9,19 +9,20 @@ import pytest
 from claims import assert_no_spills, compiled
 from small_tiles import SMALL_TILES
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.compiler.render import render
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.mma_sync_work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
 NAIVE = operators.implementation("flash_attention", "naive")

@@ -9,20 +9,22 @@ import pytest
 from claims import assert_no_spills, assert_right_at_edges, compiled, dealt_arches, drawn
 from slope import gradients_and_slopes
 
-from tuner import dispatcher, emulator, operators, peers
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.bench import peers
+from tuner.compiler.render import render
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward import mma_sync
 from tuner.operators.flash_attention_backward.mma_sync_config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.render import render
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 HOPPER = ARCHES["sm_90a"]
 SMALL = Problem(head_dim=16, dtype=DType.FP16, batch=1, heads=4, kv_heads=2, seq_q=5, seq_k=7)

@@ -8,16 +8,17 @@ import pytest
 from claims import assert_no_spills, assert_right, compiled, drawn
 from slope import gradients_and_slopes
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import CHECKED
+from tuner.machines import emulator
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.operator import OPERATOR
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.render import render
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 HOPPER = ARCHES["sm_90a"]
 MLA = Problem(192, causal=True, head_dim_v=128, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=90)

@@ -9,19 +9,20 @@ import pytest
 from claims import assert_right_at_edges, compiled
 from injected import Bug
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.tcgen05_config import Config, kv_columns, q_columns
 from tuner.operators.flash_attention_backward.tcgen05_work import values_read
-from tuner.parameters import scalars
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import scalars
 
 OPERATOR = operators.load("flash_attention_backward")
 TCGEN05 = operators.implementation("flash_attention_backward", "tcgen05")

@@ -14,13 +14,15 @@ from injected import Bug
 from test_wgmma_descriptors import k_major, mn_major, written
 from wgmma_backward_questions import ASKED, QUESTIONS, Question, uniform, wrong_columns
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Buffer, Mode, build
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import headers, render
+from tuner.compiler.source import Source
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Buffer, Mode, build
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import (
     Config,
@@ -28,10 +30,9 @@ from tuner.operators.flash_attention_backward.wgmma_config import (
     q_register_estimate,
     registers,
 )
-from tuner.parameters import scalars
-from tuner.render import headers, render
-from tuner.source import Source
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import scalars
 
 OPERATOR = operators.load("flash_attention_backward")
 WGMMA = operators.implementation("flash_attention_backward", "wgmma")

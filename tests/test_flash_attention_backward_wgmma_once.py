@@ -11,18 +11,19 @@ import pytest
 from claims import compiled, compiled_to_ptx
 from injected import Bug
 
-from tuner import emulator, operators, ptx
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator, ptx
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once_config import Config
-from tuner.parameters import scalars
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import scalars
 
 OPERATOR = operators.load("flash_attention_backward")
 FORWARD = operators.load("flash_attention")

@@ -21,19 +21,19 @@ from test_flash_attention_backward_wgmma import (
     run,
 )
 
-from tuner import emulator
 from tuner.arch import gpu
-from tuner.check import CHECKED, Job, check
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.lint import lint
+from tuner.compiler.lint import lint
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import CHECKED, Job, check
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.parameters import scalars
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import to_fields
 
 CAPPED = Problem(64, causal=True, use_softcap=True)
 

@@ -9,18 +9,19 @@ import pytest
 from claims import assert_no_spills
 from small_tiles import SMALL_TILES
 
-from tuner import dispatcher, emulator, operators
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.dtype import DType, Precision
-from tuner.emulator import Mode
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.compare import distance, errors
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.cases import round_tf32
 from tuner.operators.flash_attention.mma_tf32_config import Config
 from tuner.operators.flash_attention.operator import flash_attention
 from tuner.operators.flash_attention.problem import Problem
-from tuner.predict import uncompiled
-from tuner.verify import distance, errors
+from tuner.spec.dtype import DType, Precision
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention")
 MMA_TF32 = operators.implementation("flash_attention", "mma_tf32")

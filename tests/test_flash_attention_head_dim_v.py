@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.dtype import DType, Precision
-from tuner.emulator import Mode
-from tuner.instance import Instance
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
-from tuner.telling import telling
-from tuner.verify import errors
+from tuner.spec.dtype import DType, Precision
+from tuner.spec.instance import Instance
+from tuner.spec.telling import telling
 
 OPERATOR = operators.load("flash_attention")
 HOPPER = ARCHES["sm_90a"]

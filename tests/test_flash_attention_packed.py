@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 from claims import assert_right_at_edges, compiled
 
-from tuner import dispatcher, emulator, operators, peers
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN, Job, check
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.bench import peers
+from tuner.bench.peers import AbsentError
+from tuner.compiler.render import render
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync_config import Config
 from tuner.operators.flash_attention.operator import Problem, flash_attention
-from tuner.peers import AbsentError
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
 KERNELS = {name: operators.implementation("flash_attention", name) for name in ("naive", "mma_sync", "split_keys")}

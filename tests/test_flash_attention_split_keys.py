@@ -8,19 +8,20 @@ import pytest
 from claims import assert_no_spills, assert_right_at_edges, compiled, dealt_arches
 from counted import counted, declared
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED
-from tuner.choice import choose
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
+from tuner.compiler.render import render
+from tuner.dispatcher.calls import Dispatcher
+from tuner.dispatcher.choice import choose
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.split_keys_config import Config
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("flash_attention")
 SPLIT_KEYS = operators.implementation("flash_attention", "split_keys")

@@ -10,18 +10,19 @@ from claims import assert_right_at_edges, compiled
 from injected import Bug, injected
 from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.tcgen05_config import Config, used_columns
 from tuner.operators.flash_attention.tcgen05_work import tiles
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention")
 TCGEN05 = operators.implementation("flash_attention", "tcgen05")

@@ -11,15 +11,15 @@ from claims import assert_right_at_edges
 from injected import injected
 from test_flash_attention_wgmma import BASE, BLOCK, HOPPER, KEYS, OPERATOR, OUTPUT, OVER_BOTH, WGMMA, Bug, run
 
-from tuner import emulator
 from tuner.arch import gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 
 @pytest.mark.parametrize("config", [BASE, replace(OVER_BOTH, lazy_rescale=True)], ids=["over_values", "over_both"])

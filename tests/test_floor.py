@@ -9,13 +9,15 @@ import pytest
 from counted import by_launch, global_bytes
 from typer.testing import CliRunner
 
-from tuner import emulator, floor, operators
+from tuner import operators
 from tuner.arch import gpu
 from tuner.cli.app import build
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.operator import Cost
+from tuner.evaluate.predict import floor
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.kda import fused
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Cost
 
 KDA = operators.load("kda")
 H200 = gpu("H200")

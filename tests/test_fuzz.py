@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tuner import operators
-from tuner.parameters import scalars
-from tuner.problem import canonical, extents
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import canonical, extents
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from claims import example, first_arch
 
 from tuner import operators
 from tuner.arch import Arch
+from tuner.compiler.standalone.general import General, general
+from tuner.compiler.standalone.sizes import Named, Size, Term, spell, term_of, value
 from tuner.errors import TunerError
-from tuner.generality import General, general
-from tuner.instance import Instance
-from tuner.plan import Plan
-from tuner.problem import extents
-from tuner.sizes import Named, Size, Term, spell, term_of, value
+from tuner.spec.instance import Instance
+from tuner.spec.plan import Plan
+from tuner.spec.problem import extents
 
 PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
 

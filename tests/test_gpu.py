@@ -1,4 +1,4 @@
-"""What `tuner.gpu` hands to the driver, on a machine that has none; tests/gpu runs the same calls on a device."""
+"""What the driver is handed, on a machine that has none; tests/gpu runs the same calls on a device."""
 
 import sys
 from pathlib import Path
@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from cupy_double import MODEL, TOLD, Driver, asarray, driver, ndarray
 
-from tuner import arch, emulator, gpu, operators
+from tuner import arch, operators
 from tuner.arch import ARCHES
-from tuner.calls import Dispatcher
-from tuner.cli.new import write
+from tuner.base.result import Evidence
+from tuner.cli.commands.new import write
+from tuner.compiler.render import render
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError
-from tuner.instance import Instance
-from tuner.operator import Operator
-from tuner.render import render
-from tuner.result import Evidence
-from tuner.session import evidence_for, why_predicted
-from tuner.verify import errors
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator, gpu
+from tuner.search.session import evidence_for, why_predicted
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
 
 __all__ = ["driver"]  # a fixture
 

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from store_factory import WRONG, record
 
-from tuner import operators, tuned
+from tuner import operators
 from tuner.arch import ARCHES
+from tuner.base.canonical import encode
+from tuner.base.result import Evidence, Measurement, TuningRecord, to_data
 from tuner.bench import Comparison, Row
-from tuner.canonical import encode
-from tuner.instance import Instance
-from tuner.problem import canonical, to_fields
-from tuner.render import render
-from tuner.result import Evidence, Measurement, TuningRecord, to_data
-from tuner.samples import Estimate
+from tuner.compiler.render import render
+from tuner.evaluate.measure.samples import Estimate
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
+from tuner.store import lines
 
 ROOT = Path(__file__).parents[1]
 OPERATOR = operators.load("flash_attention")
@@ -69,7 +70,7 @@ def steps(**device: Any) -> dict[str, Any]:
 def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps(steps(**device)))
-    tuned.write(folder / "tuned" / "H200.jsonl", records)
+    lines.write(folder / "tuned" / "H200.jsonl", records)
     return folder
 
 
@@ -120,14 +121,14 @@ def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path
 
 def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: Path, collect: Collect) -> None:
     earlier, new = measured(problem=encode({"T": 1})), ours(measured())
-    tuned.write(tmp_path / "db" / "H200.jsonl", [earlier])
+    lines.write(tmp_path / "db" / "H200.jsonl", [earlier])
     packed = tmp_path / "gpu.tar.gz"
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(run_folder(tmp_path / "out", [new]), "out")
     for _ in range(2):  # another time adds nothing
         said = collect(packed, "--records", tmp_path / "db")
         assert said.exit_code == 0, said.err
-        assert list(tuned.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
+        assert list(lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
     assert "2 records, 0 new; 1 of the run not served: the source has changed since" in said.err
 
 
@@ -140,9 +141,9 @@ def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, co
     fast = replace(found, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
     for low_us, stays in ((92.0, fast), (91.0, None)):
         slow = replace(found, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
-        tuned.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
+        lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
         said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
-        assert list(tuned.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
+        assert list(lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
         assert ("slower than what ships" in said.err) == bool(stays)
 
 

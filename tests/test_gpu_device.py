@@ -12,21 +12,24 @@ import pytest
 from claims import compiled
 from cupy_double import Driver, Graph, Stream, driver
 
-from tuner import emulator, exclusive, gpu_device, gpu_tensor_map, operators
+from tuner import operators
 from tuner.arch import gpu
-from tuner.arena import Arena
-from tuner.device import Code, Fault
-from tuner.emulator import Buffer
+from tuner.compiler.render import render
 from tuner.errors import MachineError
-from tuner.exclusive import Presence
-from tuner.gpu_device import Physical
-from tuner.instance import Instance
-from tuner.policy import MeasurementPolicy
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.samples import State
-from tuner.trial import Heat, Task
-from tuner.worker import Stand
+from tuner.evaluate.measure import gpu_device, gpu_lock
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.gpu_lock import Presence
+from tuner.evaluate.measure.messages import Heat, Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State
+from tuner.evaluate.measure.worker import Stand
+from tuner.machines import emulator
+from tuner.machines.emulator import Buffer
+from tuner.machines.gpu import tensor_map
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 __all__ = ["driver"]  # a fixture
 
@@ -117,7 +120,7 @@ class CapturingStream(Stream):
 def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime]:
     import cupy
 
-    monkeypatch.setattr(exclusive, "FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path / "gpus")
 
     found, known = Runtime(driver), cupy.cuda.runtime
     answers: dict[str, Callable[..., Any]] = {
@@ -287,7 +290,7 @@ def test_a_device_that_another_process_holds_alone_is_an_error_that_says_so(
 def test_a_config_whose_tensor_map_the_driver_refuses_costs_only_itself(
     code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
+    monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
     stand, wgmma = Stand(Physical().open()), operators.implementation("flash_attention", "wgmma")
     config = to_fields(wgmma.default(PROBLEM, gpu("H200").arch))
     fell = stand.do(Task(replace(code, implementation="wgmma", config=config), POLICY)).fell

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.emulator_compiler import compiler
+from tuner.machines.emulator.compiler import compiler
 
 BASE = """
 #include <cstring>
@@ -49,7 +49,7 @@ OLD += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses")
 ASK = """
 import json, sys
 from dataclasses import asdict
-from tuner.gpu_monitor import Monitor
+from tuner.evaluate.measure.monitor import Monitor
 found = Monitor(sys.argv[1])
 print(json.dumps({"present": found.present, **asdict(found.state())}))
 """

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from recorded import OPERATOR, PROBLEM, Recorded
 
-from tuner import operators, tune
+from tuner import operators
 from tuner.arch import gpu
-from tuner.belief import Belief, together
-from tuner.canonical import encode
-from tuner.evaluate import Candidate
-from tuner.history import Past, code_of, pasts
-from tuner.problem import canonical, to_fields
-from tuner.race import Method, lane
-from tuner.result import Attempt, Failed, Stage, Verdict
-from tuner.store import Store
+from tuner.base.canonical import encode
+from tuner.base.result import Attempt, Failed, Stage, Verdict
+from tuner.evaluate.evaluator import Candidate
+from tuner.search import study
+from tuner.search.belief import Belief, together
+from tuner.search.history import Past, code_of, pasts
+from tuner.search.lanes import Method, lane
+from tuner.spec.problem import canonical, to_fields
+from tuner.store.sql import Store
 
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
 SM_80, SM_86 = gpu("sm_80"), gpu("sm_86")
@@ -34,19 +35,19 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def searched(store: Store, how: Callable[[Any], float | None] = cost, **options: Any) -> tuple[tune.Outcome, Recorded]:
+def searched(store: Store, how: Callable[[Any], float | None] = cost, **options: Any) -> tuple[study.Outcome, Recorded]:
     problem, target = options.pop("problem", PROBLEM), options.pop("target", SM_80)
     evaluator = Recorded(how, version=options.pop("version", "1"), problem=problem, target=target)
     known = {"implementation": "mma_sync", "budget": 40, **options}
-    return tune.search(tune.Request(OPERATOR, problem, target, **known), store, evaluator), evaluator
+    return study.search(study.Request(OPERATOR, problem, target, **known), store, evaluator), evaluator
 
 
-def beliefs(outcome: tune.Outcome) -> dict[str, float | None]:
+def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
     lane = outcome.race.lanes["mma_sync"]
     return {each.source: each.correlation(lane.results) for each in lane.beliefs}
 
 
-def kept(outcome: tune.Outcome) -> list[str]:
+def kept(outcome: study.Outcome) -> list[str]:
     return [each.source for each in outcome.race.lanes["mma_sync"].kept]
 
 
@@ -104,7 +105,7 @@ def test_what_was_not_run_is_no_history(store: Store) -> None:
             return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
 
     spared = Sparing(cost)
-    tune.search(tune.Request(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
+    study.search(study.Request(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
     assert len(store.attempts(OPERATOR.name)) == 4
     assert pasts(store, OPERATOR, PROBLEM, SM_80, spared.policy, (), own=True) == {}
 
@@ -132,7 +133,7 @@ def test_without_history_a_search_knows_the_prediction_only(store: Store) -> Non
 def test_results_of_another_policy_are_no_history(store: Store) -> None:
     evaluator = Recorded(cost, target=SM_86)
     evaluator.policy = "measured/1"
-    tune.search(tune.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
+    study.search(study.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
     outcome, _ = searched(store)
     assert list(beliefs(outcome)) == ["prediction"]
 
@@ -178,7 +179,7 @@ def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
 
 
 def test_history_needs_fewer_tries_to_the_best(store: Store) -> None:
-    def tries(outcome: tune.Outcome) -> int:
+    def tries(outcome: study.Outcome) -> int:
         return [each.attempt.value for each in outcome.tried].index(704.0)
 
     alone, _ = searched(store, history=False)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from claims import example, first_arch
 
-from tuner import emulator, operators
-from tuner.arena import Arena
-from tuner.device import Call, Code
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.judge import Judge, cases
-from tuner.operator import Implementation, Operator
-from tuner.problem import to_fields
-from tuner.simulated import SimulatedDevice, Simulation
+from tuner import operators
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Call, Code
+from tuner.evaluate.measure.judge import Judge, cases
+from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.problem import to_fields
 
 ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]
 

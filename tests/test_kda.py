@@ -8,19 +8,20 @@ import pytest
 from claims import assert_no_spills, assert_right, assert_right_at
 from counted import by_launch, global_bytes
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import distance
+from tuner.machines import emulator
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Problem
 from tuner.operators.kda.recurrent import Config as RecurrentConfig
-from tuner.problem import Arrays
-from tuner.verify import distance
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import Arrays
 
 OPERATOR = operators.load("kda")
 NAIVE, RECURRENT, PREP_SCAN, FUSED = (

@@ -8,18 +8,19 @@ import pytest
 from claims import assert_no_spills, assert_right, assert_right_at
 from slope import gradient_and_slope
 
-from tuner import dispatcher, emulator, operators
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import distance
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem
-from tuner.problem import Arrays
-from tuner.verify import distance
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import Arrays
 
 OPERATOR, FORWARD = operators.load("kda_backward"), operators.load("kda")
 NAIVE, CHUNKED = (operators.implementation("kda_backward", name) for name in ("naive", "chunked"))

@@ -7,17 +7,18 @@ import pytest
 from claims import assert_no_spills, assert_right, assert_right_at, drawn
 from counted import declared_and_counted, global_bytes
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN
+from tuner.evaluate.check.compare import distance
+from tuner.machines import emulator
 from tuner.operators.kda.problem import Precision
 from tuner.operators.kda_backward.chunked_config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem
-from tuner.verify import distance
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("kda_backward")
 CHUNKED = operators.implementation("kda_backward", "chunked")

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 from claims import assert_no_spills, assert_right_at, assert_right_on_tails
 
-from tuner import choice, emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED
-from tuner.dtype import DType
+from tuner.dispatcher import choice
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.machines import emulator
 from tuner.operators.kda.naive import Config as NaiveConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.problem import Problem
 from tuner.operators.kda.recurrent import Config as RecurrentConfig
-from tuner.records import Snapshot
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("kda")
 RECURRENT = operators.implementation("kda", "recurrent")

@@ -6,8 +6,8 @@ import pytest
 
 from tuner import operators
 from tuner.arch import gpu
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.problem import Problem
-from tuner.predict import uncompiled
 
 NEAR = 1.05  # times the best of the space
 

@@ -8,15 +8,15 @@ from claims import BOTH_WAYS, assert_right, assert_right_on_tails, drawn
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import Job
-from tuner.check_ptx import check_ptx
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import Job
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.fused_cluster_config import Config
 from tuner.operators.kda.fused_cluster_work import cluster_bytes
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "fused_cluster")

@@ -8,10 +8,10 @@ from claims import BOTH_WAYS, assert_right, assert_right_on_tails, compiled, dra
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import Job
-from tuner.check_ptx import check_ptx
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.compiler.render import render
+from tuner.evaluate.check.checker import Job
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.fused_wgmma_config import (
     CARRIER_REGISTERS,
     WARP,
@@ -23,9 +23,9 @@ from tuner.operators.kda.fused_wgmma_config import (
 )
 from tuner.operators.kda.prep_scan_config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
-from tuner.render import render
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "fused_wgmma")

@@ -7,7 +7,7 @@ import pytest
 from claims import assert_apart, drawn, first_arch
 
 from tuner import operators
-from tuner.instance import Instance
+from tuner.spec.instance import Instance
 
 BOUNDS = (0, 21, 21, 48, 77)
 SIZES: dict[str, Any] = {"key_dim": 64, "value_dim": 64, "batch": 1, "heads": 1, "value_heads": 2, "seq_len": 77}

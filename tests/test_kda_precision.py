@@ -8,18 +8,19 @@ import pytest
 from claims import assert_no_spills, assert_right, assert_right_at, drawn
 from counted import declared_and_counted, global_bytes
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, PLAIN
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN
+from tuner.evaluate.check.compare import distance
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
 from tuner.operators.kda.fused_config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan_config import Config
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.predict import uncompiled
-from tuner.verify import distance
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("kda")
 PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in ("prep_scan", "fused"))

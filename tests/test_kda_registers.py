@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from claims import BOTH_WAYS, CHECKED, assert_no_spills, assert_right, assert_right_on_tails, drawn
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import Job
-from tuner.check_ptx import check_ptx
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import Job
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
 from tuner.operators.kda.prep_scan_config import by_registers
 from tuner.operators.kda.problem import Problem
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
 ARCH, H200 = ARCHES["sm_90a"], gpu("H200")

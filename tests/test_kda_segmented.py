@@ -13,15 +13,16 @@ from test_kda_segmented_fused import PACKED, PLACES
 from test_kda_segmented_once import CASES as ONCE_CASES
 from test_kda_segmented_once import KERNEL as SEGMENTED_ONCE
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_config import Config
-from tuner.predict import uncompiled
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("kda")
 SEGMENTED, PREP_SCAN, FUSED = (operators.implementation("kda", name) for name in ("segmented", "prep_scan", "fused"))

@@ -8,12 +8,12 @@ from claims import assert_right, assert_right_at, drawn
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_fused_config import Config
-from tuner.predict import uncompiled
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "segmented_fused")

@@ -9,11 +9,11 @@ from test_kda_segmented_fused import PACKED, PLACES
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.dtype import DType
-from tuner.instance import Instance
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented_once_config import Config
-from tuner.predict import uncompiled
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("kda")
 KERNEL = operators.implementation("kda", "segmented_once")

@@ -18,15 +18,15 @@ import test_paged_attention_tcgen05 as paged_tcgen05
 import test_paged_attention_wgmma as paged_wgmma
 from claims import drawn
 
-from tuner import emulator
-from tuner.emulator import Mode
-from tuner.instance import Instance
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.problem import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.operators.paged_attention.problem import Problem as Paged
-from tuner.render import render
-from tuner.source import Source
-from tuner.verify import errors
+from tuner.spec.instance import Instance
 
 # In each block another warp's lane. It goes on where nobody else can, or within a cluster where others have had turns.
 LATE = """

@@ -6,86 +6,109 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LAYERS = """
-errors canonical
-assets dtype result source elf toolkit pool exclusive policy samples ledger constraint
-arch tensor_map cache places space sass screening final peers sizes
-argument cupy_folder
-operator tuned portfolio
-instance usage draw outline
-contract defaults generality
-cubin operators arrays records_read sampler store device
-render standalone verify edges lint predict floor timeline records nvrtc binding arena timer trial
-emulator ptx choice judge history belief promises
-gpu check simulated worker undeclared
-emulated executed evaluate canary
-kernels untuned race measure
-tune dispatcher report replay
-summary torch settle bench
-session
-campaign
 cli
+bench
+report torch
+search dispatcher
+evaluate
+machines
+compiler operators
+spec store
+arch base
+errors
 """.strip().split("\n")
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
+RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names.split()}
 DOORS = {
-    "cupy": {"gpu"},
-    "cuda": {"nvrtc"},
-    "optuna": {"sampler"},
-    "sqlalchemy": {"store"},
-    "alembic": {"store"},
-    "typer": {"cli"},
-    "jinja2": {"render", "report"},
+    "alembic": "store/sql",
+    "cuda": "compiler",
+    "cupy": "machines/gpu",
+    "jinja2": "compiler report",
+    "optuna": "search/sampler",
+    "sqlalchemy": "store/sql",
+    "typer": "cli",
 }
-MODULES = sorted((ROOT / "tuner").rglob("*.py"))
+TUNER = ROOT / "tuner"
+MODULES = sorted(path for path in TUNER.rglob("*.py") if path.parent != TUNER or path.stem in RANK)
 
 
-def noun(path: Path) -> str:
-    """The module a file belongs to: `store_schema.py` and `store/schema.py` are both parts of `store`."""
-    name = path.relative_to(ROOT / "tuner").parts[0].removesuffix(".py")
-    return name if name in RANK else name.split("_")[0]
+def place(path: Path) -> str:
+    """A module below tuner/, such as `search/sampler/trials`; a package by its folder."""
+    return path.relative_to(TUNER).with_suffix("").as_posix().removesuffix("/__init__")
 
 
 @cache
 def imports(path: Path) -> list[str]:
+    """Every module that a file imports, also of what its functions import."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module] if node.module != "tuner" else [f"tuner.{alias.name}" for alias in node.names]
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [each if is_module(each) else node.module for each in inside]
     return found
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return name.startswith("tuner.") and (path.is_dir() or path.with_suffix(".py").is_file())
 
 
 def upward(path: Path) -> Iterator[str]:
     """What a module imports of no lower layer."""
+    own = place(path).split("/")[0]
     for name in imports(path):
-        if name.startswith("tuner.") and not name.startswith("tuner.__"):
-            target = name.split(".")[1]
-            target = target if target in RANK else target.split("_")[0]
-            if target != noun(path) and RANK[target] >= RANK[noun(path)]:
-                yield f"{path.name} may not import tuner.{target}"
+        layer = name.split(".")[1] if name.startswith("tuner.") else own
+        if layer != own and RANK[layer] >= RANK[own]:
+            yield f"{place(path)} may not import {name}"
+
+
+def folders_imported() -> dict[str, set[str]]:
+    """Which folders of tuner/ the modules of each import."""
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        for name in imports(path):
+            target = TUNER.joinpath(*name.split(".")[1:])
+            folder = target if target.is_dir() else target.parent
+            if name.startswith("tuner.") and folder not in (path.parent, TUNER):
+                found.setdefault(str(path.parent.relative_to(TUNER)), set()).add(str(folder.relative_to(TUNER)))
+    return found
 
 
 def test_imports_only_point_down() -> None:
-    assert [each for path in MODULES if path.stem not in ("__init__", "__main__") for each in upward(path)] == []
+    assert [each for path in MODULES for each in upward(path)] == []
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert {place(path).split("/")[0] for path in MODULES} == set(RANK)
+    assert {path.stem for path in TUNER.glob("*.py")} - set(RANK) == {"__init__", "__main__"}
+
+
+def test_folders_form_no_circle() -> None:
+    assert TopologicalSorter(folders_imported()).static_order()
+    assert len(list(TopologicalSorter(folders_imported()).static_order())) > len(RANK)
 
 
 def test_each_dependency_has_one_door() -> None:
     for path in MODULES:
         for name in imports(path):
-            allowed = DOORS.get(name.split(".")[0])
-            assert allowed is None or noun(path) in allowed, f"{path.name} imports {name}; only {allowed} may"
+            doors = DOORS.get(name.split(".")[0], "").split()
+            allowed = not doors or any(f"{place(path)}/".startswith(f"{door}/") for door in doors)
+            assert allowed, f"{place(path)} imports {name}; only {doors} may"
 
 
-def test_the_readme_names_every_module() -> None:
-    table = (ROOT / "tuner" / "README.md").read_text().split("## Layers")[1].split("\n## ")[0]
-    named = set(re.findall(r"`(\w+)`", table))
-    parts = {noun + part for noun in named for part in named if part.startswith("_")}
-    modules = {path.relative_to(ROOT / "tuner").parts[0].removesuffix(".py") for path in MODULES}
-    assert {each for each in modules if not each.startswith("_")} <= named | parts
+def test_the_readme_has_the_docstring_of_every_layer() -> None:
+    table = (TUNER / "README.md").read_text()
+    for name in RANK:
+        path = TUNER / name / "__init__.py"
+        text = ast.get_docstring(ast.parse((path if path.is_file() else TUNER / f"{name}.py").read_text())) or ""
+        sentence = " ".join(text.split("\n\n")[0].split())
+        assert sentence and sentence in table, f"{name}: {sentence}"
 
 
 def test_the_index_of_benchmarks_names_every_program() -> None:
@@ -103,4 +126,4 @@ def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
 def test_an_application_loads_no_machine_for_ptx_before_a_kernel_needs_it() -> None:
     code = "import sys; from tuner import dispatcher; dispatcher.flash_attention; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "tuner.kernels" in loaded and "tuner.ptx" not in loaded
+    assert "tuner.dispatcher.kernels" in loaded and "tuner.machines.ptx" not in loaded

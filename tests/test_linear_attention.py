@@ -9,19 +9,20 @@ import pytest
 from claims import assert_apart, assert_no_spills, assert_right, compiled, drawn
 from counted import by_launch, global_bytes
 
-from tuner import dispatcher, emulator, operators
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.dtype import DType
-from tuner.emulator import Buffer, Mode
+from tuner.compiler.render import render
+from tuner.compiler.usage import occupancy
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.machines import emulator
+from tuner.machines.emulator import Buffer, Mode
 from tuner.operators.linear_attention import chunked, halo, lookback, sequential
 from tuner.operators.linear_attention.operator import OPERATOR, linear_attention
 from tuner.operators.linear_attention.problem import Problem
-from tuner.parameters import parameters
-from tuner.problem import Arrays
-from tuner.render import render
-from tuner.usage import occupancy
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import parameters
+from tuner.spec.problem import Arrays
 
 HOPPER = ARCHES["sm_90a"]
 RANDOM = Mode(checked=True, schedule="random", asynchronous="random", seed=1)

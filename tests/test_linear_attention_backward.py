@@ -10,18 +10,19 @@ from claims import assert_apart, assert_no_spills, assert_right, drawn
 from counted import counted, declared
 from slope import gradient_and_slope
 
-from tuner import dispatcher, emulator, operators
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.dtype import DType
-from tuner.emulator import Mode
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.compare import distance
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
 from tuner.operators.linear_attention_backward.problem import Problem
 from tuner.operators.linear_attention_backward.tiles import Config
-from tuner.parameters import parameters
-from tuner.problem import Arrays
-from tuner.verify import distance
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import parameters
+from tuner.spec.problem import Arrays
 
 FORWARD = operators.load("linear_attention")
 HOPPER = ARCHES["sm_90a"]

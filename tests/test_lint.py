@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tuner import lint as rules
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.cache import Cache
-from tuner.compiled import resources_of
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.base.cache import Cache
+from tuner.compiler import lint as rules
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options, Toolkit
+from tuner.evaluate.predict.compiled import resources_of
 from tuner.operators.flash_attention.operator import Problem
-from tuner.render import render
-from tuner.source import Source
-from tuner.toolkit import Options, Toolkit
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from test_lint import ENTRY, attention
 
+from tuner.compiler.lint import lint
+from tuner.compiler.sass.decode import Instruction, decode
+from tuner.compiler.sass.fields import groups_left
+from tuner.compiler.sass.flight import overwritten, waits, written
 from tuner.errors import MachineError
-from tuner.lint import lint
-from tuner.lint_flight import overwritten, waits, written
-from tuner.sass import Instruction, decode
-from tuner.sass_fields import groups_left
 
 WIDTHS = (("LDSM", ".4", 4), ("LDSM", ".2", 2), ("HMMA", "", 4), ("CS2R", "", 2), ("D", "", 2), ("IMAD", ".WIDE", 2))
 LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([\w.]+)(?: !?U?P\w,)*(?: R(\d+),)?", re.MULTILINE)

@@ -27,26 +27,25 @@ from simulated_search import (
     timed_as,
 )
 
-from tuner import tune
-from tuner.canonical import encode
-from tuner.check import Checker
-from tuner.device import Code, Fault
+from tuner.base.canonical import encode
+from tuner.base.result import Evidence, Stage
+from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
-from tuner.evaluate import Candidate
-from tuner.final import Rules, decide
-from tuner.ledger import Falls, Ledger
-from tuner.measure import Bench, Measurer
-from tuner.nvrtc import Compiler
-from tuner.policy import MeasurementPolicy
-from tuner.problem import canonical, to_fields
-from tuner.result import Evidence, Stage
-from tuner.samples import State, estimate
-from tuner.screening import screen
-from tuner.settle import settle
-from tuner.simulated import Plant, SimulatedDevice, Simulation
-from tuner.store import Store
-from tuner.trial import Heat, Task, Timed
-from tuner.worker import Stand, Worker
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.final import Rules, decide
+from tuner.evaluate.measure.ledger import Falls, Ledger
+from tuner.evaluate.measure.messages import Heat, Task, Timed
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State, estimate, screen
+from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
+from tuner.evaluate.measure.worker import Stand, Worker
+from tuner.evaluate.measurer import Bench, Measurer
+from tuner.search import study
+from tuner.search.settle import settle
+from tuner.spec.problem import canonical, to_fields
+from tuner.store.sql import Store
 
 
 def spread(count: int) -> list[Any]:
@@ -223,7 +222,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
 ) -> None:
     with Store.open(":memory:") as store, Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
-        outcome, standing = settle(tune.search(request(), store, evaluator), store, evaluator)
+        outcome, standing = settle(study.search(request(), store, evaluator), store, evaluator)
         record = store.record(PAGED.name, canonical(DECODING), GPU.name)
         assert standing is not None
         assert record == outcome.record
@@ -294,7 +293,7 @@ def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs
             times = [best_us if each == default else other_us for each in configs]
             with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
                 evaluator = measurer(machines, worker)
-                outcome = tune.search(request(budget), store, evaluator)
+                outcome = study.search(request(budget), store, evaluator)
     samples = [each.attempt.measurement.samples for each in outcome.tried if each.attempt.measurement]
     assert samples[2:] == [POLICY.screening[0][0]] * 2
     assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
@@ -357,7 +356,7 @@ def test_samples_of_a_duplicate_do_not_lower_the_time_to_beat(machines: tuple[Co
 def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines: tuple[Compiler, Checker]) -> None:
     faulty = replace(CALM, plants=(Plant("columns", 8, "ILLEGAL"), Plant("columns", 16, "CRASH")))
     with Store.open(":memory:") as store, Worker(faulty) as worker:
-        outcome = tune.search(request(), store, measurer(machines, worker))
+        outcome = study.search(request(), store, measurer(machines, worker))
         assert outcome.record is None
         reasons = [each.attempt.failure.reason for each in store.attempts(operator=PAGED.name)]
     assert len(reasons) == 4
@@ -450,7 +449,7 @@ def killed_search(folder: Path, *told: Any) -> int:
             worker_kind(CALM) as worker,
         ):
             evaluator = measurer((compiler, checker), worker, Ledger(folder / "ledger"))
-            settle(tune.search(request(6), store, evaluator), store, evaluator)
+            settle(study.search(request(6), store, evaluator), store, evaluator)
     finally:
         os._exit(0)
 
@@ -464,7 +463,7 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
     with Store.open(tmp_path / "db") as store:
         before = store.attempts(operator=PAGED.name)
         evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
-        outcome, standing = settle(tune.search(request(6), store, evaluator), store, evaluator)
+        outcome, standing = settle(study.search(request(6), store, evaluator), store, evaluator)
         rows = store.attempts(operator=PAGED.name)
         assert outcome.reused == len(before) == stored
         assert rows[: len(before)] == before

@@ -11,26 +11,27 @@ from claims import assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 from injected import injected
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.cache import Cache
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED, PLAIN
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.base.cache import Cache
+from tuner.base.result import Failed
+from tuner.compiler.lint import lint_all
+from tuner.compiler.nvrtc import compile as compile_source
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
-from tuner.lint import lint_all
-from tuner.nvrtc import compile as compile_source
+from tuner.evaluate.check.checker import CHECKED, PLAIN
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.mla_decode.problem import Problem
 from tuner.operators.mla_decode.split_keys_config import Config
 from tuner.operators.mla_decode.wgmma import Config as WgmmaConfig
 from tuner.operators.paged_attention.cases import paged
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("mla_decode")
 NAIVE, SPLIT_KEYS, WGMMA = (operators.implementation("mla_decode", name) for name in ("naive", "split_keys", "wgmma"))

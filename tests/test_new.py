@@ -10,11 +10,12 @@ import pytest
 from own_operators import Edit, own_operator
 from typer.testing import CliRunner
 
-from tuner import nvrtc_headers, operators
+from tuner import operators
 from tuner.arch import gpu
 from tuner.cli.app import build
-from tuner.instance import Instance
-from tuner.promises import broken
+from tuner.compiler import headers
+from tuner.evaluate.check.promises import broken
+from tuner.spec.instance import Instance
 
 README = (Path(__file__).parents[1] / "templates" / "README.md").read_text()
 SERVED = {  # what a call then gives, and that a record serves it
@@ -23,7 +24,7 @@ assert d.explain("row_sum", x).record; assert abs(d.row_sum(x).astype(float).sum
     "my_norm": """x, w = np.full((3, 1024), 2, np.float16), np.arange(1024, dtype=np.float16)
 assert "of races only those" in str(d.explain("my_norm", x, w)); assert (d.my_norm(x, w) == w).all()""",
 }
-needs_headers = pytest.mark.skipif("cuda_fp16.h" in nvrtc_headers.lacking(), reason="needs the headers of CUDA")
+needs_headers = pytest.mark.skipif("cuda_fp16.h" in headers.lacking(), reason="needs the headers of CUDA")
 
 
 def new(*arguments: object) -> "tuple[int, str]":
@@ -87,7 +88,7 @@ def test_the_example_has_a_config_for_every_size_that_it_accepts(columns: int, t
 
 def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None:
     (work,) = re.findall(r"^```python\n(def work.*?)^```", README, re.MULTILINE | re.DOTALL)
-    imports = "from tuner.arch import GPU\nfrom tuner.operator import Work\n\n\n"
+    imports = "from tuner.arch import GPU\nfrom tuner.spec.operator import Work\n\n\n"
     edits = (
         ("block.py", "IMPLEMENTATION = ", f"{imports}{work}\n\nIMPLEMENTATION = "),
         ("block.py", "plan=plan)", "plan=plan, work=work)"),

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner import nvrtc
 from tuner.arch import ARCHES
-from tuner.cache import Cache
-from tuner.cubin import Cubin
+from tuner.base.cache import Cache
+from tuner.base.pool import Limits
+from tuner.base.result import Failed, Stage
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options, Toolkit
 from tuner.errors import UsageError
-from tuner.nvrtc import Compiler
-from tuner.pool import Limits
-from tuner.result import Failed, Stage
-from tuner.source import Source
-from tuner.toolkit import Options, Toolkit
 
 ROOT = Path(__file__).parents[1]
 HOPPER = Options("sm_90a")
@@ -53,7 +53,7 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def test_a_compiler_needs_no_cupy() -> None:
-    code = "import sys; from tuner import nvrtc; nvrtc.toolkit(); print('cupy' in sys.modules)"
+    code = "import sys; from tuner.compiler import nvrtc; nvrtc.toolkit(); print('cupy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -141,9 +141,9 @@ def test_an_option_that_nvrtc_does_not_know_is_the_callers_mistake(options: Opti
 
 def test_an_arch_that_came_after_this_nvrtc_names_the_cuda_that_knows_it() -> None:
     code = """
-from tuner import errors, nvrtc, nvrtc_library
+from tuner import errors; from tuner.compiler import nvrtc, nvrtc_library
 nvrtc_library.supported = lambda: (50, 80, 86, 87, 89, 90)  # CUDA 12.6
-from tuner.source import Source
+from tuner.compiler.source import Source
 print(*nvrtc.arches())
 for arch in "sm_120a", "sm_103a", "sm_110a":
     try: nvrtc.compile(Source(("k",), "", (), "cuda"), nvrtc.Options(arch, extra=("--as-good-as-unknown",)))
@@ -158,7 +158,7 @@ for arch in "sm_120a", "sm_103a", "sm_110a":
 
 def test_an_nvrtc_that_is_too_old_for_the_kernels_is_named_with_its_place() -> None:
     code = """
-from tuner import errors, nvrtc, nvrtc_library
+from tuner import errors; from tuner.compiler import nvrtc, nvrtc_library
 nvrtc_library.version = lambda: (12, 2)
 try: nvrtc.toolkit()
 except errors.MachineError as e: print(e)
@@ -176,7 +176,7 @@ def test_a_missing_compiler_names_what_to_install() -> None:
 import cuda.pathfinder
 def gone(name): raise cuda.pathfinder.DynamicLibNotFoundError(name)
 cuda.pathfinder.load_nvidia_dynamic_lib = gone
-from tuner import errors, nvrtc
+from tuner import errors; from tuner.compiler import nvrtc
 try: nvrtc.toolkit()
 except errors.MachineError as e: print(e)
 """
@@ -189,7 +189,7 @@ def test_an_nvrtc_without_its_builtins_is_named_with_its_place(tmp_path: Path) -
     alone = tmp_path / Path(nvrtc.library()).name
     alone.symlink_to(nvrtc.library())
     code = """
-from tuner import errors, nvrtc
+from tuner import errors; from tuner.compiler import nvrtc
 try: nvrtc.toolkit()
 except errors.MachineError as e: print(e)
 """
@@ -287,9 +287,9 @@ def test_a_compiler_that_is_killed_is_replaced(cache: Cache) -> None:
 def test_two_processes_compile_the_same_source_into_one_entry(cache: Cache) -> None:
     code = f"""
 from pathlib import Path
-from tuner.cache import Cache
-from tuner.nvrtc import compile, Options
-from tuner.source import Source
+from tuner.base.cache import Cache
+from tuner.compiler.nvrtc import compile, Options
+from tuner.compiler.source import Source
 print(compile(Source(("fill",), {FILL!r}, (), "cuda"), Options("sm_90a"), Cache(Path({str(cache.root)!r}))).sass_digest)
 """
     command = [sys.executable, "-c", code]

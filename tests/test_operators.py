@@ -10,17 +10,17 @@ from claims import DISTINCT_ARCHES, assert_memory_is_known, assert_right_at_edge
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.cache import Cache
+from tuner.base.cache import Cache
+from tuner.base.result import Failed
+from tuner.compiler.nvrtc import compile as compile_source
+from tuner.compiler.render import render, template_variables
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.compiler.usage import occupancy
 from tuner.errors import TemplateError, UsageError
-from tuner.instance import Instance
-from tuner.nvrtc import compile as compile_source
-from tuner.operator import Implementation, Operator
-from tuner.problem import canonical, extents, from_fields, statics, to_fields
-from tuner.render import render, template_variables
-from tuner.result import Failed
-from tuner.source import Source
-from tuner.toolkit import Options
-from tuner.usage import occupancy
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
 
 PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
 

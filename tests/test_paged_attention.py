@@ -9,20 +9,21 @@ import pytest
 from claims import DISTINCT_ARCHES, assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED, PLAIN
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.split_keys_work import Shared
-from tuner.records import Snapshot
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("paged_attention")
 NAIVE, SPLIT_KEYS = (operators.implementation("paged_attention", name) for name in ("naive", "split_keys"))

@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 from claims import DISTINCT_ARCHES, assert_declared, assert_no_spills, assert_right_at_edges
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED, Job
-from tuner.check_ptx import check_ptx
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, Job
+from tuner.evaluate.check.compare import errors
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.split_keys_config import Config
 from tuner.operators.paged_attention.problem import Problem
-from tuner.problem import to_fields
-from tuner.records import Snapshot
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("paged_attention")
 NAMES = ("naive", "split_keys", "mma_sync")

@@ -12,17 +12,17 @@ from test_paged_attention import BASE, NAIVE, OPERATOR, SPLIT_KEYS, of_lengths, 
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.check import CHECKED
-from tuner.choice import choose
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.dispatcher.choice import choose
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.mma_sync_config import Config
 from tuner.operators.paged_attention.problem import Problem, unpacked
-from tuner.records import Snapshot
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 MMA_SYNC = operators.implementation("paged_attention", "mma_sync")
 H200 = gpu("H200")

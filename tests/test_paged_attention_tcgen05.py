@@ -12,24 +12,25 @@ from injected import Bug, injected
 from test_paged_attention import OPERATOR, of_lengths, packed
 from test_paged_attention_wgmma import LENGTHS, QUERIES, with_foreign_entries
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED, Job
-from tuner.check_ptx import check_ptx
-from tuner.choice import choose
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
+from tuner.dispatcher.choice import choose
+from tuner.evaluate.check.checker import CHECKED, Job
+from tuner.evaluate.check.compare import errors
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.tcgen05_config import Config, blocks
 from tuner.operators.paged_attention.wgmma_work import cut_of
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
+from tuner.store.records import Snapshot
 
 TCGEN05 = operators.implementation("paged_attention", "tcgen05")
 BLACKWELL, B200 = ARCHES["sm_100a"], gpu("B200")

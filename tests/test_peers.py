@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner import operators, peers
-from tuner.dtype import DType
-from tuner.judge import Case, cases
-from tuner.parameters import scalars
-from tuner.peers import AbsentError, Peer
-from tuner.problem import to_fields
+from tuner import operators
+from tuner.bench import peers
+from tuner.bench.peers import AbsentError, Peer
+from tuner.evaluate.measure.judge import Case, cases
+from tuner.spec.dtype import DType
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import to_fields
 
 ON_CPU = ("torch SDPA math", "torch flex", "torch SDPA, ", "torch scan", "torch cumsum")
 ON_GPU = ("torch flex_attention, BlockMask, backward",)  # flex_attention has no gradient on the CPU

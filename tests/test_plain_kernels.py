@@ -7,15 +7,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import nvrtc, nvrtc_headers
-from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
-from tuner.result import Failed
-from tuner.source import Source
-from tuner.toolkit import Options
+from tuner.base.result import Failed
+from tuner.compiler import headers, nvrtc
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch
+from tuner.machines.ptx.text import parse
 
 Arrays = dict[str, np.ndarray]
 FOLDER = Path(__file__).parent / "plain"
-LACKING = nvrtc_headers.lacking()
+LACKING = headers.lacking()
 pytestmark = pytest.mark.skipif("cuda_fp16.h" in LACKING, reason="needs the headers of CUDA")
 needs_library = pytest.mark.skipif("cuda/std/cstdint" in LACKING, reason="needs nvidia-cuda-cccl")
 needs_wmma = pytest.mark.skipif("crt/mma.h" in LACKING, reason="needs nvidia-cuda-crt")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tuner.base.pool import Limits, Lost, Pool
 from tuner.errors import MachineError
-from tuner.pool import Limits, Lost, Pool
 
 ROOT = Path(__file__).parents[1]
 CALLER = """
 import signal
 from test_pool import obey
-from tuner.pool import Pool
+from tuner.base.pool import Pool
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 with Pool(obey, workers=2) as pool:
     for job, answer in pool.run(["pid", "pid", "hang", "hang"]):

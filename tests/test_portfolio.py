@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from recorded import OPERATOR, SM_80, Recorded
 
-from tuner import campaign, tune
-from tuner.check import Checker
+from tuner.base.result import Attempt, Evidence
+from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
-from tuner.evaluate import Candidate
-from tuner.measure import Bench
-from tuner.nvrtc import Compiler
-from tuner.policy import MeasurementPolicy
-from tuner.portfolio import Family, Place, Terms, choose
-from tuner.problem import canonical
-from tuner.result import Attempt, Evidence
-from tuner.session import Measured, Observe
-from tuner.simulated import Simulation
-from tuner.store import Store
-from tuner.tune import Outcome, Progress, Request
-from tuner.worker import Worker
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench
+from tuner.search import campaign, study
+from tuner.search.portfolio import Family, Place, Terms, choose
+from tuner.search.session import Measured, Observe
+from tuner.search.study import Outcome, Progress, Request
+from tuner.spec.problem import canonical
+from tuner.store.sql import Store
 
 INF = float("inf")
 
@@ -102,13 +102,13 @@ class Session:
         self.evaluators: dict[Any, Recorded] = {}
 
     def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        return tune.search(request, self.store, self._evaluator(request), observe, stopped)
+        return study.search(request, self.store, self._evaluator(request), observe, stopped)
 
     def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return tune.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
+        return study.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
     def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return tune.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
+        return study.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
     def _evaluator(self, request: Request) -> Recorded:
         problem = request.problem
@@ -213,11 +213,11 @@ class Spilling(Recorded):
 def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_cheaper(store: Store) -> None:
     evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(512))
     request = Request(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
-    outcome = tune.search(request, store, evaluator)
+    outcome = study.search(request, store, evaluator)
     assert outcome.record is not None and outcome.record.config["BM"] == 128
     (default,) = (each.candidate for each in outcome.tried)
     smaller = replace(default, config=replace(default.config, BM=64))
-    found = tune.extend(outcome, store, evaluator, [smaller])
+    found = study.extend(outcome, store, evaluator, [smaller])
     assert found.record is not None and found.record.config["BM"] == 64
     assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == found.record
 
@@ -227,10 +227,10 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
     for length in (512, 1024):
         evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
         request = Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
-        searched = tune.search(request, store, evaluator)
+        searched = study.search(request, store, evaluator)
         (default,) = (each.candidate for each in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
-        outcomes.append(tune.extend(searched, store, evaluator, [smaller]))
+        outcomes.append(study.extend(searched, store, evaluator, [smaller]))
     (family,) = campaign.known(outcomes, Terms())
     assert [config["BM"] for _, config in family.members] == [64]
 
@@ -265,7 +265,7 @@ def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: 
     session = Session(store, wide_when_long)
     found = run(session, LENGTHS, Terms(most=3, within=0.01))
     recalled = [
-        tune.recall(Request(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
+        study.recall(Request(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
         for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
     ]
     (again,) = campaign.known(recalled, Terms(most=3, within=0.01))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tuner.arch import GPU, gpu
-from tuner.operator import Work
-from tuner.plan import Launch, Plan
-from tuner.predict import TERMS, combine, formula, from_cubin, guess_residency, in_turn, uncompiled
-from tuner.result import Prediction
+from tuner.base.result import Prediction
+from tuner.evaluate.predict.cost import TERMS, combine, formula, from_cubin, guess_residency, in_turn, uncompiled
+from tuner.spec.operator import Work
+from tuner.spec.plan import Launch, Plan
 
 H100 = gpu("H100")
 WORK = Work(

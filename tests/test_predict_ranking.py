@@ -12,13 +12,13 @@ import pytest
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.check import Checker
-from tuner.evaluate import Candidate
-from tuner.nvrtc import Compiler
-from tuner.operator import Work
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.predict.cost import formula, uncompiled
+from tuner.evaluate.predictor import Predictor
 from tuner.operators.flash_attention.split_keys_config import SPLITS
-from tuner.predict import formula, uncompiled
-from tuner.predictor import Predictor
+from tuner.spec.operator import Work
 
 Tile = tuple[int, int, int]  # BM, BN, warps
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tuner.errors import UsageError
-from tuner.ptx import FaultError, Global, Shape, launch, parse
+from tuner.machines.ptx import FaultError, Global, Shape, launch
+from tuner.machines.ptx.text import parse
 
 MODULE = """
 .extern .func __assertfail (.param .b64 message);

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from test_wgmma_descriptors import KEYS, fields, told
 
-from tuner import ptx
-from tuner.dtype import DType
-from tuner.tensor_map import MappedTensor
+from tuner.machines import ptx
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import MappedTensor
 
 LIBRARY, NVCC = find_spec("cutlass_library"), shutil.which("nvcc")
 FOLDER = Path(__file__).parent / "cutlass"

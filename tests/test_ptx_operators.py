@@ -10,19 +10,21 @@ from claims import compiled_to_ptx
 from typer.testing import CliRunner
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import nvrtc, operators, ptx
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.cache import Cache
-from tuner.check import Job, drawn
-from tuner.check_ptx import check_ptx
+from tuner.base.cache import Cache
+from tuner.base.result import Failed
 from tuner.cli.app import build
-from tuner.edges import edges
-from tuner.instance import Instance
-from tuner.problem import canonical, to_fields
-from tuner.render import render
-from tuner.result import Failed
-from tuner.source import Source
-from tuner.toolkit import Options
+from tuner.compiler import nvrtc
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.check.checker import Job, drawn
+from tuner.evaluate.check.edges import edges
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.machines import ptx
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
 
 # One of each family: plain loops, mma with cp.async, a look-back over blocks, chunks in tf32 and bf16, TMA with wgmma
 # and with tcgen05.

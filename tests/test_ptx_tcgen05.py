@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from test_ptx import HEAD, TAIL, executed
 
-from tuner.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
+from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch
+from tuner.machines.ptx.text import parse
 
 THREADS = np.arange(128, dtype=np.uint32)
 VALUES = [f"v{i}" for i in range(16)]

@@ -10,7 +10,7 @@ pytest.importorskip("triton", minversion="3.9", reason="needs triton: pip instal
 import ml_dtypes
 from triton_programs import Executed, Launch, attention, boxed, executed, pipelined, product, reductions, self_boxed
 
-from tuner import ptx
+from tuner.machines import ptx
 
 DTYPES = {
     "bf16": ml_dtypes.bfloat16,

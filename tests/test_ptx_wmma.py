@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tuner.ptx import FaultError, Global, Shape, launch, parse
+from tuner.machines.ptx import FaultError, Global, Shape, launch
+from tuner.machines.ptx.text import parse
 
 # One warp: D = A B + C, of dense matrices in global memory.
 KERNEL = """

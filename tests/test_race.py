@@ -8,8 +8,8 @@ import pytest
 from recorded import OPERATOR, PROBLEM, SM_80
 
 from tuner import operators
-from tuner.evaluate import Candidate
-from tuner.race import Lane, Method, Race, lane
+from tuner.evaluate.evaluator import Candidate
+from tuner.search.lanes import Lane, Method, Race, lane
 
 NAIVE, MMA_SYNC = (operators.implementation(OPERATOR.name, name) for name in ("naive", "mma_sync"))
 METHOD = Method("gp", seed=0, tries=100)

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from store_factory import PROBLEM, read_only, record
 
-from tuner import tuned
+from tuner.base.result import Evidence, Fields, TuningRecord
 from tuner.errors import StoreError
-from tuner.places import SHIPPED
-from tuner.records import Candidate, Match, Query, Snapshot
-from tuner.result import Evidence, Fields, TuningRecord
-from tuner.store import Store
+from tuner.store import lines as tuned
+from tuner.store.places import SHIPPED
+from tuner.store.records import Candidate, Match, Query, Snapshot
+from tuner.store.sql import Store
 
 STATICS = ("causal", "dtype")
 Fresh = Callable[[TuningRecord], bool]
@@ -238,7 +238,7 @@ def test_the_places_are_tuner_db_then_the_users_then_what_ships(tmp_path: Path) 
     mine = tmp_path / "mine.db"
     with Store.open(mine) as store:
         store.promote(record(16))
-    code = "from tuner.records import Snapshot; print([f.place for f in Snapshot.load().records['scan']])"
+    code = "from tuner.store.records import Snapshot; print([f.place for f in Snapshot.load().records['scan']])"
     listed = f"{tmp_path / 'absent.db'}{os.pathsep}{mine}"
     output = subprocess.run(
         [sys.executable, "-c", code],
@@ -327,7 +327,7 @@ def test_reading_leaves_no_trace_beside_the_database(tmp_path: Path) -> None:
 
 
 def test_reading_records_loads_nothing_heavy() -> None:
-    code = "import sys, tuner.records; print(*sys.modules)"
+    code = "import sys, tuner.store.records; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True).stdout
     heavy = {"sqlalchemy", "alembic", "optuna", "cupy", "numpy", "jinja2", "typer", "scipy"}

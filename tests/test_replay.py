@@ -14,16 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner import operators
+from tuner.base.result import Attempt, Failed, Fields, Identity, Measurement, Prediction, Stage
 from tuner.cli.app import build
 from tuner.errors import UsageError
-from tuner.problem import canonical
-from tuner.replay import Replay, attempts, random_search, replay, run, t1
-from tuner.replay.expression import evaluate
-from tuner.replay.files import read, t4
-from tuner.replay.history import prior
-from tuner.replay.recording import Recording, Row, recording
-from tuner.result import Attempt, Failed, Fields, Identity, Measurement, Prediction, Stage
-from tuner.store import Store
+from tuner.search.replay import Replay, attempts, random_search, replay, run, t1
+from tuner.search.replay.expression import evaluate
+from tuner.search.replay.files import read, t4
+from tuner.search.replay.history import prior
+from tuner.search.replay.recording import Recording, Row, recording
+from tuner.spec.problem import canonical
+from tuner.store.sql import Store
 
 SIZES, TILES = (16, 32, 64, 128), (1, 2, 3, 4, 5, 6)
 

@@ -16,10 +16,10 @@ import pytest
 from report_factory import DEFAULT, PROBLEM, attempt, report_data
 
 from tuner import report
+from tuner.base.result import Evidence, Failed, OutputError, Stage, Verdict
 from tuner.errors import MachineError
-from tuner.portfolio import Family, Place, Terms
 from tuner.report import BeliefFacts, ReportData
-from tuner.result import Evidence, Failed, OutputError, Stage, Verdict
+from tuner.search.portfolio import Family, Place, Terms
 
 HOSTILE = '</script><script>alert(1)</script> <img src=http://evil.example/x onerror=alert(1)> "quoted" & | `code`'
 

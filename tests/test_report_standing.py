@@ -7,10 +7,21 @@ from dataclasses import replace
 import pytest
 from report_factory import DEFAULT, attempt, identity, record, report_data, resources
 
+from tuner.base.result import (
+    Attempt,
+    Evidence,
+    Failed,
+    Fields,
+    Lint,
+    Measurement,
+    OutputError,
+    Prediction,
+    Stage,
+    Verdict,
+)
 from tuner.report import rivals_of
 from tuner.report import standing as s
 from tuner.report.section import sections
-from tuner.result import Attempt, Evidence, Failed, Fields, Lint, Measurement, OutputError, Prediction, Stage, Verdict
 
 FASTER = {**DEFAULT, "BT": 128}
 SMALLER = {**DEFAULT, "BK": 32}

@@ -3,7 +3,7 @@
 import json
 import math
 
-from tuner.result import (
+from tuner.base.result import (
     Attempt,
     Failed,
     Identity,
@@ -13,11 +13,12 @@ from tuner.result import (
     Resources,
     Stage,
     Verdict,
+    attempt_from,
     order,
     to_data,
+    verdict_from,
 )
-from tuner.result_read import attempt_from, verdict_from
-from tuner.verify import keep_worst
+from tuner.evaluate.check.compare import keep_worst
 
 IDENTITY = Identity("op", "impl", "{}", "sm_90a", "0" * 16, "-arch=sm_90a", "nvrtc 13.4", "predicted/1")
 GOOD = OutputError("o", 1e-4, 1e-3, 1e-3, 1e-2)

@@ -14,11 +14,11 @@ import optuna
 import pytest
 
 from tuner.errors import UsageError
-from tuner.sampler import METHODS, Sampler
-from tuner.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
-from tuner.sampler.history import History, Prior
-from tuner.sampler.improvement import predicted_scores, representative
-from tuner.space import Array, Constraint, Space
+from tuner.search.sampler import METHODS, Sampler
+from tuner.search.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
+from tuner.search.sampler.history import History, Prior
+from tuner.search.sampler.improvement import predicted_scores, representative
+from tuner.spec.space import Array, Constraint, Space
 
 POWERS = tuple(1 << k for k in range(7))
 
@@ -349,7 +349,9 @@ def test_optuna_is_left_as_verbose_as_it_was(caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_names_of_the_methods_cost_no_import_of_optuna() -> None:
-    code = "import sys; from tuner.sampler import METHODS; print('optuna' in sys.modules, 'scipy' in sys.modules)"
+    code = (
+        "import sys; from tuner.search.sampler import METHODS; print('optuna' in sys.modules, 'scipy' in sys.modules)"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded == "False False\n"
 
@@ -421,7 +423,7 @@ def test_a_space_that_is_not_enumerated_cannot_be_exhausted() -> None:
 
 
 def test_beyond_the_results_that_a_fit_can_take_the_search_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.sampler.improvement._MOST_RESULTS", 12)
+    monkeypatch.setattr("tuner.search.sampler.improvement._MOST_RESULTS", 12)
     sampler = Sampler(SPACE, seed=0)
     asked = search(sampler, 40)
     assert len(set(asked)) == 40

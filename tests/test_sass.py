@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner import nvrtc, sass
 from tuner.arch import ARCHES
-from tuner.cache import Cache
-from tuner.cubin import Cubin
+from tuner.base.cache import Cache
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.sass import decode as sass
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
 from tuner.errors import MachineError
-from tuner.source import Source
-from tuner.toolkit import Options
 
 KERNELS = Path(__file__).parent / "kernels"
 PACKED = """extern "C" __global__ void packed(unsigned long long* x) {

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from claims import compiled, example, first_arch
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, Arch
-from tuner.assets import TEMPLATES
-from tuner.cubin import Cubin
-from tuner.edges import served
-from tuner.instance import Instance
-from tuner.operator import Implementation, Operator
-from tuner.render import headers, render
-from tuner.sass import decode, holds
-from tuner.source import Source
+from tuner.base.assets import TEMPLATES
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import headers, render
+from tuner.compiler.sass.decode import decode, holds
+from tuner.compiler.source import Source
+from tuner.evaluate.check.edges import served
+from tuner.machines import emulator
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
 
 # Fields by which threads, and their roles, differ.
 SHAPES = ("warpgroups", "row_tiles", "columns", "producers", "cluster")

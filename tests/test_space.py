@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import TemplateError, UsageError
-from tuner.space import Constraint, Space
-from tuner.space_stages import Stages
+from tuner.spec.space import Constraint, Space
+from tuner.spec.stages import Stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def test_choices_that_repeat_or_mix_types_are_reported(values: Any, message: str
 
 
 def test_of_a_space_that_is_too_large_to_list_only_draws_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.space.MAX_CONFIGS", 10)
+    monkeypatch.setattr("tuner.spec.space.MAX_CONFIGS", 10)
     space = Space(Config, CHOICES)
     assert not space.enumerated
     with pytest.raises(TemplateError, match="about 36 configs, too many to list: draw some of them"):

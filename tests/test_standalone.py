@@ -15,23 +15,23 @@ from own_operators import own_operator
 from typer.testing import CliRunner
 
 from tuner import operators
-from tuner.argument import Located
-from tuner.cache import Cache
+from tuner.base.cache import Cache
 from tuner.cli.app import build
-from tuner.cubin import Cubin
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import compile as compile_source
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.standalone.general import general
+from tuner.compiler.standalone.launcher import FLAGS, Standalone
+from tuner.compiler.toolkit import Options
 from tuner.errors import UsageError
-from tuner.generality import general
-from tuner.instance import Instance
-from tuner.nvrtc import compile as compile_source
-from tuner.operator import Operator
-from tuner.parameters import parameters, scalars
-from tuner.plan import Plan
-from tuner.problem import extents
-from tuner.render import render
-from tuner.source import Source
-from tuner.standalone import FLAGS, Standalone
-from tuner.tensor_map import MappedTensor
-from tuner.toolkit import Options
+from tuner.spec.argument import Located
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.parameters import parameters, scalars
+from tuner.spec.plan import Plan
+from tuner.spec.problem import extents
+from tuner.spec.tensor_map import MappedTensor
 
 DOUBLE = Path(__file__).parent / "cuda_double"
 _TYPES = {"fp16": 6, "fp32": 7, "bf16": 9, "int32": 3, "int64": 5}

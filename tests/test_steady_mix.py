@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import gpu
-from tuner.cache import Cache
-from tuner.compiled import outer_mix, steady_mix
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.render import render
-from tuner.sass import work_mix
-from tuner.source import Source
-from tuner.timeline_paths import pass_mix
-from tuner.toolkit import Options
+from tuner.base.cache import Cache
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.sass.decode import work_mix
+from tuner.compiler.sass.paths import pass_mix
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.predict.compiled import outer_mix, steady_mix
+from tuner.spec.instance import Instance
 
 H200 = gpu("H200")
 BLACKWELL = Path(__file__).parent / "kernels" / "blackwell.cu"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from store_factory import OK, WRONG, attempt, identity, record, study
 
+from tuner.base.result import Evidence
 from tuner.errors import StoreError
-from tuner.result import Evidence
-from tuner.store import Store
+from tuner.store.sql import Store
 
 SERVER = os.environ.get("TUNER_TEST_POSTGRES", "")  # postgresql://…, an empty database that may be filled and emptied
 KINDS = ["file", "memory", *(["server"] if SERVER else [])]

@@ -17,10 +17,10 @@ from sqlalchemy import Table, create_engine
 from store_factory import attempt, read_only
 
 from tuner.errors import StoreError
-from tuner.store import Store
-from tuner.store.migrate import MIGRATIONS, VERSION_TABLE, newest
-from tuner.store.rows import attempt_row
-from tuner.store.schema import METADATA
+from tuner.store.sql import Store
+from tuner.store.sql.migrate import MIGRATIONS, VERSION_TABLE, newest
+from tuner.store.sql.rows import attempt_row
+from tuner.store.sql.schema import METADATA
 
 README = MIGRATIONS.parent / "README.md"
 STEP = """
@@ -130,7 +130,7 @@ def test_a_process_that_is_killed_inside_a_step_leaves_the_database_as_it_was(tm
     if existing:
         Store.open(path).close()
     folder = next_program(tmp_path, then="import os; os.kill(os.getpid(), 9)")
-    code = "import sys, pathlib, tuner.store as s; s.Store.open(sys.argv[1], migrations=pathlib.Path(sys.argv[2]))"
+    code = "import sys, pathlib, tuner.store.sql as s; s.Store.open(sys.argv[1], migrations=pathlib.Path(sys.argv[2]))"
     command = [sys.executable, "-c", code, str(path), str(folder)]
     assert subprocess.run(command, cwd=MIGRATIONS.parents[1]).returncode == -signal.SIGKILL
     with Store.open(path) as store:

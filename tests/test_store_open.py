@@ -15,8 +15,8 @@ from sqlalchemy.engine import Engine
 from store_factory import attempt, read_only, record, study
 
 from tuner.errors import MachineError, StoreError, UsageError
-from tuner.places import database, named, user_database
-from tuner.store import Store
+from tuner.store.places import database, named, user_database
+from tuner.store.sql import Store
 
 
 def filled(path: Path, rows: int = 100) -> Path:

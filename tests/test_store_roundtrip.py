@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.canonical import decode, encode
-from tuner.result import (
+from tuner.base.canonical import decode, encode
+from tuner.base.result import (
     Attempt,
     Evidence,
     Failed,
@@ -22,8 +22,8 @@ from tuner.result import (
     TuningRecord,
     Verdict,
 )
-from tuner.store import Store
-from tuner.tuned import from_line, to_line
+from tuner.store.lines import from_line, to_line
+from tuner.store.sql import Store
 
 texts = st.text(max_size=12)
 names = st.text("abcdefgBTK_ é\n\"'", min_size=1, max_size=8)

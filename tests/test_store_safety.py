@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from store_factory import attempt
 
-from tuner.store import Store
+from tuner.store.sql import Store
 
 WRITER = """
 import os, sys

@@ -12,21 +12,22 @@ from claims import DISTINCT_ARCHES, assert_no_spills, assert_right_at_edges
 from counted import counted, declared
 from small_tiles import SMALL_TILES
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.calls import Dispatcher
-from tuner.check import CHECKED, PLAIN
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED, PLAIN
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as dense
 from tuner.operators.streaming_attention import mma_sync_config, split_keys
 from tuner.operators.streaming_attention.operator import streaming_attention
 from tuner.operators.streaming_attention.problem import Problem, attended_keys, attends, slots
 from tuner.operators.streaming_attention.visits import Keys, Walks
-from tuner.records import Snapshot
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
 
 OPERATOR = operators.load("streaming_attention")
 NAIVE, MMA_SYNC, SPLIT_KEYS = (

@@ -11,13 +11,13 @@ from claims import assert_no_spills, assert_right_on_tails, drawn
 from counted import declared_and_counted, global_bytes
 from slope import gradients_and_slopes
 
-from tuner import dispatcher, emulator, operators, peers
+from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
+from tuner.bench import peers
 from tuner.errors import UsageError
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward
@@ -25,6 +25,8 @@ from tuner.operators.streaming_attention_backward import mma_sync
 from tuner.operators.streaming_attention_backward.mma_sync_config import Config
 from tuner.operators.streaming_attention_backward.operator import OPERATOR, streaming_attention_backward
 from tuner.operators.streaming_attention_backward.problem import Problem
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 HOPPER = ARCHES["sm_90a"]
 H200 = gpu("H200")

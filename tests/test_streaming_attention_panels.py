@@ -7,11 +7,11 @@ from claims import compiled
 
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
-from tuner.dtype import DType
-from tuner.instance import Instance
-from tuner.lint import Lint, lint
+from tuner.compiler.lint import Lint, lint
+from tuner.compiler.render import render
 from tuner.operators.streaming_attention.problem import Problem
-from tuner.render import render
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("streaming_attention")
 GPUS = {"wgmma": gpu("H200"), "tcgen05": gpu("B200")}

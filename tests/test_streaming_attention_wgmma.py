@@ -9,16 +9,17 @@ import pytest
 from claims import assert_right_at_edges
 from injected import injected
 
-from tuner import emulator, operators
+from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.check import CHECKED
-from tuner.dtype import DType
-from tuner.emulator import Mode
-from tuner.instance import Instance
+from tuner.evaluate.check.checker import CHECKED
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.wgmma_config import Config
 from tuner.operators.streaming_attention.wgmma_work import tiles
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("streaming_attention")
 WGMMA = operators.implementation("streaming_attention", "wgmma")

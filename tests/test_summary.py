@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from recorded import OPERATOR, PROBLEM, SM_80, Recorded
 
-from tuner import operators, tune
-from tuner.evaluate import Candidate
-from tuner.instance import Instance
+from tuner import operators
+from tuner.base.result import Attempt, Measurement, Resources
+from tuner.evaluate.evaluator import Candidate
 from tuner.operators.kda.problem import Problem as Kda
-from tuner.result import Attempt, Measurement, Resources
-from tuner.store import Store
-from tuner.summary import usage, work_facts
-from tuner.summary_rows import winner_rows
+from tuner.report.rows import winner_rows
+from tuner.report.summary import usage, work_facts
+from tuner.search import study
+from tuner.spec.instance import Instance
+from tuner.store.sql import Store
 
 
 @pytest.mark.parametrize("name", operators.names())
@@ -43,8 +44,8 @@ def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path
     default = operators.implementation(OPERATOR.name, "mma_sync").default(PROBLEM, SM_80.arch)
     evaluator = Recorded(lambda c: 1.0 if c == default else 2.0, right=lambda c: c != default)
     with Store.open(tmp_path / "tuner.db") as store:
-        outcome = tune.search(
-            tune.Request(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
+        outcome = study.search(
+            study.Request(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
         )
     assert dict(winner_rows(outcome))["margin"] == "nothing else passed its checks; the default is wrong"
 
@@ -62,16 +63,16 @@ class Alike(Recorded):
     ids=["alone", "alike"],
 )
 def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, margin: str) -> None:
-    asked = tune.Request(OPERATOR, PROBLEM, SM_80, budget=budget, implementation="mma_sync")
+    asked = study.Request(OPERATOR, PROBLEM, SM_80, budget=budget, implementation="mma_sync")
     with Store.open(tmp_path / "tuner.db") as store:
-        outcome = tune.search(asked, store, Alike(lambda _: 1.0))
+        outcome = study.search(asked, store, Alike(lambda _: 1.0))
     assert dict(winner_rows(outcome))["margin"] == f"{margin}, and it is the default"
 
 
 def test_a_time_is_told_as_rates_and_a_prediction_is_not(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuner.db") as store:
-        asked = tune.Request(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
-        record = tune.search(asked, store, Recorded(lambda _: 1.0)).record
+        asked = study.Request(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
+        record = study.search(asked, store, Recorded(lambda _: 1.0)).record
     assert record is not None
     mma_sync = operators.implementation(OPERATOR.name, "mma_sync")
     won = Instance.default(OPERATOR, mma_sync, PROBLEM, SM_80.arch)

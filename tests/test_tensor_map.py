@@ -11,22 +11,25 @@ import pytest
 from claims import compiled
 from cupy_double import Driver, asarray, driver
 
-from tuner import emulated, emulator, gpu_tensor_map, on_gpu, operators
+from tuner import operators
 from tuner.arch import ARCHES
-from tuner.arena import Arena
-from tuner.arrays import FRAMEWORKS
-from tuner.binding import bind
-from tuner.device import Code
-from tuner.dtype import DType
+from tuner.compiler.render import render
+from tuner.dispatcher import on_emulator, on_gpu
+from tuner.dispatcher.arrays import FRAMEWORKS
+from tuner.dispatcher.binding import bind
 from tuner.errors import InputError, MachineError
-from tuner.instance import Instance
+from tuner.evaluate.check.compare import errors
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.machines import emulator
+from tuner.machines.gpu import tensor_map
 from tuner.operators.flash_attention.operator import Problem
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.simulated import Simulation
-from tuner.tensor_map import MappedTensor
-from tuner.tensor_map import TensorMap as Declared
-from tuner.verify import errors
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
+from tuner.spec.tensor_map import MappedTensor
+from tuner.spec.tensor_map import TensorMap as Declared
 
 __all__ = ["driver"]  # a fixture
 
@@ -70,7 +73,7 @@ def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
 def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
     arrays = drawn()
     kernel = emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False)
-    call = emulated.Kernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
+    call = on_emulator.Kernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
     assert_right(arrays, *call({name: arrays[name] for name in "qkv"}, {}))
 
 
@@ -105,23 +108,23 @@ def test_dtype_and_swizzle_travel_by_their_numbers_in_cuda_h(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(
-        gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *a: given.extend(a) or 0)
+        tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *a: given.extend(a) or 0)
     )
-    gpu_tensor_map.encode(replace(of((4480, 64, 32, 1)), dtype=dtype, swizzle=swizzle))
+    tensor_map.encode(replace(of((4480, 64, 32, 1)), dtype=dtype, swizzle=swizzle))
     assert (given[1], given[9]) == numbers
     assert given[8] == given[11] == 0  # not interleaved; zeros beyond the edges
 
 
 def test_the_drivers_refusal_is_an_input_error_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
+    monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
     with pytest.raises(InputError, match=r"x: the driver refuses a tensor map \(error 1\) of shape \[2, 70, 2, 32\]"):
-        gpu_tensor_map.encode(of((4488, 64, 32, 1)))
+        tensor_map.encode(of((4488, 64, 32, 1)))
 
 
 def test_an_error_that_is_not_the_tensors_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 700))
+    monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 700))
     with pytest.raises(MachineError, match=r"no tensor map of x: the driver answers with error 700, as after a fault"):
-        gpu_tensor_map.encode(of((4488, 64, 32, 1)))
+        tensor_map.encode(of((4488, 64, 32, 1)))
 
 
 def test_without_a_driver_there_is_no_map(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +132,6 @@ def test_without_a_driver_there_is_no_map(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    gpu_tensor_map._driver.cache_clear()
+    tensor_map._driver.cache_clear()
     with pytest.raises(MachineError, match=r"no tensor map without a CUDA driver .*libcuda"):
-        gpu_tensor_map.encode(of((4496, 64, 32, 1)))
+        tensor_map.encode(of((4496, 64, 32, 1)))

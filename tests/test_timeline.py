@@ -8,15 +8,15 @@ import pytest
 from claims import compiled
 from typer.testing import CliRunner
 
-from tuner import timeline
 from tuner.arch import gpu
 from tuner.cli.app import build
-from tuner.cubin import Cubin
-from tuner.sass import Instruction
-from tuner.source import Source
-from tuner.timeline import Timeline
-from tuner.timeline_paths import Path as Way
-from tuner.timeline_paths import common_way, paths
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.sass import timeline
+from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.paths import Path as Way
+from tuner.compiler.sass.paths import common_way, paths
+from tuner.compiler.sass.timeline import Timeline
+from tuner.compiler.source import Source
 
 CHAINS = Path(__file__).parent / "kernels" / "chains.cu"
 A100 = gpu("A100")

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tuner.errors import UsageError
-from tuner.final import Rules, decide
-from tuner.policy import MeasurementPolicy
-from tuner.samples import Sample, State, estimate, interval, typical, undisturbed, usual
-from tuner.screening import screen
+from tuner.evaluate.measure.final import Rules, decide
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import Sample, State, estimate, interval, screen, typical, undisturbed, usual
 
 POLICY = MeasurementPolicy()
 CALM = State(sm_mhz=1980, processes=1)

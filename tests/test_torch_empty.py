@@ -19,7 +19,9 @@ from tuner.torch import (  # noqa: E402
 
 SIZES = pytest.mark.parametrize(("B", "T", "S"), [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=["batch", "queries", "keys"])
 
-pytestmark = pytest.mark.filterwarnings("error::tuner.untuned.UntunedWarning")  # nothing runs that could be tuned
+pytestmark = pytest.mark.filterwarnings(
+    "error::tuner.dispatcher.untuned.UntunedWarning"
+)  # nothing runs that could be tuned
 
 
 def half(*shape: int, grad: bool = False) -> Any:

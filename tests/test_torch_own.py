@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.new import write
+from tuner.cli.commands.new import write
 
 pytest.importorskip("torch")
 

@@ -14,17 +14,18 @@ import pytest
 import recorded
 from recorded import OPERATOR, PROBLEM, Recorded
 
-from tuner import operators, tune
+from tuner import operators
 from tuner.arch import gpu
-from tuner.emulator import Finding
+from tuner.base.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
+from tuner.compiler.render import header
 from tuner.errors import TemplateError, UsageError
-from tuner.evaluate import Candidate
-from tuner.problem import canonical, from_fields, to_fields
-from tuner.render import header
-from tuner.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
-from tuner.store import Store
-from tuner.tune.contest import contest
-from tuner.tune.explore import Patience
+from tuner.evaluate.evaluator import Candidate
+from tuner.machines.emulator import Finding
+from tuner.search import study
+from tuner.search.contest import contest
+from tuner.search.explore import Patience
+from tuner.spec.problem import canonical, from_fields, to_fields
+from tuner.store.sql import Store
 
 GPU = gpu("sm_80")
 MMA_SYNC = operators.implementation("flash_attention", "mma_sync")
@@ -36,12 +37,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def request(**options: Any) -> tune.Request:
-    return tune.Request(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
+def request(**options: Any) -> study.Request:
+    return study.Request(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
 
 
 def test_every_attempt_is_stored_and_the_best_right_one_becomes_the_record(store: Store) -> None:
-    outcome = tune.search(request(), store, Recorded())
+    outcome = study.search(request(), store, Recorded())
     assert len(store.attempts(operator=OPERATOR.name)) == len(outcome.tried) == 24
     best = min(each.attempt.value or 0 for each in outcome.tried)
     record = store.record(OPERATOR.name, canonical(PROBLEM), GPU.name)
@@ -52,26 +53,26 @@ def test_every_attempt_is_stored_and_the_best_right_one_becomes_the_record(store
 
 
 def test_the_same_search_again_tries_nothing(store: Store) -> None:
-    tune.search(request(), store, Recorded())
+    study.search(request(), store, Recorded())
     again = Recorded()
-    outcome = tune.search(request(), store, again)
+    outcome = study.search(request(), store, again)
     assert again.tried == []
     assert outcome.reused == 24
     assert outcome.record is not None
 
 
 def test_what_is_taken_over_keeps_the_order_of_its_fields(store: Store) -> None:
-    tune.search(request(budget=1), store, Recorded())
-    again = tune.search(request(budget=1), store, Recorded())
+    study.search(request(budget=1), store, Recorded())
+    again = study.search(request(budget=1), store, Recorded())
     assert [*again.tried[0].attempt.config] == [*to_fields(MMA_SYNC.default(PROBLEM, GPU.arch))]
     assert again.why_stopped == "the budget of 1 try is spent"
 
 
 def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store) -> None:
-    first = tune.search(request(), store, Recorded())
+    first = study.search(request(), store, Recorded())
     assert first.record is not None
     store.promote(replace(first.record, created="2026-11-21T10:00:00+00:00"))  # as if it were of another second
-    again = tune.search(request(), store, Recorded())
+    again = study.search(request(), store, Recorded())
     assert len(store.history(OPERATOR.name)) == 2
     assert again.record in store.history(OPERATOR.name)
 
@@ -79,11 +80,11 @@ def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store
 def test_a_source_that_changes_before_its_verdict_ends_the_search_without_a_record(store: Store) -> None:
     edited = Recorded()
 
-    def edit(progress: tune.Progress) -> None:
+    def edit(progress: study.Progress) -> None:
         edited.version = "2" if progress.done == 24 else edited.version
 
     with pytest.raises(TemplateError, match="flash_attention/mma_sync changed during the search"):
-        tune.search(request(), store, edited, edit)
+        study.search(request(), store, edited, edit)
     assert len(store.attempts(operator=OPERATOR.name)) == 24
     assert store.records() == []
 
@@ -94,7 +95,7 @@ def test_headers_are_read_again_before_verdicts_are_given(store: Store, tmp_path
     header("own.cuh", tmp_path, "cuda")
     own.write_text("// edited\n")
     assert header("own.cuh", tmp_path, "cuda") == "// as it was\n"
-    tune.search(request(budget=2), store, Recorded())
+    study.search(request(budget=2), store, Recorded())
     assert header("own.cuh", tmp_path, "cuda") == "// edited\n"
 
 
@@ -103,8 +104,8 @@ def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) ->
         def prior(self, candidate: Candidate) -> float:
             raise AssertionError(f"nothing will be asked for, and {candidate.config} was predicted")
 
-    searched = tune.search(request(), store, Recorded())
-    recalled = tune.recall(request(), store, Unasked())
+    searched = study.search(request(), store, Recorded())
+    recalled = study.recall(request(), store, Unasked())
     assert [each.row for each in recalled.tried] == [each.row for each in searched.tried]
     assert recalled.record is not None and searched.record is not None
     assert recalled.record.config == searched.record.config
@@ -112,16 +113,16 @@ def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) ->
 
 def test_a_larger_budget_goes_on_where_the_smaller_one_ended(store: Store) -> None:
     first, second = Recorded(), Recorded()
-    tune.search(request(budget=10), store, first)
-    tune.search(request(budget=24), store, second)
+    study.search(request(budget=10), store, first)
+    study.search(request(budget=24), store, second)
     assert len(second.tried) == 14
     assert not set(first.tried) & set(second.tried)
 
 
 def test_attempts_of_other_code_are_not_reused(store: Store) -> None:
-    tune.search(request(), store, Recorded())
+    study.search(request(), store, Recorded())
     changed = Recorded(version="2")
-    tune.search(request(), store, changed)
+    study.search(request(), store, changed)
     assert len(changed.tried) == 24
 
 
@@ -141,30 +142,30 @@ class Launched(Recorded):
 
 
 def test_attempts_at_another_launch_are_not_reused(store: Store) -> None:
-    tune.search(request(), store, Launched(lambda _: "one block a tile"))
+    study.search(request(), store, Launched(lambda _: "one block a tile"))
     again, wider = Launched(lambda _: "one block a tile"), Launched(lambda _: "one block an SM")
-    tune.search(request(), store, again)
-    tune.search(request(), store, wider)
+    study.search(request(), store, again)
+    study.search(request(), store, wider)
     assert (len(again.tried), len(wider.tried)) == (0, 24)
 
 
 def test_one_machine_code_in_several_launches_counts_as_often(store: Store) -> None:
-    outcome = tune.search(request(), store, Launched(lambda config: str(config.BM)))
+    outcome = study.search(request(), store, Launched(lambda config: str(config.BM)))
     launched = {each.candidate.config.BM for each in outcome.tried}
     assert len(launched) > 1
-    assert sorted(each.candidate.config.BM for each in tune.ranked(outcome.tried)) == sorted(launched)
+    assert sorted(each.candidate.config.BM for each in study.ranked(outcome.tried)) == sorted(launched)
 
 
 def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) -> None:
-    outcome = tune.search(request(budget=40), store, Recorded(right=lambda c: c.BM >= 64))
+    outcome = study.search(request(budget=40), store, Recorded(right=lambda c: c.BM >= 64))
     assert outcome.record is not None
     assert int(outcome.record.config["BM"]) >= 64
     assert outcome.record.verdict.ok
 
 
 def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
-    first = tune.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
-    again = tune.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
+    first = study.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
+    again = study.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
     lane = again.race.lanes["mma_sync"]
     told = [lane.results[lane.space.index(each.candidate.config)] for each in first.tried if each.wrong]
     assert told and set(told) == {None}
@@ -175,17 +176,17 @@ def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tm
     own.mkdir()
     (own / "operator.py").write_text("a reference with a mistake\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
-    assert tune.search(asked, store, Recorded(right=lambda _: False)).record is None
-    assert tune.search(asked, store, Recorded()).record is None
+    assert study.search(asked, store, Recorded(right=lambda _: False)).record is None
+    assert study.search(asked, store, Recorded()).record is None
     (own / "operator.py").write_text("a reference without\n")
-    assert tune.search(asked, store, Recorded()).record is not None
+    assert study.search(asked, store, Recorded()).record is not None
 
 
 def test_a_verdict_that_was_lost_is_given_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "WRONG", Verdict((), (str(Finding("lost", "no answer within 600 s")),)))
-    assert tune.search(request(), store, Recorded(right=lambda _: False)).record is None
+    assert study.search(request(), store, Recorded(right=lambda _: False)).record is None
     again = Recorded()
-    assert tune.search(request(), store, again).record is not None
+    assert study.search(request(), store, again).record is not None
     assert again.judged and not again.tried
 
 
@@ -194,15 +195,15 @@ def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Stor
     own.mkdir()
     (own / "naive.py").write_text("work of eight bytes an element\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
-    before = tune.search(asked, store, Recorded())
+    before = study.search(asked, store, Recorded())
     (own / "naive.py").write_text("work of four\n")
     again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
-    found = tune.search(asked, store, again)
+    found = study.search(asked, store, again)
     assert found.reused == 0
     assert {each.candidate.config for each in found.tried} == {each.candidate.config for each in before.tried}
     assert found.record is not None and found.record.prediction is not None
     assert found.record.prediction.cost == min(1e6 / each.candidate.config.BM for each in before.tried)
-    assert tune.search(asked, store, unchanged).reused == 24
+    assert study.search(asked, store, unchanged).reused == 24
     assert unchanged.tried == []
 
 
@@ -210,9 +211,9 @@ def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget
     own = tmp_path / "own"
     own.mkdir()
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
-    before = tune.search(asked, store, Recorded())
+    before = study.search(asked, store, Recorded())
     (own / "naive.py").write_text("another plan\n")
-    found = tune.search(replace(asked, budget=5), store, Recorded())
+    found = study.search(replace(asked, budget=5), store, Recorded())
     best = sorted(each.attempt.value for each in before.tried if each.attempt.value is not None)[:5]
     assert sorted(each.attempt.value or 0 for each in found.tried) == best
 
@@ -221,9 +222,9 @@ def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store,
     own = tmp_path / "own"
     own.mkdir()
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
-    tune.search(asked, store, Recorded())
+    study.search(asked, store, Recorded())
     (own / "naive.py").write_text("another plan\n")
-    assert len(tune.recall(asked, store, Recorded()).tried) == 24
+    assert len(study.recall(asked, store, Recorded()).tried) == 24
 
 
 @pytest.mark.parametrize(("stage", "again"), [(Stage.COMPILE, 0), (Stage.VERIFY, 24), (Stage.LIMIT, 24)])
@@ -238,12 +239,12 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
     own.mkdir()
     (own / "naive.py").write_text("a grid that is too small\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
-    tune.search(asked, store, Failing())
+    study.search(asked, store, Failing())
     unchanged, changed = Recorded(), Recorded()
-    tune.search(asked, store, unchanged)
+    study.search(asked, store, unchanged)
     assert unchanged.tried == []
     (own / "naive.py").write_text("a grid that covers all\n")
-    tune.search(asked, store, changed)
+    study.search(asked, store, changed)
     assert len(changed.tried) == again
 
 
@@ -252,29 +253,29 @@ def test_what_was_not_run_for_the_sake_of_the_device_is_tried_by_the_next_search
         def attempt(self, candidate: Candidate) -> Attempt:
             return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
 
-    before, again = tune.search(request(), store, Sparing()), Recorded()
+    before, again = study.search(request(), store, Sparing()), Recorded()
     assert before.record is None
-    found = tune.search(request(), store, again)
+    found = study.search(request(), store, again)
     assert found.reused == 0
     assert len(again.tried) == len(before.tried)
 
 
 def test_of_attempts_at_one_config_the_newest_counts(store: Store) -> None:
-    tune.search(request(), store, Recorded(cost=lambda _: None))
-    again = tune.search(request(resume=False), store, Recorded())
-    recalled = tune.recall(request(), store, Recorded())
+    study.search(request(), store, Recorded(cost=lambda _: None))
+    again = study.search(request(resume=False), store, Recorded())
+    recalled = study.recall(request(), store, Recorded())
     assert {each.row for each in again.tried} < {each.row for each in recalled.tried}
     assert recalled.record is not None
 
 
 def test_nothing_is_promoted_when_nothing_is_right(store: Store) -> None:
-    outcome = tune.search(request(), store, Recorded(right=lambda _: False))
+    outcome = study.search(request(), store, Recorded(right=lambda _: False))
     assert outcome.record is None
     assert store.records() == []
 
 
 def test_failures_are_rows_and_do_not_end_the_search(store: Store) -> None:
-    outcome = tune.search(request(), store, Recorded(cost=lambda c: None if c.BM > 32 else c.BM))
+    outcome = study.search(request(), store, Recorded(cost=lambda c: None if c.BM > 32 else c.BM))
     failed = [each for each in outcome.tried if each.attempt.failure]
     assert failed
     assert outcome.record is not None
@@ -283,7 +284,7 @@ def test_failures_are_rows_and_do_not_end_the_search(store: Store) -> None:
 
 def test_of_configs_that_tie_the_one_nearest_to_the_default_is_the_record(store: Store) -> None:
     default = MMA_SYNC.default(PROBLEM, GPU.arch)
-    outcome = tune.search(request(budget=60), store, Recorded(cost=lambda c: 100 + 1e-6 * (c.BM + c.stages)))
+    outcome = study.search(request(budget=60), store, Recorded(cost=lambda c: 100 + 1e-6 * (c.BM + c.stages)))
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(default)
 
@@ -297,7 +298,7 @@ def test_a_config_that_spills_stands_behind_all_that_do_not(store: Store) -> Non
             resources = Resources(255, spills, 1024, 128, 2, "registers", attempt.resources.sass_digest)
             return Attempt(attempt.identity, attempt.config, None, resources, attempt.prediction)
 
-    outcome = tune.search(request(budget=60), store, Spilling())
+    outcome = study.search(request(budget=60), store, Spilling())
     assert outcome.record is not None
     assert outcome.record.resources.spill_bytes == 0
 
@@ -313,31 +314,31 @@ def test_a_clean_config_of_another_problem_beats_faster_ones_that_spill(store: S
             return replace(attempt, resources=resources)
 
     evaluator = Spilling(lambda c: 1000.0 if c == shared else 10.0)
-    outcome = tune.search(request(budget=2), store, evaluator)
-    extended = tune.extend(outcome, store, evaluator, [Candidate(MMA_SYNC, shared)])
+    outcome = study.search(request(budget=2), store, evaluator)
+    extended = study.extend(outcome, store, evaluator, [Candidate(MMA_SYNC, shared)])
     assert extended.record is not None
     assert extended.record.resources.spill_bytes == 0
 
 
 def test_stopping_ends_with_what_is_known(store: Store) -> None:
     evaluator = Recorded()
-    outcome = tune.search(request(), store, evaluator, stopped=lambda: len(evaluator.tried) >= 5)
+    outcome = study.search(request(), store, evaluator, stopped=lambda: len(evaluator.tried) >= 5)
     assert outcome.why_stopped == "interrupted"
     assert len(outcome.tried) == 5
     assert outcome.record is not None
 
 
 def test_progress_tells_of_every_attempt_and_every_check(store: Store) -> None:
-    steps: list[tune.Progress] = []
-    tune.search(request(), store, Recorded(), steps.append)
+    steps: list[study.Progress] = []
+    study.search(request(), store, Recorded(), steps.append)
     assert [step.done for step in steps if step.phase in ("explore", "sweep")] == list(range(1, 25))
-    assert [step.done for step in steps if step.phase == "check"] == list(range(1, tune.FINALISTS + 1))
+    assert [step.done for step in steps if step.phase == "check"] == list(range(1, study.FINALISTS + 1))
 
 
 def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(store: Store) -> None:
-    seen: list[tune.Progress] = []
+    seen: list[study.Progress] = []
     naive = Recorded(lambda c: float(c.threads))
-    tune.search(request(implementation="naive", budget=5000), store, naive, seen.append)
+    study.search(request(implementation="naive", budget=5000), store, naive, seen.append)
     assert {each.total for each in seen if each.phase == "explore"} == {len(naive.tried)}
 
 
@@ -348,7 +349,7 @@ def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> Non
             same = Resources(128, 0, 1024, 128, 2, "registers", "same")
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
-    outcome = tune.search(request(), store, Alike())
+    outcome = study.search(request(), store, Alike())
     assert sum(each.verdict is not None for each in outcome.tried) == 1
 
 
@@ -356,7 +357,7 @@ def test_no_parameter_of_the_record_can_be_set_back_to_its_default_for_nothing(s
     def cost(config: Any) -> float:
         return 1000.0 - config.BM + 0.1 * config.BN
 
-    outcome = tune.search(request(budget=160, method="random"), store, Recorded(cost))
+    outcome = study.search(request(budget=160, method="random"), store, Recorded(cost))
     assert outcome.record is not None
     default = MMA_SYNC.default(PROBLEM, GPU.arch)
     winner = from_fields(MMA_SYNC.config, outcome.record.config)
@@ -374,7 +375,7 @@ def test_of_twins_with_equal_machine_code_the_nearest_to_the_default_is_the_reco
             same = Resources(128, 0, 1024, 128, 2, "registers", "same")
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
-    outcome = tune.search(request(method="random"), store, Alike(lambda _: 7.0))
+    outcome = study.search(request(method="random"), store, Alike(lambda _: 7.0))
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(MMA_SYNC.default(PROBLEM, GPU.arch))
 
@@ -383,8 +384,8 @@ def test_the_sweep_finds_a_better_neighbour_of_the_best_that_random_search_left_
     def cost(config: Any) -> float:
         return 100.0 + abs(config.BM - 64) + abs(config.BN - 64) + 10 * (config.stages != 2) + 5 * config.warps
 
-    steps: list[tune.Progress] = []
-    outcome = tune.search(request(budget=120, method="random"), store, Recorded(cost), steps.append)
+    steps: list[study.Progress] = []
+    outcome = study.search(request(budget=120, method="random"), store, Recorded(cost), steps.append)
     swept = [step for step in steps if step.phase == "sweep"]
     assert len(outcome.tried) == 120
     assert 0 < len(swept) <= 120 // 4
@@ -393,11 +394,11 @@ def test_the_sweep_finds_a_better_neighbour_of_the_best_that_random_search_left_
     assert "better by" in outcome.why_stopped
 
 
-def timed(index: int, time: float, differs: int) -> tune.Tried:
+def timed(index: int, time: float, differs: int) -> study.Tried:
     """A config that took `time`, give or take a hundredth."""
     candidate = Candidate(MMA_SYNC, MMA_SYNC.space(PROBLEM, GPU.arch)[index])
     measurement = Measurement(time, 0.99 * time, 1.01 * time, 20)
-    return tune.Tried(index, candidate, replace(Recorded().attempt(candidate), measurement=measurement), differs)
+    return study.Tried(index, candidate, replace(Recorded().attempt(candidate), measurement=measurement), differs)
 
 
 def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_best() -> None:
@@ -412,7 +413,7 @@ def test_a_wrong_best_decides_no_tie_between_those_behind_it() -> None:
 
 def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> None:
     phases: list[str] = []
-    outcome = tune.search(
+    outcome = study.search(
         request(budget=64), store, Recorded(), lambda step: phases.append(step.phase), lambda: "sweep" in phases
     )
     assert outcome.why_stopped.startswith("interrupted")
@@ -421,7 +422,7 @@ def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> 
 
 
 def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_race(store: Store) -> None:
-    race = tune.search(request(budget=3), store, Recorded()).race
+    race = study.search(request(budget=3), store, Recorded()).race
     (lane,) = race.lanes.values()
     told, *_ = (lane.space[index] for index in lane.results)
     new = next(each for each in lane.space if lane.space.index(each) not in lane.results)
@@ -434,7 +435,7 @@ def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_race(stor
 
 
 def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:
-    outcome = tune.search(request(budget=400), store, Recorded(cost=lambda c: 100 + 1e-7 * c.BM))
+    outcome = study.search(request(budget=400), store, Recorded(cost=lambda c: 100 + 1e-7 * c.BM))
     assert len(outcome.tried) < 400
     assert outcome.why_stopped.startswith("the expected improvement was under 1%")
     assert "batches in a row" in outcome.why_stopped
@@ -442,13 +443,13 @@ def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spe
 
 def test_a_search_ends_with_its_space(store: Store) -> None:
     asked = request(implementation="naive", budget=50)
-    outcome = tune.search(asked, store, Recorded(lambda c: float(c.threads)))
+    outcome = study.search(asked, store, Recorded(lambda c: float(c.threads)))
     assert outcome.why_stopped == "every config of the space was tried"
     assert outcome.record is not None
 
 
 def test_a_search_without_time_tries_nothing(store: Store) -> None:
-    outcome = tune.search(request(seconds=0.0), store, Recorded())
+    outcome = study.search(request(seconds=0.0), store, Recorded())
     assert (outcome.why_stopped, outcome.tried, outcome.record) == ("the budget of 0 s is spent", (), None)
 
 
@@ -460,23 +461,23 @@ class Unranked(Recorded):
 
 
 def test_each_implementation_is_tried_from_its_default_on_however_small_its_space(store: Store) -> None:
-    outcome = tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
+    outcome = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
     first = {each.candidate.implementation.name: each for each in reversed(outcome.tried)}
     assert {name: each.differs for name, each in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
 
 
 def test_an_implementation_that_is_new_is_tried_although_the_others_spent_the_budget(store: Store) -> None:
-    tune.search(request(budget=6), store, Unranked(lambda _: 1.0))
-    later = tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
+    study.search(request(budget=6), store, Unranked(lambda _: 1.0))
+    later = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
     names = [each.candidate.implementation.name for each in later.tried]
     assert names == 6 * ["mma_sync"] + ["naive", "split_keys"]
     assert all(each.differs == 0 for each in later.tried[6:])
-    assert len(tune.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0)).tried) == 8
+    assert len(study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0)).tried) == 8
 
 
 def test_configs_of_an_implementation_that_was_given_up_are_not_said_to_be_tried(store: Store) -> None:
     naive = operators.implementation(OPERATOR.name, "naive").config
-    outcome = tune.search(
+    outcome = study.search(
         request(implementation=None, budget=100), store, Unranked(lambda c: 1.0 if isinstance(c, naive) else 1000.0)
     )
     assert len(outcome.tried) < 100

@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 from own_operators import own_operator
 
-from tuner import defaults, nvrtc, operators
+from tuner import operators
 from tuner.arch import gpu
-from tuner.cache import Cache
-from tuner.compiled import predict_launch
-from tuner.cubin import Cubin
-from tuner.instance import Instance
-from tuner.operator import Work
-from tuner.plan import Plan
-from tuner.predict import in_turn
-from tuner.problem import from_fields
-from tuner.render import render
-from tuner.toolkit import Options
-from tuner.undeclared import work_of_code
+from tuner.base.cache import Cache
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.predict.compiled import predict_launch
+from tuner.evaluate.predict.cost import in_turn
+from tuner.evaluate.predict.undeclared import work_of_code
+from tuner.spec import defaults
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Work
+from tuner.spec.plan import Plan
+from tuner.spec.problem import from_fields
 
 TARGET = gpu("sm_80")
 

@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 from cupy_double import Driver, asarray, driver
 
-from tuner import emulator, operators
-from tuner.arena import Arena
-from tuner.calls import Dispatcher
-from tuner.check import PLAIN, Job, check
-from tuner.device import Code
-from tuner.emulator import Mode
+from tuner import operators
+from tuner.compiler.render import render
+from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
-from tuner.instance import Instance
-from tuner.judge import Judge, cases
-from tuner.operator import Operator
-from tuner.parameters import signature
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.simulated import Simulation
+from tuner.evaluate.check.checker import PLAIN, Job, check
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.judge import Judge, cases
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.parameters import signature
+from tuner.spec.problem import to_fields
 
 __all__ = ["driver"]  # a fixture
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.arch import ARCHES
-from tuner.plan import Launch
-from tuner.usage import Occupancy, Usage, occupancy, parse_log
+from tuner.compiler.usage import Occupancy, Usage, occupancy, parse_log
+from tuner.spec.plan import Launch
 
 LOG = """ptxas info    : 32 bytes gmem, 64 bytes cmem[3]
 ptxas info    : Compiling entry function 'scan' for 'sm_80'

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from claims import example, first_arch
 
-from tuner import emulator, operators
-from tuner.argument import Located, Role
-from tuner.instance import Instance
-from tuner.parameters import parameters, scalars
-from tuner.render import render
-from tuner.verify import errors
+from tuner import operators
+from tuner.compiler.render import render
+from tuner.evaluate.check.compare import errors
+from tuner.machines import emulator
+from tuner.spec.argument import Located, Role
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import parameters, scalars
 
 Array = np.ndarray[Any, Any]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tuner import operators
-from tuner.operator import Tolerance
-from tuner.verify import Expected, compare, distance, errors
+from tuner.evaluate.check.compare import Expected, compare, distance, errors
+from tuner.spec.operator import Tolerance
 
 EXACT = np.linspace(-2.0, 2.0, 64)
 

@@ -17,12 +17,12 @@ from claims import compiled
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.emulator import Buffer, Mode, build
+from tuner.compiler.render import header, headers, render
+from tuner.compiler.source import Source
 from tuner.errors import MachineError
-from tuner.instance import Instance
+from tuner.machines.emulator import Buffer, Mode, build
 from tuner.operators.flash_attention.operator import Problem
-from tuner.render import header, headers, render
-from tuner.source import Source
+from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention")
 WGMMA = operators.implementation("flash_attention", "wgmma")

@@ -14,10 +14,10 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tuner import ptx
-from tuner.dtype import DType
-from tuner.ptx.launch import Value
-from tuner.tensor_map import MappedTensor
+from tuner.machines import ptx
+from tuner.machines.ptx.launch import Value
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import MappedTensor
 
 Arrays = Mapping[str, np.ndarray]
 _NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tuner import operators
-from tuner.dtype import DType
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_config import Config
+from tuner.spec.dtype import DType
 
 OPERATOR = operators.load("flash_attention_backward")
 KEYS = 128  # a power of two: P = 1 / KEYS is exact where all scores are 0

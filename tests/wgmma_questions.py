@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tuner import operators
-from tuner.dtype import DType
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma_config import Config
+from tuner.spec.dtype import DType
 
 KEYS = 64  # a power of two, and one tile: their mean is exact
 CONFIG = Config(

@@ -1,4 +1,6 @@
-"""What can be wrong with a request or a machine. A config's failure is not here: that is a value, `result.Failed`.
+"""What can be wrong with a request or a machine; applications catch these.
+
+A config's failure is not here: that is a value, `result.Failed`.
 
 TunerError            anything that stops a command; its text says what, with which value, and what to do
 ├── UsageError        the request is wrong: unknown GPU, operator or option, head_dim 7, a refused config

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.arch import ARCHES
-from tuner.assets import TEMPLATES
-from tuner.contract import line_of
-from tuner.contract_implementation import held_implementation
-from tuner.contract_operator import held_operator, well_formed
-from tuner.defaults import completed, completed_implementation
+from tuner.base.assets import TEMPLATES
+from tuner.base.result import Fields
 from tuner.errors import TemplateError, UsageError
-from tuner.instance import Instance
-from tuner.operator import Implementation, Operator
-from tuner.problem import from_fields
-from tuner.result import Fields
+from tuner.spec.contract import held_implementation, held_operator, line_of, well_formed
+from tuner.spec.defaults import completed, completed_implementation
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.problem import from_fields
 
 VARIABLE = "TUNER_OPERATORS"
 

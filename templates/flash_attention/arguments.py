@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-from tuner.argument import Argument, Role, within
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.plan import Plan
+from tuner.spec import Argument, DType, Plan, Role, within
 
 from .problem import Problem
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.draw import normal
-from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays, DType, Precision, normal
 
 from .problem import Problem, visible_keys
 

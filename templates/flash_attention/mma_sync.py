@@ -6,11 +6,8 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
 
 from .arguments import with_optional
 from .mma_sync_config import (

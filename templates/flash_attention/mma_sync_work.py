@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Cost, Work
-from tuner.problem import Array
+from tuner.spec import Array, Cost, Work
 
 from .mma_sync_config import ELEMENT, Config, q_in_ring, row_bytes
 from .operator import cost

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space
 
 from .arguments import with_optional
 from .mma_sync import SHARED_FROM, exceeds_grid, tile_constraints

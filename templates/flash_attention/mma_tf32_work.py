@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.dtype import Precision
-from tuner.operator import Work
+from tuner.spec import Precision, Work
 
 from .mma_sync_work import Visits, copy_wavefronts
 from .mma_tf32_config import ELEMENT, Config, q_in_ring

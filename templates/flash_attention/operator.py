@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.operator import Cost, Operator, Request, Tolerance
+from tuner.spec import Cost, DType, Operator, Precision, Request, Tolerance
 
 from .arguments import ARGUMENTS as ARGUMENTS
 from .arguments import OPTIONAL

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.problem import Array, extent, static
+from tuner.spec import Array, DType, Precision, extent, static
 
 HEAD_DIMS = tuple(range(8, 257, 8))
 DTYPES = (DType.BF16, DType.FP16)

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.dtype import DType
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Launch, Plan, Space, Workspace
 
 from .mma_sync import MAX_GRID_YZ
 from .mma_sync_config import ELEMENT, ring_bytes

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.operator import Cost, Work
-from tuner.problem import Array
+from tuner.spec import Array, Cost, Work
 
 from .mma_sync_config import ELEMENT
 from .split_keys_config import WARP, Config, merge_blocks

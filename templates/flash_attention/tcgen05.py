@@ -8,11 +8,7 @@ from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.result import Scalar
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap
 
 from .problem import Problem
 from .tcgen05_config import (

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from .operator import cost
 from .problem import Problem, unpacked

@@ -6,12 +6,8 @@ from functools import cache
 from typing import Any
 
 from tuner.arch import DEVICES, Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
 
 from .problem import Problem
 from .wgmma_config import (

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.draw import normal
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays, DType, normal
 
 INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
 _COMPUTED = 1 << 26  # pairs of a query and a key, over all heads, whose o and lse take a second

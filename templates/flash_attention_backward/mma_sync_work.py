@@ -6,8 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.mma_sync_work import copy_wavefronts

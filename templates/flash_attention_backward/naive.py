@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from ..flash_attention import naive as forward
 from ..flash_attention.naive import WARP, Config

@@ -7,10 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
-from tuner.operator import Cost, Operator, Request, Tolerance
-from tuner.problem import Array, Arrays
+from tuner.spec import Argument, Array, Arrays, Cost, DType, Operator, Request, Role, Tolerance
 
 from ..flash_attention import arguments as forward_arguments
 from ..flash_attention import operator as forward

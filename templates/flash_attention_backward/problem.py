@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tuner.dtype import Precision
 from tuner.errors import UsageError
-from tuner.problem import static
+from tuner.spec import Precision, static
 
 from ..flash_attention.operator import Problem as Forward
 

@@ -5,13 +5,8 @@ from functools import cache
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.result import Scalar
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
 
 from .mma_sync_work import row_lanes, tiles
 from .optional import pointer, spelled, taken

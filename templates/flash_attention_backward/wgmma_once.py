@@ -1,12 +1,8 @@
 """flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in turn."""
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
 
 from .mma_sync_work import row_lanes, tiles
 from .optional import pointer, spelled, taken

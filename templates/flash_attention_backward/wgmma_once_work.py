@@ -5,8 +5,7 @@ from typing import cast
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention.problem import unpacked
 from .mma_sync_work import in_grid, rows_in_tiles, tiles, work_of_rows

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.argument import Argument, Role, within
-from tuner.dtype import DType
 from tuner.errors import UsageError
+from tuner.spec import Argument, DType, Role, within
 
 from .recurrence import LOWER_BOUND
 

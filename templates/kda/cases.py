@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tuner.draw import drawn, normal
 from tuner.errors import UsageError
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays, drawn, normal
 
 from .problem import Problem
 from .recurrence import LOWER_BOUND

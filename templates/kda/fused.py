@@ -4,12 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.result import Fields
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space
 
 from .fused_config import CHOICES, Config, block_bytes, block_limits, block_threads, turns
 from .fused_work import work

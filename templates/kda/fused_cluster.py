@@ -5,9 +5,7 @@ from itertools import product
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space
 
 from .fused import rows_of, warps_prepare_chunks, widths
 from .fused_cluster_config import Config, smem_bytes, threads

@@ -1,7 +1,7 @@
 """What fused_cluster does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .fused_cluster_config import Config, copied_bytes, threads
 from .operands import BF16

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.space import Constraint
+from tuner.spec import Constraint
 
 from .operands import BF16 as BF16_OPERANDS
 from .operands import Operands, operands_of

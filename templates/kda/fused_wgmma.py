@@ -2,9 +2,7 @@
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space
 
 from .fused_wgmma_config import (
     CARRIER_REGISTERS,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.dtype import DType
+from tuner.spec import DType
 
 from .operands import BF16 as OPERANDS
 from .prep_scan_config import BF16, WARP, image_bytes, prep_smem_bytes, used_image_bytes

@@ -1,7 +1,7 @@
 """What fused_wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .fused_wgmma_config import CARRIERS, COLUMNS, Config, Shape, ahead, copied_bytes, shape, threads
 from .operator import cost

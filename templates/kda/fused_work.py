@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .fused_config import Config, block_threads, chunk_barriers
 from .operands import operands_of

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from .operator import cost
 from .optional import SCALARS, TENSORS, pointers, state_bytes, taken

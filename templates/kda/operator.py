@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Cost, Operator, Request, Tolerance, Updated
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance, Updated
 
 from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails

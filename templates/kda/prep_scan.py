@@ -1,11 +1,8 @@
 """kda in two launches on mma.sync (sm_80 and up): chunks are prepared in parallel, then the state passes through."""
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from .operands import operands_of
 from .optional import SCALARS, pointers, taken

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.problem import extent, static
+from tuner.spec import DType, Precision, extent, static
 
 from .sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
 

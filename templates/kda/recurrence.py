@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tuner.dtype import DType
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays, DType
 
 from .problem import Problem
 

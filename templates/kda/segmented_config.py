@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.space import Constraint
+from tuner.spec import Constraint
 
 from .prep_scan_config import Config as ScanConfig
 from .problem import Problem

@@ -6,11 +6,8 @@ from dataclasses import replace
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from .fused import producing
 from .fused import space as fused_space

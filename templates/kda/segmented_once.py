@@ -4,11 +4,8 @@ once; what a segment starts from is added to its outputs."""
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from .fused import producing
 from .fused_config import CHOICES, registers_fit, turns

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .fused_config import chunk_barriers
 from .fused_work import prepared_in_turn

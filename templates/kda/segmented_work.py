@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .operands import Operands, operands_of
 from .operator import cost

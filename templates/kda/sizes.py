@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tuner.dtype import DType, Precision
+from tuner.spec import DType, Precision
 
 DIMS = tuple(range(16, 257, 16))
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tuner.draw import normal
-from tuner.problem import Arrays
+from tuner.spec import Arrays, normal
 
 from ..kda import cases as forward
 from .problem import Problem

@@ -1,11 +1,8 @@
 """kda_backward in four launches on mma.sync (sm_80 and up): two scans between what chunks do in parallel."""
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from .chunked_config import (
     CHUNK,

@@ -1,7 +1,7 @@
 """What chunked does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .chunked_config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 from .optional import gate_sums_bytes, gate_work

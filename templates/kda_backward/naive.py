@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
 from .operator import cost
 from .optional import (

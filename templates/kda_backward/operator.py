@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
-from tuner.operator import Cost, Operator, Request, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
 
 from ..kda.arguments import (
     BETAS,

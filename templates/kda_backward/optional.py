@@ -1,9 +1,7 @@
 """The optional tensors: which of them a launch takes, and what a template reads in their place; and what the launch
 for the gate's parameters is."""
 
-from tuner.dtype import DType
-from tuner.operator import Work
-from tuner.plan import Launch, Workspace
+from tuner.spec import DType, Launch, Work, Workspace
 
 from .problem import Problem
 

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, fields
 
-from tuner.dtype import DType, Precision
 from tuner.errors import UsageError
-from tuner.problem import extent, static
+from tuner.spec import DType, Precision, extent, static
 
 from ..kda.problem import Problem as Forward
 from ..kda.sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals

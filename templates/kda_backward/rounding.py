@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays
 
 from ..kda import recurrence
 from .adjoint import Operands, adjoint, by_sequence, operands, outputs, to_dtypes

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tuner.draw import drawn
 from tuner.errors import UsageError
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays, drawn
 
 from .problem import Problem
 

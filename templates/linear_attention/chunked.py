@@ -1,10 +1,7 @@
 """linear_attention in three launches: sums of tiles, a scan of them, outputs from what each tile starts from."""
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
 from . import scan, tiles
 from .operator import cost

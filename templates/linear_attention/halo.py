@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Space
+from tuner.spec import Implementation, Launch, Plan, Space, Work
 
 from .operator import cost
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken

@@ -1,10 +1,7 @@
 """linear_attention in one pass over the tensors: tiles learn from earlier ones what they start from."""
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
 from . import tiles
 from .operator import cost

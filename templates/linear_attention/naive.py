@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Space
+from tuner.spec import Implementation, Launch, Plan, Space, Work
 
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.problem import extent, static
+from tuner.spec import DType, extent, static
 
 from .sizes import Sizes
 

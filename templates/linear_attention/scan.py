@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .sizes import Sizes
 from .tiles import WARP, Shape

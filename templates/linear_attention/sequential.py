@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from .optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from .problem import Problem

@@ -1,6 +1,6 @@
 """Sizes that follow from a problem's fields, in linear_attention and in its backward pass alike."""
 
-from tuner.dtype import DType
+from tuner.spec import DType
 
 
 class Sizes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.space import Constraint, Space, Value
+from tuner.spec import Constraint, Space, Value
 
 from .problem import Problem
 from .sizes import Sizes

@@ -4,7 +4,7 @@ Bytes are exact, and the emulator's counters agree, but for reads of cu_seqlens;
 mathematics needs.
 """
 
-from tuner.operator import Work
+from tuner.spec import Work
 
 from .operator import cost
 from .problem import Problem

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays
 
 from ..linear_attention.recurrence import betas, sigmoid, spans
 from .problem import Problem

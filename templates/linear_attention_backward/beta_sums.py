@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from tuner.dtype import DType
-from tuner.operator import Work
-from tuner.plan import Launch, Workspace
+from tuner.spec import DType, Launch, Work, Workspace
 
 from ..linear_attention.tiles import WARP
 from .optional import taken

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tuner.draw import drawn
-from tuner.problem import Arrays
+from tuner.spec import Arrays, drawn
 
 from ..linear_attention import cases as forward
 from .problem import Problem

@@ -1,9 +1,7 @@
 """linear_attention_backward in one pass over all tensors, behind one over k and v."""
 
 from tuner.arch import GPU
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
+from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
 
 from ..linear_attention import scan
 from ..linear_attention.lookback import flag_words

@@ -1,6 +1,6 @@
 """What the launches of linear_attention_backward's lookback move and compute, counted by formula."""
 
-from tuner.operator import Work
+from tuner.spec import Work
 
 from ..linear_attention import scan
 from ..linear_attention.lookback import ROUND_TRIPS, exchanged_bytes, flag_words

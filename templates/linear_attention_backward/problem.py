@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.dtype import DType
-from tuner.problem import extent, static
+from tuner.spec import DType, extent, static
 
 from ..linear_attention.problem import DECAYS, DTYPES
 from ..linear_attention.problem import Problem as Forward

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.dtype import DType
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Space
 
 from ..linear_attention.tiles import (
     LOAD,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays
 
 from ..flash_attention import cases as dense
 from ..paged_attention.cases import paged

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import Implementation, Plan, Work
 
 from ..flash_attention import naive as dense
 from ..flash_attention.naive import Config

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import InputError
-from tuner.operator import Cost, Operator, Request
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
 from ..streaming_attention.operator import tolerance

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.problem import Array, extent, static
+from tuner.spec import Array, DType, extent, static
 
 from ..flash_attention import operator as dense
 from ..flash_attention.problem import MAX_ROWS

@@ -1,9 +1,7 @@
 """mla_decode on mma.sync: blocks share the latent rows of all sequences, and a second launch merges what they found."""
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import DType, Implementation, Plan, Work
 
 from . import split_keys_config as sizes
 from .problem import Problem

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.dtype import DType
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Launch, Plan, Space, Workspace
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.split_keys_config import SPLITS, WARP, filling

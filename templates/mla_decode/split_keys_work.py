@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.split_keys_config import WARP

@@ -6,10 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Plan, Space, Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.split_keys_config import SPLITS

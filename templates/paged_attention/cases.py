@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays
 
 from ..flash_attention import cases as dense
 from ..streaming_attention.cases import of_sequences, sized

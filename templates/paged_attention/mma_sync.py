@@ -3,10 +3,7 @@
 from dataclasses import asdict, replace
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Work
 
 from ..flash_attention import mma_sync as dense
 from ..flash_attention.mma_sync_config import q_in_ring, register_estimate, smem_budgets, smem_bytes

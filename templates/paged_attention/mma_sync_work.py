@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.operator import Work
+from tuner.spec import Work
 
 from ..flash_attention.mma_sync_config import ELEMENT
 from ..flash_attention.mma_sync_work import WARP, Rows, Visits, with_softcap, work_of_visits

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from tuner.arch import GPU
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import Implementation, Plan, Work
 
 from ..flash_attention.naive import Config, default, space
 from ..streaming_attention.naive import plan_of, work_of

@@ -4,10 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Cost, Operator, Request
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
 from ..streaming_attention.operator import cost_of, tolerance

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tuner.plan import Plan
+from tuner.spec import Plan
 
 from .operator import ARGUMENTS, DESCALES, PACKED, SOFTCAP
 from .problem import Problem

@@ -4,10 +4,7 @@ from dataclasses import replace
 from math import prod
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.mma_sync_work import with_softcap as with_softcap_work

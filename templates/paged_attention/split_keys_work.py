@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.dtype import DType
-from tuner.operator import Work
+from tuner.spec import DType, Work
 
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.split_keys_config import WARP, Config

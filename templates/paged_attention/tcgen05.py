@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Plan
-from tuner.space import Space
+from tuner.spec import Implementation, Plan, Space
 
 from ..flash_attention import tcgen05 as dense
 from ..flash_attention.split_keys_config import SPLITS

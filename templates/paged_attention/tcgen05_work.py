@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention.tcgen05_work import stored_bytes, work_of
 from .operator import cost

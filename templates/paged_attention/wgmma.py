@@ -4,13 +4,8 @@ from dataclasses import replace
 from functools import cache
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.result import Scalar
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
 
 from ..flash_attention import wgmma as dense
 from ..flash_attention.split_keys_config import SPLITS, WARP, filling

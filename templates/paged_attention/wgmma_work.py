@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention import split_keys_config as merging
 from ..flash_attention.split_keys_work import Walked, work_of_walks

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.problem import Array, Arrays
+from tuner.spec import Array, Arrays
 
 from ..flash_attention import operator as dense
 from .problem import Problem, attends, slots

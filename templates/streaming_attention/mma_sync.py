@@ -3,10 +3,7 @@
 from dataclasses import asdict, replace
 
 from tuner.arch import Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
 
 from ..flash_attention import mma_sync as dense
 from ..flash_attention.mma_sync_config import q_in_ring, register_estimate, smem_budgets, smem_bytes

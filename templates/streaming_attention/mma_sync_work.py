@@ -3,7 +3,7 @@
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
+from tuner.spec import Work
 
 from ..flash_attention.mma_sync_work import Rows, Visits, work_of_visits
 from .mma_sync_config import Config, packed

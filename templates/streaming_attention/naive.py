@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Cost, Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import Cost, DType, Implementation, Plan, Work
 
 from ..flash_attention import naive as dense
 from ..flash_attention.naive import Config

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Cost, Operator, Request, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
 
 from ..flash_attention import operator as dense
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails

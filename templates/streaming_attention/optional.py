@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tuner.plan import Plan
+from tuner.spec import Plan
 
 from .operator import ARGUMENTS
 from .problem import Problem

@@ -3,8 +3,7 @@
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import Implementation, Plan, Work
 
 from ..flash_attention import split_keys_config as shared
 from ..flash_attention.split_keys_config import Config

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.problem import Array
+from tuner.spec import Array
 
 from .problem import Problem
 

@@ -8,10 +8,7 @@ import numpy as np
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Plan
-from tuner.space import Constraint, Space
-from tuner.tensor_map import TensorMap
+from tuner.spec import Constraint, Implementation, Plan, Space, TensorMap
 
 from ..flash_attention import wgmma as dense
 from ..flash_attention.wgmma_config import (

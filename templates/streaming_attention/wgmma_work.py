@@ -6,8 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Work
-from tuner.problem import Array
+from tuner.spec import Array, Work
 
 from ..flash_attention.wgmma_work import Grid, grid_of, in_order, work_of
 from .operator import cost

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tuner.problem import Arrays
+from tuner.spec import Arrays
 
 from ..flash_attention_backward.cases import INPUT_KINDS, gradients, with_upstream
 from ..streaming_attention import cases as forward

@@ -4,11 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.dtype import DType
 from tuner.errors import TemplateError
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from ..flash_attention_backward import mma_sync as dense
 from ..flash_attention_backward.mma_sync_config import WARP, register_limit

@@ -3,8 +3,7 @@
 import numpy as np
 
 from tuner.arch import GPU
-from tuner.operator import Implementation, Work
-from tuner.plan import Plan
+from tuner.spec import Implementation, Plan, Work
 
 from ..flash_attention.naive import Config, default, space
 from ..flash_attention_backward import naive as dense

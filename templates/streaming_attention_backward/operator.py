@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
-from tuner.operator import Cost, Operator, Request, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
 
 from ..flash_attention_backward import operator as dense
 from ..streaming_attention.problem import attended_keys

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.dtype import DType
-from tuner.problem import extent, static
+from tuner.spec import DType, extent, static
 
 from ..flash_attention import operator as dense
 from ..streaming_attention.problem import DTYPES

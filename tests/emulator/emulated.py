@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tuner.emulator import Buffer, Kernel, Mode, Run, build
-from tuner.render import headers
-from tuner.source import Source, Target
+from tuner.compiler.render import headers
+from tuner.compiler.source import Source, Target
+from tuner.machines.emulator import Buffer, Kernel, Mode, Run, build
 
 KERNELS = Path(__file__).parent / "kernels"
 PLAIN = (Mode(), Mode(schedule="reverse", asynchronous="late"))

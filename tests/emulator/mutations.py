@@ -12,8 +12,8 @@ from pathlib import Path
 from emulated import CHECKED, PLAIN
 from scenarios import Scenario, scenarios
 
-from tuner.assets import PRIMITIVES
-from tuner.emulator import Finding, Mode
+from tuner.base.assets import PRIMITIVES
+from tuner.machines.emulator import Finding, Mode
 
 BEGIN, END = "<!-- mutations -->", "<!-- end -->"
 

@@ -10,11 +10,11 @@ import numpy as np
 from claims import compiled_to_ptx
 from emulated import Call, Uninitialized, entries_of, source
 
-from tuner import ptx
-from tuner.dtype import DType
-from tuner.emulator import Buffer, TensorMap
-from tuner.ptx.launch import Value
-from tuner.tensor_map import MappedTensor
+from tuner.machines import ptx
+from tuner.machines.emulator import Buffer, TensorMap
+from tuner.machines.ptx.launch import Value
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import MappedTensor
 
 Replacements = tuple[tuple[str, str], ...]
 _SWIZZLES = (0, 32, 64, 128)

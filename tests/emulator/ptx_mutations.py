@@ -9,8 +9,8 @@ from mutations import MUTATIONS, Mutation
 from on_ptx import PtxKernel
 from scenarios import scenarios
 
-from tuner.emulator import Mode
-from tuner.ptx import ORDERS, FaultError, Order
+from tuner.machines.emulator import Mode
+from tuner.machines.ptx import ORDERS, FaultError, Order
 
 
 def seen(mutation: Mutation, order: Order) -> str:

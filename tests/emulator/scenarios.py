@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from emulated import source
 
-from tuner.emulator import Buffer, Kernel, Mode, Run, build, tensor_map
+from tuner.machines.emulator import Buffer, Kernel, Mode, Run, build, tensor_map
 
 BF16 = ml_dtypes.bfloat16
 Replacements = tuple[tuple[str, str], ...]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulated import CHECKED, PLAIN, snippet
 
-from tuner.emulator import Buffer, Mode, Run
+from tuner.machines.emulator import Buffer, Mode, Run
 
 CHAIN = """
 #include "atomic.cuh"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated import CHECKED, snippet
 
-from tuner.emulator import Buffer, Mode
+from tuner.machines.emulator import Buffer, Mode
 
 IN_TURN = """
 #include "atomic.cuh"

@@ -5,10 +5,10 @@ import pytest
 from claims import compiled
 from emulated import CHECKED, KERNELS, PLAIN, kinds, snippet
 
-from tuner.emulator import Buffer, Mode, Run
-from tuner.render import headers
-from tuner.sass import holds
-from tuner.source import Source
+from tuner.compiler.render import headers
+from tuner.compiler.sass.decode import holds
+from tuner.compiler.source import Source
+from tuner.machines.emulator import Buffer, Mode, Run
 
 MODES = (*PLAIN, *CHECKED)
 EMPTY = 'extern "C" __global__ __cluster_dims__(2, 1, 1) void empty() {}'

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated import Call, Uninitialized, launch
 
-from tuner.emulator import Mode
+from tuner.machines.emulator import Mode
 
 TILES = {
     "M16N8K16::A": (16, 16),

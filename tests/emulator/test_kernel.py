@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from emulated import CHECKED, KERNELS, snippet, source
 
-from tuner.emulator import Buffer, Counters, Mode, build
+from tuner.compiler.render import headers
+from tuner.compiler.source import Source
 from tuner.errors import InputError, TemplateError
-from tuner.render import headers
-from tuner.source import Source
+from tuner.machines.emulator import Buffer, Counters, Mode, build
 
 EMPTY = 'extern "C" __global__ void empty(int n) {}'
 

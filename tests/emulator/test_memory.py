@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated import snippet
 
-from tuner.emulator import Buffer, Finding, Mode
+from tuner.machines.emulator import Buffer, Finding, Mode
 
 CHECKED = Mode(checked=True)
 COPY = """

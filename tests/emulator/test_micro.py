@@ -7,7 +7,7 @@ from emulated import CHECKED, KERNELS, PLAIN, entries_of, launch, source
 from micro import Micro, approximations, micros
 
 from tuner.arch import ARCHES
-from tuner.emulator import Mode
+from tuner.machines.emulator import Mode
 
 MICROS = micros()
 

@@ -6,8 +6,8 @@ from emulated import CHECKED, PLAIN, source
 from mutations import BEGIN, MUTATIONS, Mutation, observe
 from scenarios import Scenario, scenarios
 
-from tuner.assets import PRIMITIVES
-from tuner.emulator import Mode
+from tuner.base.assets import PRIMITIVES
+from tuner.machines.emulator import Mode
 
 SCENARIOS = scenarios()
 SEEDS = 50

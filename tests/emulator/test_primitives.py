@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.assets import PRIMITIVES
+from tuner.base.assets import PRIMITIVES
 
 CODE = (".cu", ".cuh", ".jinja", ".py")
 FUNCTION = re.compile(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from emulated import snippet
 
-from tuner.emulator import Buffer, Mode
-from tuner.emulator_compiler import compiler
+from tuner.machines.emulator import Buffer, Mode
+from tuner.machines.emulator.compiler import compiler
 
 NUMBERS = np.array([0.0, -0.0, np.nan, 1.0, -1.0, np.inf], np.float32)
 
@@ -116,8 +116,8 @@ CROSS = "aarch64-linux-gnu-g++"
 BUILD = """
 import platform
 platform.machine = lambda: "aarch64"
-from tuner.emulator_build import runtime_library, shared_object
-from tuner.source import Source
+from tuner.machines.emulator.build import runtime_library, shared_object
+from tuner.compiler.source import Source
 text = 'extern "C" __global__ void add(float* x, int n) { x[0] = x[1] / (7 / n); }'
 source = Source(("add",), text, (), "host")
 for path in (runtime_library(), *(shared_object(source, checked=checked) for checked in (False, True))):

@@ -8,7 +8,7 @@ from on_ptx import PtxKernel, executed
 from scenarios import Scenario, scenarios
 from test_tma import box_of, unswizzled
 
-from tuner.emulator import Buffer, Mode, tensor_map
+from tuner.machines.emulator import Buffer, Mode, tensor_map
 
 MICROS = micros()
 

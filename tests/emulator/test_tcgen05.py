@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated import CHECKED, PLAIN, kinds, snippet
 
-from tuner.emulator import Buffer, Kernel, Mode, Run
+from tuner.machines.emulator import Buffer, Kernel, Mode, Run
 
 MODES = (*PLAIN, *CHECKED)
 START = """

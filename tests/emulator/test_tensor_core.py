@@ -8,7 +8,7 @@ import pytest
 from emulated import launch
 from micro import Micro, micros
 
-from tuner.emulator import Mode
+from tuner.machines.emulator import Mode
 
 MICROS = {micro.name: micro for micro in micros()}
 BLOCK = {"mma_k16_bf16": 8, "mma_k8_fp16": 8, "mma_k8_tf32": 4, "wgmma_n8": 8}

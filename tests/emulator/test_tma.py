@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from emulated import CHECKED, PLAIN, kernel
 
-from tuner.emulator import Buffer, Mode, Run, tensor_map
 from tuner.errors import InputError
+from tuner.machines.emulator import Buffer, Mode, Run, tensor_map
 
 FILE = "primitives_sm90.cu"
 

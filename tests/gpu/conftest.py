@@ -8,8 +8,8 @@ from pathlib import Path
 import driver
 import pytest
 
-from tuner.gpu_device import Physical
-from tuner.worker import Worker
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.worker import Worker
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "emulator"), str(TESTS)]

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tuner.dtype import DType
-from tuner.gpu_tensor_map import encode
-from tuner.tensor_map import MappedTensor
+from tuner.machines.gpu.tensor_map import encode
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import MappedTensor
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY

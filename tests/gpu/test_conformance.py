@@ -10,11 +10,11 @@ from micro import Micro, approximations, micros
 from scenarios import gemm, mlp
 from test_tma import copied, multicast
 
-from tuner import gpu
 from tuner.arch import ARCHES
-from tuner.cubin import Cubin
-from tuner.emulator import Mode
-from tuner.nvrtc import Options, compile
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Options, compile
+from tuner.machines import gpu
+from tuner.machines.emulator import Mode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
 

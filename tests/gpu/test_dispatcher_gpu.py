@@ -7,11 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner import gpu, operators
-from tuner.calls import Dispatcher
-from tuner.dtype import DType
-from tuner.records import Snapshot
-from tuner.verify import errors, trespass
+from tuner import operators
+from tuner.dispatcher.calls import Dispatcher
+from tuner.evaluate.check.compare import errors, trespass
+from tuner.machines import gpu
+from tuner.spec.dtype import DType
+from tuner.store.records import Snapshot
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
 

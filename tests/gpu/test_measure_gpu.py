@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from tuner import bench, gpu, operators
-from tuner.device import Code, Fault
-from tuner.gpu_device import Physical
-from tuner.instance import Instance
-from tuner.nvrtc import Options, compile
-from tuner.policy import MeasurementPolicy
-from tuner.render import render
-from tuner.source import Source
-from tuner.trial import Heat, Task
-from tuner.worker import Worker
+from tuner import bench, operators
+from tuner.compiler.nvrtc import Options, compile
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.messages import Heat, Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import Worker
+from tuner.machines import gpu
+from tuner.spec.instance import Instance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
 

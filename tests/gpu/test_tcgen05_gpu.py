@@ -13,20 +13,21 @@ import pytest
 from test_flash_attention_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
 from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import gpu, on_gpu
-from tuner.arrays import FRAMEWORKS
-from tuner.binding import bind
-from tuner.cache import Cache
-from tuner.cubin import Cubin
-from tuner.device import Code
-from tuner.dtype import DType
-from tuner.instance import Instance
-from tuner.nvrtc import Options, compile
+from tuner.base.cache import Cache
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Options, compile
+from tuner.compiler.render import render
+from tuner.dispatcher import on_gpu
+from tuner.dispatcher.arrays import FRAMEWORKS
+from tuner.dispatcher.binding import bind
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import Worker
+from tuner.machines import gpu
 from tuner.operators.flash_attention.operator import Problem
-from tuner.policy import MeasurementPolicy
-from tuner.render import render
-from tuner.trial import Task
-from tuner.worker import Worker
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 
 pytestmark = [
     pytest.mark.gpu,

@@ -24,23 +24,25 @@ from wgmma_backward_questions import Question as BackwardQuestion
 from wgmma_backward_questions import wrong_columns as wrong_gradients
 from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
-from tuner import gpu, on_gpu, operators
-from tuner.arrays import FRAMEWORKS
-from tuner.binding import bind
-from tuner.cache import Cache
-from tuner.cubin import Cubin
-from tuner.device import Code
-from tuner.dtype import DType
-from tuner.instance import Instance
-from tuner.nvrtc import Options, compile
+from tuner import operators
+from tuner.base.cache import Cache
+from tuner.bench.peers import to_torch
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Options, compile
+from tuner.compiler.render import render
+from tuner.dispatcher import on_gpu
+from tuner.dispatcher.arrays import FRAMEWORKS
+from tuner.dispatcher.binding import bind
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import Worker
+from tuner.machines import gpu
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
-from tuner.peers import to_torch
-from tuner.policy import MeasurementPolicy
-from tuner.problem import to_fields
-from tuner.render import render
-from tuner.trial import Task
-from tuner.worker import Worker
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 
 pytestmark = [
     pytest.mark.gpu,

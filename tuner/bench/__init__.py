@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner import operators, peers
+from tuner import operators
+from tuner.base.pool import Limits, Lost, Pool
+from tuner.bench import peers
 from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row, spelled
 from tuner.bench.contender import contender, context
@@ -15,13 +17,12 @@ from tuner.bench.field import Meeting, meet
 from tuner.bench.forecast import Forecast, forecast
 from tuner.bench.page import page
 from tuner.bench.tables import tables
-from tuner.device import Code
 from tuner.errors import MachineError, UsageError
-from tuner.exclusive import alone
-from tuner.operator import Operator
-from tuner.policy import MeasurementPolicy
-from tuner.pool import Limits, Lost, Pool
-from tuner.worker import Place
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import Place
+from tuner.spec.operator import Operator
 
 __all__ = [
     "Comparison",

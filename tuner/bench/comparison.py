@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from tuner import operators, result
-from tuner.device import SIMULATED
-from tuner.problem import from_fields
-from tuner.result import Evidence, Fields
-from tuner.samples import Estimate
-from tuner.telling import independent
+from tuner import operators
+from tuner.base import result
+from tuner.base.result import Evidence, Fields
+from tuner.evaluate.measure.device import SIMULATED
+from tuner.evaluate.measure.samples import Estimate
+from tuner.spec.problem import from_fields
+from tuner.spec.telling import independent
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from tuner import nvrtc, operators
+from tuner import operators
 from tuner.arch import GPU
-from tuner.cache import Cache
-from tuner.choice import choose
-from tuner.device import Code
+from tuner.base.cache import Cache
+from tuner.base.result import Failed
+from tuner.compiler import nvrtc
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher.choice import choose
 from tuner.errors import TemplateError
-from tuner.operator import Operator
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.evaluate.measure.device import Code
+from tuner.spec.operator import Operator
+from tuner.store.records import Snapshot
 
 
 def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Code:

@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from tuner import operators, peers
+from tuner import operators
+from tuner.base.pool import Lost
+from tuner.bench import peers
 from tuner.bench.comparison import Comparison, Row
-from tuner.device import SIMULATED, Code, DeviceFaultError
+from tuner.bench.peers import AbsentError, Peer
 from tuner.errors import MachineError
-from tuner.gpu_device import GpuDevice
-from tuner.judge import Case, cases
-from tuner.ledger import Ledger
-from tuner.parameters import scalars
-from tuner.peers import AbsentError, Peer
-from tuner.policy import MeasurementPolicy
-from tuner.pool import Lost
-from tuner.problem import from_fields
-from tuner.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
-from tuner.trial import Task, Timed
-from tuner.worker import Place, Stand
+from tuner.evaluate.measure.device import SIMULATED, Code, DeviceFaultError
+from tuner.evaluate.measure.gpu_device import GpuDevice
+from tuner.evaluate.measure.judge import Case, cases
+from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.messages import Task, Timed
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
+from tuner.evaluate.measure.worker import Place, Stand
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import from_fields
 
 OURS = "tuner"
 COPY = "plain copy"

@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tuner import operators, peers
+from tuner import operators
 from tuner.arch import GPU, MMA_FLOPS
+from tuner.base.result import Evidence, Fields
+from tuner.bench import peers
 from tuner.bench.comparison import spelled
 from tuner.bench.contender import context
-from tuner.choice import choose
-from tuner.instance import Instance
-from tuner.operator import Operator
-from tuner.predict import uncompiled
-from tuner.problem import to_fields
-from tuner.records import Snapshot
-from tuner.result import Evidence, Fields
+from tuner.dispatcher.choice import choose
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.problem import to_fields
+from tuner.store.records import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tuner import result
+from tuner.base import result
 from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison
 from tuner.bench.forecast import Forecast

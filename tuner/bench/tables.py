@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.base.result import Fields
 from tuner.bench.comparison import Comparison, spelled
 from tuner.bench.forecast import Forecast
-from tuner.result import Fields
 
 _WORDS = frozenset({"contender", "launch", "state", "note", "config of", "bound by"})
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tuner import __version__
-from tuner.cli import commands
+from tuner.cli import registry
 from tuner.errors import TunerError
 
 
@@ -33,14 +33,14 @@ def build() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
         name="tuner",
-        cls=commands.Root,
+        cls=registry.Root,
         help="Search, check, store, report and serve CUDA kernels; on a machine with no GPU, too.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_globals)
-    commands.add_all(app)
+    registry.add_all(app)
     return app
 
 

@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner import choice, nvrtc
 from tuner.arch import GPU
-from tuner.cache import Cache
+from tuner.base.cache import Cache
+from tuner.base.result import Failed, spelled
 from tuner.cli.options import parse_config
 from tuner.cli.output import say
-from tuner.cubin import Cubin
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher import choice
 from tuner.errors import UsageError
-from tuner.evaluate import contenders
-from tuner.gpu import named
-from tuner.instance import Instance
-from tuner.operator import Operator
-from tuner.records import Snapshot
-from tuner.render import render
-from tuner.result import Failed, spelled
-from tuner.toolkit import Options
+from tuner.evaluate.evaluator import contenders
+from tuner.machines.gpu import named
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.store.records import Snapshot
 
 
 @dataclass(frozen=True)

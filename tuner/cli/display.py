@@ -6,10 +6,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tuner.base.result import Evidence
 from tuner.cli.output import say, stderr
-from tuner.result import Evidence
-from tuner.tune import Progress as Step
-from tuner.tune import Tried
+from tuner.search.study import Progress as Step
+from tuner.search.study import Tried
 
 _ROOM_FOR_BEST, _ROOM_FOR_BAR = 76, 104  # columns of a terminal
 _EVERY_S = 5.0  # between lines when stderr is no terminal

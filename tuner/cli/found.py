@@ -6,22 +6,23 @@ from typing import Any
 
 import typer
 
-from tuner import summary, tune
-from tuner.campaign import Campaign
+from tuner.base.result import Evidence, Fields, TuningRecord, spelled, to_data
 from tuner.cli.output import emit_json, listing, table
-from tuner.portfolio import Family
-from tuner.problem import to_fields
+from tuner.report import summary
 from tuner.report.notation import counted
-from tuner.result import Evidence, Fields, TuningRecord, spelled, to_data
-from tuner.summary_rows import winner_rows
-from tuner.telling import telling
+from tuner.report.rows import winner_rows
+from tuner.search import study
+from tuner.search.campaign import Campaign
+from tuner.search.portfolio import Family
+from tuner.spec.problem import to_fields
+from tuner.spec.telling import telling
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
 _REASONS = 3  # told of why nothing was found; the report has all
 
 
-def title(request: tune.Request) -> str:
+def title(request: study.Request) -> str:
     """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
@@ -49,7 +50,7 @@ def show(found: Campaign, report: Path, *, as_json: bool) -> None:
     typer.echo(f"report: {report}")
 
 
-def _show_winner(outcome: tune.Outcome) -> None:
+def _show_winner(outcome: study.Outcome) -> None:
     record, request = outcome.record, outcome.request
     tried = f"{len(outcome.tried)} tried" + (f", {outcome.reused} of them earlier" if outcome.reused else "")
     if record is None:
@@ -58,7 +59,7 @@ def _show_winner(outcome: tune.Outcome) -> None:
     listing(f"{title(request)}: winner ({_standing(record)})", winner_rows(outcome))
 
 
-def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:
+def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
     """Why nothing was found: how many configs failed of what, with one of them, the most frequent first."""
     for lane in outcome.race.lanes.values():
         if not len(lane.space):
@@ -73,7 +74,7 @@ def _failures(outcome: tune.Outcome) -> Iterator[tuple[str, str]]:
         yield f"{len(configs)} failed", f"{reason} ({configs[0]})"
 
 
-def _failure(tried: tune.Tried) -> str:
+def _failure(tried: study.Tried) -> str:
     if tried.attempt.failure is not None:
         return f"{tried.attempt.failure.stage.value}: {tried.attempt.failure.reason}"
     return f"check: {tried.verdict.reason}" if tried.verdict and tried.wrong else ""
@@ -84,7 +85,7 @@ def _standing(record: TuningRecord) -> str:
     return "measured" if measured else f"predicted, not validated on {record.identity.gpu}"
 
 
-def _show_several(outcomes: Sequence[tune.Outcome]) -> None:
+def _show_several(outcomes: Sequence[study.Outcome]) -> None:
     request = outcomes[0].request
     standing = next((_standing(each.record) for each in outcomes if each.record), "none was found")
     problems = _told_apart([to_fields(each.request.problem) for each in outcomes])
@@ -92,7 +93,7 @@ def _show_several(outcomes: Sequence[tune.Outcome]) -> None:
     table(f"{request.operator.name} on {request.gpu.name}: winners ({standing})", _WINNERS, rows, right=_NUMBERS)
 
 
-def _row(problem: str, outcome: tune.Outcome) -> tuple[str, ...]:
+def _row(problem: str, outcome: study.Outcome) -> tuple[str, ...]:
     record, tried = outcome.record, str(len(outcome.tried))
     if record is None:
         return problem, "nothing valid found", outcome.why_stopped, "", tried

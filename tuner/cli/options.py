@@ -13,12 +13,12 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from tuner import operators
+from tuner.base.result import scalar
 from tuner.cli import problems
 from tuner.cli.output import guarded, literal
 from tuner.cli.problems import Line
 from tuner.errors import TunerError, UsageError
-from tuner.operator import Operator
-from tuner.result import scalar
+from tuner.spec.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"

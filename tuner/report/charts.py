@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.predict import TERMS
+from tuner.base.result import Attempt, Evidence, Scalar, scalar
+from tuner.evaluate.predict.cost import TERMS
 from tuner.report import axes
 from tuner.report.axes import Tick, ValueAxis
 from tuner.report.standing import Entry, best_so_far, numbers, parameters
-from tuner.result import Attempt, Evidence, Scalar, scalar
 
 WIDTH = 760  # of a drawing
 BAR = 100  # the longest bar

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.result import Attempt, Evidence, Fields, TuningRecord, Verdict
+from tuner.base.result import Attempt, Evidence, Fields, TuningRecord, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.portfolio import Family
+from tuner.base.result import Attempt, to_data
 from tuner.report.data import ReportData
 from tuner.report.standing import judged, parameters
-from tuner.result import Attempt, to_data
+from tuner.search.portfolio import Family
 
 SCHEMA = "tuner-report/1"
 

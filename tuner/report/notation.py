@@ -2,7 +2,7 @@
 
 import math
 
-from tuner.result import scalar, spelled
+from tuner.base.result import scalar, spelled
 
 _SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
 

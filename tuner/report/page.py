@@ -10,14 +10,14 @@ from tempfile import TemporaryFile
 
 import jinja2
 
-from tuner.assets import REPORTS
+from tuner.base.assets import REPORTS
 from tuner.errors import MachineError
-from tuner.portfolio import Family
 from tuner.report import charts, highlight, notation
 from tuner.report.brief import brief
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
 from tuner.report.section import sections
+from tuner.search.portfolio import Family
 
 _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
 

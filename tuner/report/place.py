@@ -6,9 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tuner.assets import REPORTS
-from tuner.problem import canonical
-from tuner.telling import telling
+from tuner.base.assets import REPORTS
+from tuner.spec.problem import canonical
+from tuner.spec.telling import telling
 
 _LONGEST = 150  # characters of a name; file systems take 255 bytes
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # what a text of a problem may hold, and a file's name had better not

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.base.result import Attempt, Evidence, TuningRecord, Verdict
 from tuner.report.standing import Delta, Entry, judged, losses, standing
-from tuner.result import Attempt, Evidence, TuningRecord, Verdict
 
 
 @dataclass(frozen=True, slots=True)

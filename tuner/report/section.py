@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.base.result import Attempt, Evidence, Fields, Measurement, Verdict, spelled
 from tuner.report import charts
 from tuner.report.data import ReportData
 from tuner.report.rivals import Rival, rivals
@@ -23,7 +24,6 @@ from tuner.report.standing import (
     standing,
     value_of,
 )
-from tuner.result import Attempt, Evidence, Fields, Measurement, Verdict, spelled
 
 FINALISTS = 8
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner import canonical
-from tuner.result import Attempt, Evidence, Failed, Fields, Stage, TuningRecord, Verdict, order
+from tuner.base import canonical
+from tuner.base.result import Attempt, Evidence, Failed, Fields, Stage, TuningRecord, Verdict, order
 
 Key = tuple[str, str]
 NOTABLE = 0.005  # a term that moved by less of the winner's cost explains nothing

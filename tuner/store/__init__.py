@@ -1,6 +1,1 @@
-"""Attempts, verdicts and records in SQLite or PostgreSQL; the only package that imports SQLAlchemy and Alembic."""
-
-from tuner.store.rows import Facts, StoredAttempt, Study
-from tuner.store.store import Store
-
-__all__ = ["Facts", "Store", "StoredAttempt", "Study"]
+"""What searches leave: records that an application reads, and rows that searches write."""

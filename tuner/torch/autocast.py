@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tuner.dtype import DType
-from tuner.operator import Operator
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Operator
 
 DEVICES = {"AutocastCPU": "cpu", "AutocastCUDA": "cuda"}
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(

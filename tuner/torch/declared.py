@@ -5,7 +5,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from tuner.errors import TemplateError
-from tuner.operator import Operator, Updated
+from tuner.spec.operator import Operator, Updated
 
 _EITHER = Any | float  # an array or a number: torch wants an overload for each
 _TYPES: dict[Any, str] = {

@@ -9,7 +9,7 @@ import torch
 
 from tuner import operators
 from tuner.errors import InputError
-from tuner.operator import Operator
+from tuner.spec.operator import Operator
 from tuner.torch.rows import dense
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from tuner.dtype import DType
-from tuner.operator import Operator, Request
-from tuner.outline import outline
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Operator, Request
+from tuner.spec.shapes import outline
 
 
 def outputs(operator: Operator[Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from tuner import dispatcher, operators
 from tuner.errors import InputError, TunerError, UsageError
-from tuner.operator import Operator
+from tuner.spec.operator import Operator
 from tuner.torch import autocast, declared, meta
 from tuner.torch.gradients import DIFFERENTIABLE, gradient, keep
 

@@ -4,11 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Operator
-from tuner.problem import Arrays, extent, static
+from tuner.spec import Argument, Arrays, DType, Operator, Role, extent, static
 
 
 @dataclass(frozen=True, slots=True)

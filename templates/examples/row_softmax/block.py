@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import Arch
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Constraint, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space
 
 from .operator import Problem
 

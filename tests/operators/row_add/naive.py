@@ -4,9 +4,7 @@
 from dataclasses import dataclass
 
 from tuner.arch import Arch
-from tuner.operator import Implementation
-from tuner.plan import Launch, Plan
-from tuner.space import Space
+from tuner.spec import Implementation, Launch, Plan, Space
 
 from .operator import Problem
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
-from tuner.operator import Operator, Request, Tolerance, Updated
-from tuner.problem import Arrays, extent, static
+from tuner.spec import Argument, Arrays, DType, Operator, Request, Role, Tolerance, Updated, extent, static
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.argument import Argument, Role
-from tuner.dtype import DType
 from tuner.errors import UsageError
-from tuner.operator import Operator, Request, Tolerance
-from tuner.problem import Arrays, extent, static
+from tuner.spec import Argument, Arrays, DType, Operator, Request, Role, Tolerance, extent, static
 
 
 @dataclass(frozen=True, slots=True)

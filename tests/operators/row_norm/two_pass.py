@@ -4,10 +4,7 @@
 from dataclasses import dataclass, replace
 
 from tuner.arch import GPU, Arch
-from tuner.dtype import DType
-from tuner.operator import Implementation, Work
-from tuner.plan import Launch, Plan, Workspace
-from tuner.space import Space
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
 from .operator import Problem
 

@@ -1,0 +1,197 @@
+"""Naming a GPU: an architecture, a model that is listed, one that its own name describes, or what a driver tells."""
+
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from math import log
+
+from tuner.arch.limits import ARCHES, Arch
+from tuner.arch.models import DEVICES, Device, l2_rate, scaled
+from tuner.errors import MachineError, UsageError
+
+_MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
+# Words that make another model of the name before them; MIG: a slice of it.
+_OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
+_OWN = re.compile(r"(.+) \((sm_\w+), ([1-9][0-9]{0,3}) SMs\)")
+_OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20[678]0|sm[5-7]\d)")
+_FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc[ab]?\d|gaudi)")
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """What a search tunes for: an architecture, and the model that predictions assume.
+
+    `name` is the device's where one was named and the arch's otherwise: records of `sm_90a` and of `H200`
+    are kept apart.
+    """
+
+    name: str
+    arch: Arch
+    device: Device
+
+
+def gpu(name: str) -> GPU:
+    """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what the driver reports) or an own name.
+
+    Of an own name the model is not known: predictions assume its kin, with as many SMs. Raises UsageError, with what is
+    known, for anything else.
+    """
+    wanted = _plain(name)
+    for arch in ARCHES.values():
+        if wanted == _plain(arch.name):
+            return GPU(arch.name, arch, _representative(arch))
+    for device in DEVICES.values():
+        if wanted in map(_plain, _names(device)):
+            return model(device)
+    if device_found := _reported(name):
+        return model(device_found)
+    if name.isprintable() and (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
+        return _described(told[1], of, int(told[3]))
+    raise UsageError(_unknown(name, wanted))
+
+
+def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
+    """Under the name that the machine gives it which has it; a listed model is described by its own."""
+    near = kin(reported, arch, sm_count)
+    if near.sm_count == sm_count and _plain(reported) in map(_plain, _names(near)):
+        return model(near)
+    return GPU(own_name(reported, arch, sm_count), replace(arch, sm_count=sm_count), scaled(near, sm_count))
+
+
+def model(device: Device) -> GPU:
+    """The GPU of this model, whose SMs its arch has."""
+    return GPU(device.name, replace(device.arch, sm_count=device.sm_count), device)
+
+
+def own_name(reported: str, arch: Arch, sm_count: int) -> str:
+    """What a GPU is called whose model is not listed: what its driver reports, and what any machine must know of it.
+
+    Models of one name with fewer SMs, and slices, are GPUs of their own.
+    """
+    words = [word for word in reported.replace("/", " ").split() if word.lower() not in _MAKERS]
+    return f"{' '.join(words) or 'GPU'} ({arch.name}, {sm_count} SMs)"
+
+
+def is_listed(found: GPU) -> bool:
+    """Whether it is an architecture or a model that any machine knows all of."""
+    return found.name in ARCHES or found.name in DEVICES
+
+
+def is_called(found: GPU, name: str) -> bool:
+    """Whether a user may mean a GPU of its own by a name: that of its model alone, with or without its maker's."""
+    model = found.name.rpartition(" (")[0]
+    return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
+
+
+def kin(reported: str, arch: Arch, sm_count: int) -> Device:
+    """The listed model of an arch that is most like one that is not: of a part of its name, else of as many SMs."""
+    models = [device for device in DEVICES.values() if device.arch is arch]
+    words = _words(reported)
+    named = [(len(name), device) for device in models for name in _names(device) if _words(name) <= words]
+    if named:
+        return max(named, key=lambda each: each[0])[1]
+    return min(models, key=lambda device: abs(log(device.sm_count / sm_count)))
+
+
+def _representative(arch: Arch) -> Device:
+    return next(device for device in DEVICES.values() if device.arch is arch)
+
+
+def _reported(reported: str) -> Device | None:
+    """The model whose words stand in a driver's string such as `NVIDIA GeForce RTX 5090`; the longest name wins."""
+    words = _words(reported)
+    if not words & _MAKERS:
+        return None
+    named = {name: device for device in DEVICES.values() for name in _names(device)}
+    inside = [name for name in named if _words(name) <= words and not (words - _words(name)) & _OTHER_MODELS]
+    return named[max(inside, key=len)] if inside else None
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    return (device.name, *device.aliases)
+
+
+def _words(name: str) -> set[str]:
+    return set(name.lower().replace("-", " ").split())
+
+
+def _unknown(name: str, wanted: str) -> str:
+    known = f"(known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    if name.endswith(" SMs)"):
+        return f"unknown GPU {name!r}: describe one as 'RTX 4050 (sm_89, 20 SMs)', of {', '.join(ARCHES)}"
+    if "," in name:
+        return f"unknown GPU {name!r}: give one {known}"
+    if _OLDER.match(wanted):
+        return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served {known}"
+    if _FOREIGN.match(wanted):
+        return f"{name} is no GPU of NVIDIA's, and no others are served {known}"
+    near = _near(wanted)
+    hint = f": try {' or '.join(near)}" if near else ""
+    if models := [each for each in near if each in DEVICES]:
+        hint += f", or describe it as '{name} ({DEVICES[models[0]].arch.name}, N SMs)'"
+    return f"unknown GPU {name!r}{hint} {known}"
+
+
+def _near(wanted: str) -> list[str]:
+    """Names that begin alike, else those that are spelled most like it."""
+    spelled = {_plain(name): name for name in (*ARCHES, *DEVICES)}
+    model = wanted.removeprefix("nvidia").removeprefix("geforce")
+    alike = [plain for plain in spelled if model and (plain.startswith(model) or model.startswith(plain))]
+    return [spelled[plain] for plain in alike[:4] or get_close_matches(model, spelled, 3, 0.7)]
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a driver tells of a GPU; 0 where it tells nothing."""
+
+    name: str
+    compute_capability: int  # 90
+    sm_count: int
+    clock_mhz: float = 0
+    memory_mhz: float = 0
+    bus_bits: int = 0
+    l2_bytes: int = 0
+
+
+def identify(told: Told) -> GPU:
+    """A listed model with as many SMs, else a GPU by its own name, with its own rates as far as they are told.
+
+    Raises MachineError for an arch that is not served.
+    """
+    try:
+        found = gpu(told.name)
+        if (found.arch.compute_capability, found.device.sm_count) == (told.compute_capability, told.sm_count):
+            return found
+    except UsageError:
+        pass
+    arch = _arch(told)
+    name = own_name(told.name, arch, told.sm_count)
+    return model(_own(name, told, kin(told.name, arch, told.sm_count)))
+
+
+def _arch(told: Told) -> Arch:
+    for arch in ARCHES.values():
+        if arch.compute_capability == told.compute_capability:
+            return arch
+    oldest = next(iter(ARCHES.values()))
+    old = f", and {oldest.name} is the oldest" if told.compute_capability < oldest.compute_capability else ""
+    raise MachineError(
+        f"{told.name} has compute capability {told.compute_capability}, which is none of {', '.join(ARCHES)}{old}"
+    )
+
+
+def _own(name: str, told: Told, near: Device) -> Device:
+    """What is not told is as on its kin. DRAM moves data twice a clock."""
+    memory, alike = 2 * told.memory_mhz * told.bus_bits / 8 / 1000, scaled(near, told.sm_count)
+    return replace(
+        alike,
+        name=name,
+        clock_mhz=round(told.clock_mhz) or alike.clock_mhz,
+        dram_gb_s=round(memory) or alike.dram_gb_s,
+        l2_bytes=told.l2_bytes or alike.l2_bytes,
+        l2_bytes_per_clock=l2_rate(near, told.bus_bits) or alike.l2_bytes_per_clock,
+    )

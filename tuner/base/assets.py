@@ -1,0 +1,20 @@
+"""Where the data folders are: inside this package in a wheel, beside it in a checkout."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = _PACKAGE if (_PACKAGE / "templates").is_dir() else _PACKAGE.parent
+
+TEMPLATES = ROOT / "templates"
+PRIMITIVES = TEMPLATES / "primitives"
+EXAMPLE = TEMPLATES / "examples" / "row_softmax"  # an operator to start from
+PLAIN_EXAMPLE = TEMPLATES / "examples" / "rms_norm"  # the same for a kernel that exists, checked on PTX
+DB = ROOT / "db"
+REPORTS = ROOT / "reports"
+
+
+def python_of(operators: Path) -> Iterator[Path]:
+    """The modules of all operators in a folder: what stands in an operator's own folder, and one below."""
+    yield from operators.glob("*/*.py")
+    yield from operators.glob("*/*/*.py")

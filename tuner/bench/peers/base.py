@@ -1,0 +1,72 @@
+"""What a peer is, and the tensors that it runs on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from tuner.spec.dtype import DType
+
+Tensors = Mapping[str, Any]  # torch tensors on one device, by argument
+Scalars = Mapping[str, float]
+Run = Callable[[], Any]  # queues the peer's kernels on the default stream; returns the outputs that it has, by argument
+
+
+class AbsentError(Exception):
+    """A peer cannot take part: not installed, or not made for this problem. The text is the reason."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`prepare(problem, tensors, scalars)` gives what runs it, or raises AbsentError."""
+
+    name: str
+    prepare: Callable[[Any, Tensors, Scalars], Run]
+    many_launches: bool = False  # so that the host may bind it: it is timed in a CUDA graph as well
+
+
+def module(name: str) -> Any:
+    """An optional package. Raises AbsentError."""
+    try:
+        return import_module(name)
+    except Exception as error:  # it may fail in any way: missing, or built for another machine
+        raise AbsentError(f"{name} cannot be imported ({error})") from error
+
+
+def gpu_torch() -> Any:
+    """torch, where it has a GPU. Raises AbsentError."""
+    torch = module("torch")
+    if not torch.cuda.is_available():
+        raise AbsentError("torch is built without CUDA, or finds no GPU")
+    return torch
+
+
+def to_torch(arrays: Mapping[str, Any], device: str = "cuda") -> dict[str, Any]:
+    """Copies of NumPy arrays on a device of torch; scalars are left out. Raises AbsentError without torch, or a GPU."""
+    torch = gpu_torch() if device == "cuda" else module("torch")
+    return {name: _tensor(torch, array).to(device) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+
+def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = tensor.detach().double().cpu().numpy()
+    return found
+
+
+def captured(run: Run) -> Callable[[], object]:
+    """What replays a peer that has run before, from a CUDA graph. Raises what torch raises where it is not captured."""
+    torch = gpu_torch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    replay: Callable[[], object] = graph.replay
+    return replay
+
+
+def _tensor(torch: Any, array: np.ndarray[Any, Any]) -> Any:
+    dense, dtype = np.ascontiguousarray(array), DType.of(array.dtype)
+    if dtype in (DType.BF16, DType.FP8_E4M3):  # which torch does not take from NumPy
+        return torch.from_numpy(dense.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.numpy.name))
+    return torch.from_numpy(dense)

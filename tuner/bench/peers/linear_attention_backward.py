@@ -1,0 +1,27 @@
+"""Peers of linear_attention_backward: the gradients of the scans that compute linear_attention."""
+
+from typing import Any
+
+from tuner.bench.peers.base import Peer, Run, Scalars, Tensors, module
+from tuner.bench.peers.linear_attention import PEERS as FORWARD
+
+
+def _backward(forward: Peer) -> Peer:
+    def prepare(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
+        """The forward pass runs once, here; what is run again is the backward pass alone."""
+        torch = module("torch")
+        names = ("q", "k", "v") + ("beta",) * (problem.decay != "scalar")
+        given = {name: tensors[name].detach().requires_grad_() for name in names}
+        with torch.enable_grad():
+            o = forward.prepare(problem.forward(), {**tensors, **given}, scalars)()["o"]
+
+        def run() -> Any:
+            found = torch.autograd.grad(o, tuple(given.values()), tensors["d_o"], retain_graph=True, allow_unused=True)
+            return {f"d{name}": x for name, x in zip(names, found, strict=True) if x is not None}
+
+        return run
+
+    return Peer(f"{forward.name}, backward", prepare, many_launches=True)
+
+
+PEERS = tuple(map(_backward, FORWARD))

@@ -1,0 +1,44 @@
+"""Peers of streaming_attention: flex_attention with a BlockMask of sinks and window, and SDPA with a dense mask."""
+
+from typing import Any
+
+from tuner.bench.peers.attention import Visible, dense_mask, flex, scale_of, sdpa
+from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
+
+
+def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
+    return flex(problem, tensors, scale_of(scalars), _visible(problem))
+
+
+def _masked(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
+    """On the backend that takes any mask and never holds all scores."""
+    visible = _visible(problem)
+    dense_mask(problem.seq_q * problem.seq_k)
+    torch, device = module("torch"), tensors["q"].device
+    query = torch.arange(problem.seq_q, device=device)[:, None]
+    key = torch.arange(problem.seq_k, device=device)[None, :]
+    backend = "EFFICIENT_ATTENTION" if tensors["q"].is_cuda else "MATH"
+    return sdpa(backend, problem, tensors, scale_of(scalars), attn_mask=visible(query, key))
+
+
+def _visible(problem: Any) -> Visible:
+    """Query i is at position i + S - T, and sees sinks and window up to its own."""
+    if problem.rolling:
+        raise AbsentError("it knows no cache that rolls")
+    if problem.ragged:
+        raise AbsentError("its mask knows no lengths that differ")
+    if problem.seq_q > problem.seq_k:
+        raise AbsentError("its softmax over no key is NaN: T may not exceed S")
+    shift, window, sinks = problem.seq_k - problem.seq_q, problem.window, problem.sinks
+
+    def visible(query: Any, key: Any) -> Any:
+        position = query + shift
+        return (key <= position) & ((key < sinks) | (position - key < window))
+
+    return visible
+
+
+PEERS = (
+    Peer("torch flex_attention, BlockMask", _flex),
+    Peer("torch SDPA, dense mask", _masked),
+)

@@ -1,0 +1,19 @@
+"""Peers of streaming_attention_backward: the gradients of streaming_attention's."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tuner.bench.peers import streaming_attention
+from tuner.bench.peers.attention import gradients, without_lse
+from tuner.bench.peers.base import Peer, Run, Scalars, Tensors
+
+
+def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
+    def prepare(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
+        without_lse(problem)
+        return gradients(tensors, lambda given: forward.prepare(problem.forward, given, scalars))
+
+    return prepare
+
+
+PEERS = tuple(Peer(f"{each.name}, backward", _backward(each)) for each in streaming_attention.PEERS)

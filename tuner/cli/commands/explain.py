@@ -1,0 +1,52 @@
+"""`tuner explain`: which record serves a problem and why; which constraint refuses a config."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from tuner.base.result import spelled, to_data
+from tuner.cli.chosen import Chosen, choose
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
+from tuner.dispatcher import choice
+from tuner.spec.operator import Operator
+from tuner.spec.problem import to_fields
+
+
+def explain(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which record serves a problem and why; with --config, which constraint refuses a config."""
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    if config:
+        _explain_config(chosen, as_json)
+        return
+    served = choice.choose(operator, chosen.instance.problem, [chosen.gpu], chosen.records)
+    found = choice.explain(served, [chosen.gpu], chosen.records)
+    if as_json:
+        emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
+    else:
+        typer.echo(str(found))
+
+
+def _explain_config(chosen: Chosen, as_json: bool) -> None:
+    instance = chosen.instance
+    space = instance.implementation.space(instance.problem, chosen.gpu.arch)
+    reasons = space.refusals(instance.config)
+    if as_json:
+        emit_json({"config": to_fields(instance.config), "valid": not reasons, "refused_by": list(reasons)})
+        return
+    typer.echo(f"{instance.implementation.name} {spelled(to_fields(instance.config))}")
+    typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
+    removed = [(reason, f"{count:,}") for reason, count in space.counts()]
+    about = "" if space.enumerated else "about "
+    title = f"the space: {about}{len(space):,} of {space.raw_size:,} combinations are valid"
+    table(title, ("constraint", "removes"), removed, right=("removes",))

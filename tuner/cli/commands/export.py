@@ -1,0 +1,48 @@
+"""`tuner export`: what was tried, in the exchange format of the auto-tuning community."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner import operators
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
+from tuner.errors import NoValidConfigError, UsageError
+from tuner.machines.gpu import named
+from tuner.report.notation import counted
+from tuner.search.replay import attempts
+from tuner.spec.operator import Operator
+from tuner.spec.problem import canonical
+from tuner.spec.telling import search_command
+from tuner.store.sql import Store
+
+
+def export_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    out: Annotated[Path | None, typer.Option(help=literal("where it goes [default: stdout]"))] = None,
+    db: DbOption = None,
+) -> None:
+    """Write the attempts at a problem as a T4 file, which `tuner replay` reads, too."""
+    if len(problems) != 1:
+        raise UsageError(f"a T4 file is about one problem, and {len(problems)} were given")
+    target = named(gpu)
+    if implementation:
+        operators.implementation(operator.name, implementation)  # or its name is refused
+    with Store.open(db) as store:
+        found = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
+    if not found:
+        command = search_command(operator, problems[0], target)
+        raise NoValidConfigError(f"nothing is stored about this problem on {target.name}: search first: {command}")
+    latest = [each.attempt for each in found if each.attempt.identity.policy == found[-1].attempt.identity.policy]
+    text = json.dumps(attempts.document(latest), indent=1)
+    if out is None:
+        typer.echo(text)
+        return
+    out.write_text(text, encoding="utf-8")
+    typer.echo(f"{counted(len(latest), 'attempt', 'attempts')}: {out}")

@@ -1,0 +1,163 @@
+"""`tuner inspect`: look at what one config compiles to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tuner.arch import MMA_FLOPS
+from tuner.base.result import Failed, Lint
+from tuner.cli.chosen import Chosen, choose
+from tuner.cli.commands.inspect_predicted import predicted, print_predicted
+from tuner.cli.commands.inspect_waits import as_json as waits_as_json
+from tuner.cli.commands.inspect_waits import print_waiting, waiting
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.lint import lint_all
+from tuner.compiler.usage import occupancy
+from tuner.errors import NoValidConfigError
+from tuner.evaluate.predict import floor
+from tuner.evaluate.predict.compiled import steady_mix
+from tuner.evaluate.predict.floor import Declared
+from tuner.spec.operator import Operator
+
+
+def inspect_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    show_sass: Annotated[bool, typer.Option("--sass", help="print the machine code too (needs nvdisasm)")] = False,
+    waits: Annotated[bool, typer.Option("--waits", help="replay the machine code: where does a warp wait?")] = False,
+    log: Annotated[bool, typer.Option(help="print the compiler's whole log too")] = False,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a config and print what it uses."""
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    chosen.refuse()
+    cubin = chosen.compiled()
+    if isinstance(cubin, Failed):
+        typer.echo(cubin.log, err=True)
+        raise NoValidConfigError(f"it does not compile: {cubin.reason}")
+    launches = chosen.instance.plan().launches
+    mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
+    found, work = lint_all(cubin), _work(chosen)
+    costs = predicted(chosen.instance, chosen.gpu, cubin)
+    replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
+    if as_json:
+        compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
+        least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.instance.problem))}
+        ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
+        told = {"waits": waits_as_json(replayed)} if waits else {}
+        emit_json({**chosen.about(), "kernels": _used(chosen, cubin), **compiled, **least, **ranked, **told})
+        return
+    chosen.describe()
+    title = f"{chosen.instance.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
+    _print_kernels(title, _used(chosen, cubin))
+    _print_mixes(mixes)
+    _print_work(work, chosen)
+    print_predicted(costs)
+    if waits:
+        print_waiting(replayed)
+    _print_lint(found)
+    if log:
+        typer.echo(cubin.log)
+    for entry in cubin.entries if show_sass else ():
+        typer.echo(cubin.disassemble(entry))
+
+
+def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
+    """Each launch, what its kernel uses, and how many of its blocks fit an SM."""
+    rows = []
+    for launch in chosen.instance.plan().launches:
+        usage = cubin.entries[launch.entry]
+        fit = occupancy(usage, launch, chosen.gpu.arch)
+        rows.append({"kernel": launch.entry, **asdict(launch), **asdict(usage), **asdict(fit)})
+    return rows
+
+
+def _work(chosen: Chosen) -> tuple[Declared, ...]:
+    """What each launch declares to do, then all together."""
+    launches = floor.declared(chosen.instance, chosen.gpu)
+    return (*launches, floor.together(launches))
+
+
+def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    tensor = ("tensor columns",) if any(row["tensor_columns"] for row in rows) else ()
+    counts = ("threads", "registers", "spill stores", "spill loads", "shared", *tensor, "CTAs/SM")
+    table(
+        title,
+        ("kernel", *counts, "limited by", "grid"),
+        [
+            (
+                row["kernel"],
+                row["threads"],
+                row["registers"],
+                row["spill_stores"],
+                row["spill_loads"],
+                row["smem_bytes"] + row["static_shared"],
+                *(row["tensor_columns"] for _ in tensor),
+                row["ctas"],
+                row["limiter"],
+                "×".join(map(str, row["grid"])),
+            )
+            for row in rows
+        ],
+        right=counts,
+    )
+
+
+def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
+    classes = tuple(dict.fromkeys(name for mix in mixes.values() for name in mix))
+    counts = [(entry, *(mix.get(name, 0) for name in classes)) for entry, mix in mixes.items()]
+    table(
+        "instructions a warp in a pass of the main loop, along its common way; in the whole kernel where there is none",
+        ("kernel", *classes),
+        counts,
+        right=classes,
+    )
+
+
+def _print_work(work: Sequence[Declared], chosen: Chosen) -> None:
+    """What each launch declares to do, by items of the problem, and how that compares with the least."""
+    operator, implementation = chosen.instance.operator, chosen.instance.implementation
+    if not implementation.declared:
+        typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts machine code instead")
+        return
+    least = operator.cost(chosen.instance.problem)
+    names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")
+    table(
+        f"declared work a {least.item}; least: {least.bytes / least.items:.6g} bytes, "
+        f"{least.flops / MMA_FLOPS / least.items:.4g} mma",
+        names,
+        [
+            (
+                each.kernel,
+                f"{each.dram_bytes / least.items:.6g}",
+                f"{each.bytes_ratio:.3f}",
+                f"{each.l2_bytes / least.items:.6g}",
+                f"{each.mma / least.items:.4g}",
+                f"{each.mma_ratio:.3f}",
+                f"{each.steps:g} steps",
+                f"{each.step_mma:g} mma, {each.step_other:g} others" if each.step_mma + each.step_other else "",
+            )
+            for each in (work if len(work) > 2 else work[:1])  # of a single launch, all together is the same
+        ],
+        right=names[1:7],
+    )
+
+
+def _print_lint(found: Lint) -> None:
+    typer.echo("machine code: " + ("no rule is broken" if found.ok else "ranks behind what keeps the rules"))
+    for each in found.failures:
+        typer.echo(f"  BROKEN {each}")
+    for each in found.unchecked:
+        typer.echo(f"  {each}")
+
+
+def _rounded(mix: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(count, 2) for name, count in mix.items()}

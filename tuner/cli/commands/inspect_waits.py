@@ -1,0 +1,94 @@
+"""What `tuner inspect --waits` says: where a warp would wait, by a replay of the machine code of each launch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tuner.arch import GPU, PARTITIONS
+from tuner.cli.output import table
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.sass.fields import BYTES
+from tuner.compiler.sass.timeline import Timeline, timelines
+from tuner.compiler.usage import occupancy
+from tuner.spec.plan import Launch
+
+_SHOWN = 4  # causes, and places
+_LISTED = 20  # places in JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The paths of one kernel, with the warps that a scheduler holds."""
+
+    kernel: str
+    warps: int
+    paths: tuple[Timeline, ...]
+
+
+def waiting(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Waiting, ...]:
+    """Each kernel of `launches` once."""
+    return tuple(_of_launch(cubin, launch, gpu) for launch in {each.entry: each for each in launches}.values())
+
+
+def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
+    """As many of its blocks share an SM as fit there, and as the grid has for each."""
+    fits = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
+    x, y, z = launch.grid
+    blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
+    warps = -(-blocks * launch.threads // 32 // PARTITIONS)  # of the scheduler with the most
+    return Waiting(launch.entry, warps, timelines(cubin.code(launch.entry), gpu, warps, min(blocks, warps)))
+
+
+def print_waiting(found: Sequence[Waiting]) -> None:
+    """A row a path: the kernel passed once, then its loops."""
+    names = ("kernel", "path", "instructions", "busiest pipe", "alone", "together", "waits for", "longest before")
+    table(
+        "where a warp waits, predicted: clocks of one of an SM's four schedulers a pass, by a replay of the control "
+        "bits with latencies that others measured; no times. together: a warp's share, beside those that are resident",
+        names,
+        [(each.kernel, *_row(path, each.warps)) for each in found for path in each.paths],
+        right=("instructions", "alone", "together"),
+    )
+
+
+def _row(path: Timeline, warps: int) -> tuple[str, ...]:
+    pipe, clocks = next(iter(path.pipes.items()))
+    causes = (f"{cause} {clocks:.0f}" for cause, clocks in path.causes.items())
+    places = (f"{wait.at * BYTES:#x}: {wait.cause} {wait.clocks:.0f}" for wait in path.waits)
+    together = f"{path.together:.0f} ({warps})" if path.path.repeats else ""
+    return (
+        _span(path),
+        str(len(path.path.indices)),
+        f"{pipe} {clocks:.0f}",
+        f"{path.alone:.0f}",
+        together,
+        ", ".join(islice(causes, _SHOWN)),
+        ", ".join(islice(places, _SHOWN)),
+    )
+
+
+def _span(path: Timeline) -> str:
+    first, last = (path.path.indices[at] * BYTES for at in (0, -1))
+    return f"loop {first:#x} to {last:#x}" if path.path.repeats else "once through"
+
+
+def as_json(found: Sequence[Waiting]) -> list[dict[str, Any]]:
+    """A value a path; places are byte offsets in the kernel's code."""
+    return [
+        {
+            "kernel": each.kernel,
+            "path": _span(path),
+            "instructions": len(path.path.indices),
+            "pipes": path.pipes,
+            "alone": path.alone,
+            "together": path.together,
+            "warps": each.warps,
+            "causes": path.causes,
+            "waits": [
+                {"at": wait.at * BYTES, "cause": wait.cause, "clocks": wait.clocks} for wait in path.waits[:_LISTED]
+            ],
+        }
+        for each in found
+        for path in each.paths
+    ]

@@ -1,0 +1,84 @@
+"""`tuner new`: an operator of one's own, which works before anything of it is changed."""
+
+import keyword
+import os
+import re
+from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from tuner import dispatcher, operators
+from tuner.base.assets import EXAMPLE, PLAIN_EXAMPLE
+from tuner.errors import UsageError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_EMULATED = "on the emulator, over the edges, with the race detector"
+
+
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="of the operator: its folder, its commands and dispatcher.<name>")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="the folder that is to hold it")] = Path(),
+    plain: Annotated[
+        bool, typer.Option("--plain", help="plain CUDA with NVIDIA's headers and inline PTX, checked on the PTX")
+    ] = False,
+) -> None:
+    """Write a small operator of your own to start from: softmax of rows, under another name, or a norm with --plain."""
+    _check(name)
+    folder = out / name
+    if os.pathsep in str(out.resolve()):
+        raise UsageError(f"--out {out}: {operators.VARIABLE} cannot name a folder with {os.pathsep!r} in it")
+    if folder.exists():
+        raise UsageError(f"{folder} is there already, and nothing is overwritten: choose another name, or --out DIR")
+    write(name, folder, PLAIN_EXAMPLE if plain else EXAMPLE)
+    for path in sorted(folder.iterdir()):
+        typer.echo(f"wrote {path}")
+    typer.echo(_next(name, out, "on its PTX, over the edges" if plain else _EMULATED))
+
+
+def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
+    """The example's files under another name in `folder`, which appears whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
+        draft = Path(place) / name
+        draft.mkdir()
+        for path in filter(Path.is_file, example.iterdir()):
+            text = path.read_text(encoding="utf-8").replace(example.name, name)
+            (draft / path.name).write_text(text, encoding="utf-8")
+        draft.rename(folder)
+
+
+def _check(name: str) -> None:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} cannot name an operator, its folder and its kernels: give small letters, digits and _, "
+            "with a letter first, such as rms_norm"
+        )
+    if name in operators.names():
+        raise UsageError(f"there is an operator {name} already: choose another name")
+    if hasattr(dispatcher, name):
+        raise UsageError(f"dispatcher.{name} is something else: choose another name")
+
+
+def _next(name: str, out: Path, where: str) -> str:
+    known = {Path(each).resolve() for each in operators.__path__}
+    export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
+    found = [] if out.resolve() in known else [export]
+    lines = [
+        "now:",
+        *found,
+        f"  tuner verify {name}  # {where}",
+        f"  tuner search {name} --gpu sm_90a  # or the GPU that you have",
+        f'  python -c "from tuner import dispatcher; help(dispatcher.{name})"',
+    ]
+    return "\n".join(lines)
+
+
+def _with(out: Path) -> str:
+    """The variable's value with another folder in it."""
+    folders = [*filter(None, os.environ.get(operators.VARIABLE, "").split(os.pathsep)), str(out.resolve())]
+    return os.pathsep.join(folders)

@@ -1,0 +1,91 @@
+"""`tuner report`: the report of what is stored about problems, without searching."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner.arch import GPU
+from tuner.base.result import Evidence
+from tuner.cli.found import title
+from tuner.cli.output import DbOption, GpuOption, literal
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import NoValidConfigError, UsageError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.policy import is_of_times
+from tuner.evaluate.predictor import Predictor
+from tuner.machines.gpu import named
+from tuner.report import default_path, summary, write
+from tuner.search import campaign, study
+from tuner.search.portfolio import Terms
+from tuner.spec import telling
+from tuner.spec.operator import Operator
+from tuner.spec.problem import canonical
+from tuner.store.sql import Store
+
+
+def report(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=literal("where it goes [default: reports/out/… for html, stdout for the others]")),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
+    db: DbOption = None,
+) -> None:
+    """Write the report of what is stored about a problem, without searching."""
+    if form not in summary.FORMATS:
+        raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
+    target = named(gpu)
+    with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
+        outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
+    kinds = dict.fromkeys(each.evidence for each in outcomes)
+    families = [f for kind in kinds for f in campaign.known([o for o in outcomes if o.evidence is kind], Terms())]
+    found = summary.text(outcomes, form, families)
+    if out is None and form != "html":
+        typer.echo(found)
+        return
+    path = out or default_path(operator.name, target.name, problems)
+    write(found, path)
+    typer.echo(f"report: {path}")
+
+
+class _Timed(Predictor):
+    """Knows the attempts of earlier sessions on a device, by their policy. It measures nothing itself."""
+
+    evidence = Evidence.MEASURED
+
+    def __init__(self, policy: str, *predicting: Any) -> None:
+        super().__init__(*predicting)
+        self.policy = policy
+
+
+def _recalled(
+    operator: Operator[Any], problem: Any, target: GPU, store: Store, machines: tuple[Compiler, Checker]
+) -> study.Outcome:
+    """What was measured last, as far as it is still true; else what was predicted."""
+    stored = store.attempts(operator.name, canonical(problem), target.name)
+    policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
+    predicting = operator, problem, target, *machines
+    request = study.Request(operator, problem, target, command=telling.search_command(operator, problem, target))
+    for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
+        outcome = study.recall(request, store, evaluator)
+        if outcome.tried:
+            return _with_its_record(outcome, store)
+    what = f"only attempts of other code, cost models or compilers ({len(stored)}) are" if stored else "nothing is"
+    raise NoValidConfigError(f"{what} stored about {title(request)}: search first: {request.command}")
+
+
+def _with_its_record(outcome: study.Outcome, store: Store) -> study.Outcome:
+    """The record that serves, where it is of these attempts: a final race may have named another than their times."""
+    request = outcome.request
+    record = store.record(request.operator.name, canonical(request.problem), request.gpu.name)
+    own = {each.attempt.identity: each.attempt.config for each in outcome.tried}  # stored ones are sorted by name
+    if record is None or record.identity not in own:
+        return outcome
+    return replace(outcome, record=replace(record, config=own[record.identity]))

@@ -1,0 +1,173 @@
+"""`tuner search`: find, check and store the best config of one or more problems."""
+
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner.arch import GPU
+from tuner.base.assets import TEMPLATES
+from tuner.base.result import Evidence
+from tuner.cli.display import Display
+from tuner.cli.found import show, title
+from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import NoValidConfigError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.known import Known
+from tuner.evaluate.check.promises import broken
+from tuner.evaluate.evaluator import contenders
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.machines.emulator import compiler as emulator_compiler
+from tuner.machines.gpu import named
+from tuner.report import default_path, prepare, summary
+from tuner.search import study
+from tuner.search.campaign import Campaign, campaign
+from tuner.search.portfolio import Terms
+from tuner.search.sampler import METHODS
+from tuner.search.session import Observe, evidence_for, session, why_predicted
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.store.sql import Store
+
+
+def search(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption,
+    effort: Annotated[str, typer.Option(help=f"how long to look: {', '.join(study.EFFORTS)}")] = "normal",
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="tries a problem; stands above --effort")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="N", min=0, help="stop exploring a problem after this long")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="equal seeds search alike")] = 0,
+    sampler: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "gp",
+    implementation: ImplementationOption = None,
+    graph: Annotated[bool, typer.Option("--graph", help="time replays of CUDA graphs, where the GPU is here")] = False,
+    l2: Annotated[str, typer.Option(help="cold or warm: what a timed launch finds in the L2 cache")] = "cold",
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="go on from what earlier searches stored")
+    ] = True,
+    history: Annotated[
+        bool, typer.Option("--history/--no-history", help="learn from other GPUs, other sizes and earlier code")
+    ] = True,
+    portfolio: Annotated[
+        int, typer.Option(metavar="N", min=1, help="most configs that are to serve problems which differ in sizes only")
+    ] = Terms.most,
+    regret: Annotated[
+        float,
+        typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
+    ] = Terms.within,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help=literal("processes [default: one a core]"))
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
+    db: DbOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search, check, store and report."""
+    target = named(gpu)
+    policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
+    requests = [
+        study.Request(
+            operator,
+            problem,
+            target,
+            effort=effort,
+            budget=budget,
+            seconds=seconds,
+            seed=seed,
+            method=sampler,
+            resume=resume,
+            implementation=implementation,
+            command=_command_line(),
+            history=history,
+        )
+        for problem in problems
+    ]
+    racing = [contenders(operator, each.problem, target, implementation) for each in requests]  # or all are refused
+    _warn_of_promises(requests[0], racing[0])
+    evidence = _evidence(target)
+    page = report or default_path(operator.name, target.name, problems)
+    prepare(page)
+    with (
+        Store.open(db) as store,
+        Compiler(workers) as compiler,
+        Checker(workers, known=Known.of_user()) as checker,
+        session(target, store, compiler, checker, policy) as opened,
+        _interruptible() as stop,
+    ):
+        watch = partial(_shown, evidence, quiet)
+        found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
+        summary.write(found.outcomes, page, found.families)
+    show(found, page, as_json=as_json)
+    _refuse_failed(found, page)
+
+
+def _evidence(target: GPU) -> Evidence:
+    """What the search will go by, and why nothing is timed where a GPU seems to be here. Raises MachineError."""
+    evidence = evidence_for(target)
+    if evidence is Evidence.PREDICTED:
+        emulator_compiler.compiler()  # the finalists will need it: better refused now than after the search
+        if why := why_predicted(target):
+            say(f"nothing is timed for {target.name}: {why}")
+    return evidence
+
+
+def _refuse_failed(found: Campaign, page: Path) -> None:
+    """Raises NoValidConfigError where a problem has no record."""
+    if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
+        which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
+        tried = any(outcome.tried for outcome in failed)
+        what, told = ("passed its checks", "where each failed") if tried else ("was tried", "why")
+        raise NoValidConfigError(f"no config {what}{which}; the report says {told}: {page}")
+
+
+def _warn_of_promises(request: study.Request, racing: Sequence[Implementation[Any, Any]]) -> None:
+    """What an operator of the user breaks, before a search goes by it; the tests hold those of the program to it."""
+    if request.operator.folder.parent == TEMPLATES:
+        return
+    problem, target = request.problem, request.gpu
+    for each in racing:
+        for sentence in broken(Instance.default(request.operator, each, problem, target.arch), target):
+            say(f"warning: {each.name}: {sentence}")
+
+
+@contextmanager
+def _shown(evidence: Evidence, quiet: bool, request: study.Request) -> Iterator[Observe]:
+    with Display(title(request), evidence, quiet) as display:
+        yield display.step
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, so that a search can end with what it knows. The second one ends at once."""
+    stop = threading.Event()
+
+    def handler(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say("stopping: checking what was found so far (Ctrl-C again: at once)")
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def _command_line() -> str:
+    return shlex.join(["tuner", *sys.argv[1:]])

@@ -1,0 +1,121 @@
+"""`tuner show`: the records."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tuner import arch
+from tuner.base.canonical import decode
+from tuner.base.result import Evidence, Identity, TuningRecord, spelled, to_data
+from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
+from tuner.errors import TunerError, UsageError
+from tuner.store import lines, places, read
+
+
+def show(
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="only this operator's records")] = None,
+    gpu: Annotated[str | None, typer.Option(help="only records of this GPU")] = None,
+    db: DbOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write them as lines of a .jsonl file, which TUNER_DB may name")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the records: the best config known for each problem and GPU."""
+    if out is not None and out.suffix != ".jsonl":
+        raise UsageError(f"--out {out}: records are read from files named ….jsonl")
+    wanted = arch.gpu(gpu).name if gpu else None
+    if operator is not None:
+        _operators().load(operator)
+    stored, place = _stored(db or places.database())
+    records = [
+        each for each in stored if operator in (None, each.identity.operator) and wanted in (None, each.identity.gpu)
+    ]
+    if out is not None:
+        lines.write(out, records)
+        say(f"records written to {out}: {len(records)}")
+    if as_json:
+        emit_json({"records": [to_data(record) for record in records]})
+        return
+    if not records:
+        say(f"no records in {place}: find some with `tuner search`")
+        return
+    names = ("operator", "problem", "GPU", "winner", "config", "evidence", "margin", "tried", "made")
+    table(f"records in {place}", names, [_row(record) for record in records], right=("margin", "tried"))
+    for record in records:
+        if flaws := record.resources.flaws:
+            identity = record.identity
+            say(f"{identity.operator} on {identity.gpu}, {_problem(identity)}: {'; '.join(flaws)}")
+
+
+def _stored(place: str) -> tuple[list[TuningRecord], str]:
+    """The current record of each operator, GPU and problem, and the name of the place.
+
+    Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
+    store: a server, an older schema, and the words for what is wrong. Lines that are no record are passed over.
+    """
+    if "://" not in place and not Path(place).expanduser().exists():
+        return [], place
+    found, refused = read.read(place)
+    if not refused or read.is_text(place):
+        for sentence in refused:
+            say(f"passed over: {sentence}")
+        return lines.current(each.record for each in found), place
+    from tuner.store.sql import Store
+
+    with Store.open(place) as store:
+        return store.records(), store.place
+
+
+def _row(record: TuningRecord) -> tuple[str, ...]:
+    identity = record.identity
+    return (
+        identity.operator,
+        _problem(identity),
+        identity.gpu,
+        identity.implementation,
+        _config(record),
+        standing(record),
+        f"{record.margin:.1%}",
+        str(record.tried),
+        record.created,
+    )
+
+
+def _problem(identity: Identity) -> str:
+    """The fields that are not the default; all of them where the operator is not here, or has other fields today."""
+    from tuner.spec.problem import from_fields
+    from tuner.spec.telling import telling
+
+    data = decode(identity.problem)
+    try:
+        problem = from_fields(_operators().load(identity.operator).problem, data)
+    except (TunerError, TypeError, KeyError, ValueError):
+        return spelled(data)
+    return spelled(telling(problem)) or "the defaults"
+
+
+def _config(record: TuningRecord) -> str:
+    """In the order in which the implementation declares its choices, where it is here; stored text is sorted."""
+    try:
+        kind = _operators().implementation(record.identity.operator, record.identity.implementation).config
+    except TunerError:
+        return spelled(record.config)
+    declared = {each.name: record.config[each.name] for each in fields(kind) if each.name in record.config}
+    return spelled(declared | dict(record.config))
+
+
+def _operators() -> Any:
+    """The operators, whose references need NumPy: not for a list without problems to spell."""
+    from tuner import operators
+
+    return operators
+
+
+def standing(record: TuningRecord) -> str:
+    """Measured time, or that the rank is only predicted."""
+    if record.evidence is Evidence.MEASURED and record.measurement:
+        return f"measured {record.measurement.time_us:.1f} us"
+    return "predicted"

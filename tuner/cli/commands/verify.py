@@ -1,0 +1,87 @@
+"""`tuner verify`: is a config right, and does its implementation keep its promises?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tuner.base.result import Failed, Verdict
+from tuner.cli.chosen import Chosen, choose
+from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.errors import MachineError, NoValidConfigError
+from tuner.evaluate.check import checker as check
+from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.check.promises import broken
+from tuner.evaluate.predict.compiled import resources_of
+from tuner.spec.operator import Operator
+
+
+def verify_command(
+    operator: Operator[Any],
+    problems: Sequence[Any],
+    *,
+    gpu: GpuOption = "sm_80",
+    implementation: ImplementationOption = None,
+    config: ConfigOption = None,
+    checked: Annotated[
+        bool, typer.Option("--checked/--plain", help="look for races and uninitialised reads too")
+    ] = True,
+    thorough: Annotated[bool, typer.Option(help="every mode on every edge case")] = False,
+    ptx: Annotated[bool, typer.Option(help="also execute the compiler's PTX for the GPU, on every edge case")] = False,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a config on the emulator over the operator's edge cases, judge it against float64, compile it for the GPU.
+
+    What its implementation has checked on PTX runs on the machine for that instead.
+    """
+    chosen = choose(operator, problems, gpu, implementation, config, db)
+    chosen.refuse()
+    modes = check.PLAIN + (check.CHECKED if checked else ())
+    job = check.Job(*chosen.instance.fields(), modes, thorough, chosen.gpu.arch.name)
+    with check.Checker(workers=1) as checker:
+        ((_, verdict),) = checker.check_many([job])
+    ptx = ptx and chosen.instance.implementation.checked_on != "ptx"
+    verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
+    promises = (*broken(chosen.instance, chosen.gpu), *_not_launched(chosen))
+    wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
+    if as_json:
+        second = {"ptx": asdict(verdicts[-1])} if ptx else {}
+        emit_json({**chosen.about(), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
+    else:
+        chosen.describe()
+        for each in verdicts:
+            _print_verdict(each)
+        for promise in promises:
+            typer.echo(f"  BROKEN {promise}")
+        typer.echo("WRONG" if wrong else "ok")
+    if wrong:
+        raise NoValidConfigError(wrong[0])
+
+
+def _not_launched(chosen: Chosen) -> tuple[str, ...]:
+    """Why a GPU would not run the config, as the compiler tells; nothing where there is no compiler."""
+    try:
+        cubin = chosen.compiled()
+    except MachineError as error:
+        say(f"not compiled for {chosen.gpu.arch.name}: {error}")
+        return ()
+    if isinstance(cubin, Failed):
+        return (f"it does not compile for {chosen.gpu.arch.name}: {cubin.reason}",)
+    found = resources_of(cubin, chosen.instance.plan(), chosen.gpu)
+    return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    typer.echo(f"on the {verdict.where}{f' ({verdict.unseen})' if verdict.unseen else ''}:")
+    for done in verdict.checks:
+        typer.echo(f"  ran {done}")
+    names = ("output", "RMSE ratio", "limit", "largest error", "limit ")
+    rows = [
+        (e.name, f"{e.rmse_ratio:.3g}", f"{e.limit:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}")
+        for e in verdict.errors
+    ]
+    table(f"errors against float64 ({verdict.where}), the worst over all cases", names, rows, right=names[1:])
+    for finding in verdict.findings:
+        typer.echo(f"  FOUND {finding}")

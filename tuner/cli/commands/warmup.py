@@ -1,0 +1,51 @@
+"""`tuner warmup`: compile ahead what calls on a GPU need, such as while an image is built."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tuner import arch
+from tuner.arch import GPU
+from tuner.base.cache import cache_dir
+from tuner.base.result import spelled
+from tuner.cli.output import GpuOption, JsonOption, emit_json, table
+from tuner.dispatcher import choice
+from tuner.dispatcher.calls import Dispatcher
+from tuner.errors import MachineError
+from tuner.spec import telling
+from tuner.spec.operator import Operator
+from tuner.store.records import Snapshot
+
+
+def warmup_command(
+    operator: Operator[Any], problems: Sequence[Any], *, gpu: GpuOption, as_json: JsonOption = False
+) -> None:
+    """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it."""
+    target, known = arch.gpu(gpu), Snapshot.load()
+    _compile(operator, problems, target, known)
+    chosen = [choice.choose(operator, problem, [target], known) for problem in problems]
+    if as_json:
+        told = []
+        for each in chosen:
+            _, implementation, problem, config = each.instance.fields()
+            told.append({"problem": problem, "implementation": implementation, "config": config, "why": each.why})
+        emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
+        return
+    rows = [
+        (spelled(telling.telling(each.instance.problem)) or "the defaults", each.instance.implementation.name, each.why)
+        for each in chosen
+    ]
+    table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
+
+
+def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, known: Snapshot) -> None:
+    """Raises MachineError where nothing can be kept: calls do without a cache, but an image needs it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "cannot write to the cache", RuntimeWarning)
+        try:
+            Dispatcher(known).warmup(operator.name, *problems, target=target)
+        except RuntimeWarning as error:
+            told = str(error).partition(": working")[0]
+            raise MachineError(
+                f"{told}, where compiled kernels are kept: TUNER_CACHE_DIR names another folder"
+            ) from error

@@ -1,0 +1,1 @@
+"""Config → source → machine code, and what that code is made of."""

@@ -1,0 +1,112 @@
+"""Headers that a source includes and does not carry: NVIDIA's, and those of libraries that TUNER_INCLUDE names.
+
+They are the toolkit's, as the compiler is: a source's digest is without them, and what was made of it is kept, and
+compared, under the digest of their text.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+from tuner.base.assets import PRIMITIVES
+from tuner.compiler.source import Source
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
+_NAMED = ("cudart", "cccl")  # as cuda.pathfinder knows them
+_WHEELS = {"crt/": "crt", "cuda/": "cccl", "cub/": "cccl", "thrust/": "cccl", "nv/": "cccl", "cccl/": "cccl"}
+_VERSION = "cuda/std/__cccl/version.h"  # stands for what a macro names: `#include CUDA_STD_HEADER(tuple)`
+_STANDARD = PRIMITIVES / "standard"
+
+
+def folders() -> tuple[Path, ...]:
+    """Where they are looked for, in order: TUNER_INCLUDE, then CUDA's wheels, or its toolkit."""
+    own = [Path(each).absolute() for each in os.environ.get("TUNER_INCLUDE", "").split(os.pathsep) if each]
+    return tuple(dict.fromkeys((*own, *_of_cuda())))
+
+
+@cache
+def _of_cuda() -> tuple[Path, ...]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = [Path(folder) for name in _NAMED if (folder := find_nvidia_header_directory(name))]
+    return (*found, *(folder.parent for folder in found if folder.name == "cccl"))  # CUTLASS says <cccl/cuda/std/…>
+
+
+def flags(source: Source) -> tuple[str, ...]:
+    """What the compiler is told of the folders; nothing for a source that carries all it includes."""
+    return tuple(f"-I{folder}" for folder in folders()) if source.foreign else ()
+
+
+def supplied(source: Source) -> tuple[tuple[str, str], ...]:
+    """(include name, text) of what stands for the C and C++ library, which a compiler for GPUs does not have.
+
+    What plain C needs is ours; of C++, NVIDIA's library has the same names in another namespace.
+    """
+    return (*_standard(), *_renamed(source.foreign)) if source.foreign else ()
+
+
+def digest(source: Source) -> str:
+    """Sixteen hex digits of all that the source may include from folders; empty where that is nothing."""
+    return _digest(source.foreign, folders()) if source.foreign else ""
+
+
+def lacking() -> tuple[str, ...]:
+    """Of NVIDIA's headers, one of each package that is not here."""
+    return tuple(name for name in ("cuda_fp16.h", "crt/mma.h", "cuda/std/cstdint") if _found(name, None) is None)
+
+
+def advice(name: str) -> str:
+    """Where a header that was not found comes from."""
+    if name.startswith(("cute/", "cutlass/")):
+        return "TUNER_INCLUDE=…/cutlass/include names the headers of CUTLASS"
+    extra = next((extra for prefix, extra in _WHEELS.items() if name.startswith(prefix)), "")
+    if extra or name.startswith(("cuda", "cooperative_groups", "mma.h", "vector_")):
+        return f"pip install 'cuda-toolkit[{extra or 'cudart'}]', or a CUDA toolkit that CUDA_PATH names"
+    return "put it beside the template, or name its folder in TUNER_INCLUDE"
+
+
+@cache
+def _standard() -> tuple[tuple[str, str], ...]:
+    """`math.h` and the like, each also as `cmath`."""
+    ours = sorted(_STANDARD.glob("*.h"))
+    plain = ((path.name, path.read_text(encoding="utf-8")) for path in ours)
+    return (*plain, *((f"c{path.stem}", f"#include <{path.name}>\n") for path in ours))
+
+
+def _renamed(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """`type_traits` and the like, out of NVIDIA's `cuda/std/type_traits`."""
+    ours = dict(_standard())
+    for name in names:
+        if "." not in name and "/" not in name and name not in ours and _found(f"cuda/std/{name}", None):
+            yield name, f"#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n"
+
+
+@lru_cache(maxsize=64)
+def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
+    """Of every file that one of `names` leads to, whatever conditions stand around its includes."""
+    carried = dict((*_standard(), *_renamed(names)))
+    parts = sha256(repr(sorted(carried.items())).encode())
+    seen: set[Path] = set()
+    pending: list[tuple[str, Path | None]] = [(name, None) for name in (*names, _VERSION)]
+    pending += ((name, None) for text in carried.values() for _, name in _INCLUDE.findall(text))
+    while pending:
+        name, beside = pending.pop()
+        path = None if name in carried else _found(name, beside)
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        pending += ((each, path.parent if quote == '"' else None) for quote, each in _INCLUDE.findall(text))
+    missing = [name for name in names if name not in carried and _found(name, None) is None]
+    for content in sorted(path.read_bytes() for path in seen):
+        parts.update(sha256(content).digest())
+    parts.update(repr(missing).encode())
+    return parts.hexdigest()[:16]
+
+
+def _found(name: str, beside: Path | None) -> Path | None:
+    places = (beside, *folders()) if beside else folders()
+    return next((path for place in places if (path := place / name).is_file()), None)

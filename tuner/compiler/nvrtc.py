@@ -1,0 +1,294 @@
+"""CUDA source to cubin on a machine without a GPU: NVRTC, a cache, and a pool of processes."""
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import TracebackType
+
+from tuner.arch import ARCHES
+from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.result import Failed, Stage
+from tuner.compiler import headers as nvrtc_headers
+from tuner.compiler import nvrtc_library
+from tuner.compiler.cubin import Cubin, read
+from tuner.compiler.nvrtc_library import INSTALL, NvrtcError, Program
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options, Toolkit
+from tuner.errors import MachineError, UsageError
+
+__all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolkit"]
+
+# NVRTC initialises the driver, where there is one: on a device that it needs not, in memory that is limited here.
+_NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
+_OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
+_STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
+_LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
+_OLDEST = (12, 3)  # the first that has __builtin_bit_cast
+# The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
+# branches that diverge are nested (release notes of CUDA 13.3).
+_MENDED = (13, 3)
+_PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
+
+
+@cache
+def toolkit() -> Toolkit:
+    """The NVRTC of this machine. Raises MachineError, with what to install, where there is none, or an old one."""
+    version = ".".join(map(str, nvrtc_library.version()))
+    if nvrtc_library.version() < _OLDEST:
+        raise MachineError(f"NVRTC {version} at {library()} is too old, CUDA 12.3 or later is needed: {INSTALL}")
+    with _compiled(_PROBE, (f"-arch=compute_{max(nvrtc_library.supported())}",)) as program:
+        # PTX is signed with the build; of itself NVRTC tells the version only.
+        build = re.search(rb"release [\d.]+, (V[\d.]+)", program.ptx())
+    return Toolkit("nvrtc", version, build[1].decode() if build else "")
+
+
+def arches() -> tuple[str, ...]:
+    """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
+    known = nvrtc_library.supported()
+    return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
+
+
+def mended() -> bool:
+    """Whether ptxas is free of faults that make wrong code of right kernels, as far as its makers have told."""
+    return nvrtc_library.version() >= _MENDED
+
+
+def library() -> str:
+    """The path of the NVRTC that was found. Raises MachineError where there is none."""
+    return nvrtc_library.path()
+
+
+def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
+    """The cubin of `source`, from `cache` where it is known; Failed when NVRTC or ptxas refuses it.
+
+    In this process, so that a compiler crash is a crash here: `Compiler` is for sources that nobody has compiled yet.
+    Raises MachineError without NVRTC or where it is too old for an arch of `ARCHES`, UsageError for other options or
+    arches that it does not know.
+    """
+    key = _key(source, options)
+    if cache and (known := _cached(cache, key, options)):
+        return known
+    outcome = _compile(source, options)
+    if cache:
+        cache.put(key, _entry(outcome))
+    return outcome
+
+
+def made_by(source: Source) -> str:
+    """What compiles a source, as results carry it: the compiler, and which headers it finds for the source."""
+    headers = nvrtc_headers.digest(source)
+    return f"{toolkit()} headers {headers}" if headers else str(toolkit())
+
+
+def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
+    """Leave a cubin of `source` in `cache` for machines that have no compiler; one of another compiler goes."""
+    key, compiler = _key_without(source, cubin.options), cubin.toolkit
+    about = {"name": compiler.name, "version": compiler.version, "build": compiler.build}
+    known, entry = cache.get(key), _entry(cubin)
+    if known is None or known.data != entry.data:
+        cache.put(key, Entry(entry.data, {**entry.metadata, **about}))
+
+
+def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
+    """What `keep` left, by whichever compiler: the cubin tells."""
+    entry = cache.get(_key_without(source, options))
+    if entry is None:
+        return None
+    compiler = Toolkit(*(str(entry.metadata[each]) for each in ("name", "version", "build")))
+    return _cubin(entry, options, compiler)
+
+
+def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
+    """The PTX of `source`, from `cache` where it is known: what ptxas would be given for the arch of `options`.
+
+    Raises as `compile` does.
+    """
+    key = _key(source, options)
+    if cache and (known := cache.get(key)):
+        return known.data.decode()
+    flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
+    try:
+        with _compiled(source, flags) as program:
+            text = program.ptx()
+    except _RefusedError as refusal:
+        return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
+    if cache:
+        cache.put(key, Entry(text))
+    return text.decode()
+
+
+class Compiler:
+    """A context manager that compiles many sources at once, each at most once, in processes that may be lost.
+
+    Outcomes go to `cache` (the user's, when None). A compiler that crashes, takes more memory than `limits` allow or
+    more time gives Failed for its source alone, and is asked again next time; what NVRTC refuses is remembered.
+    """
+
+    def __init__(self, workers: int | None = None, *, limits: Limits | None = None, cache: Cache | None = None) -> None:
+        self._pool: Pool[_Job, Cubin | Failed] = Pool(
+            _compile_job, workers=workers, limits=limits, warm=toolkit, environment=_NO_DEVICE
+        )
+        self._cache = cache or Cache.of("cubin")
+
+    def __enter__(self) -> "Compiler":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the compilers that run."""
+        return self._pool.pids()
+
+    def compile_many(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[tuple[int, Cubin | Failed]]:
+        """(position in `jobs`, outcome) in the order in which they finish; `jobs` is read as compilers become free."""
+        batch = _Batch(self._cache)
+        for (key, _, _), outcome in self._pool.run(batch.unknown(jobs)):
+            yield from batch.known()
+            yield from batch.finish(key, outcome)
+        yield from batch.known()
+
+
+_Job = tuple[str, Source, Options]  # key first
+_Outcome = Cubin | Failed | Lost
+
+
+class _Batch:
+    """Which positions wait for which key, and which outcomes need no compiler."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._waiting: dict[str, list[int]] = {}
+        self._known: deque[tuple[int, Cubin | Failed]] = deque()
+        self._unsaved: dict[str, _Outcome] = {}  # what the cache does not keep must not be compiled twice either
+
+    def unknown(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[_Job]:
+        """The jobs that must be compiled, each key once."""
+        for position, (source, options) in enumerate(jobs):
+            key = _key(source, options)
+            if key in self._waiting:
+                self._waiting[key].append(position)
+            elif known := self._unsaved.get(key) or _cached(self._cache, key, options):
+                self._known.append((position, _verdict(known)))
+            else:
+                self._waiting[key] = [position]
+                yield key, source, options
+
+    def known(self) -> Iterator[tuple[int, Cubin | Failed]]:
+        while self._known:
+            yield self._known.popleft()
+
+    def finish(self, key: str, outcome: _Outcome) -> Iterator[tuple[int, Cubin | Failed]]:
+        if isinstance(outcome, Lost) or not self._cache.put(key, _entry(outcome)):
+            self._unsaved[key] = outcome
+        for position in self._waiting.pop(key):
+            yield position, _verdict(outcome)
+
+
+def _key(source: Source, options: Options) -> str:
+    return key_of(source.digest, options.digest, made_by(source), toolkit().build)
+
+
+def _key_without(source: Source, options: Options) -> str:
+    """Of what any compiler made."""
+    return key_of(source.digest, options.digest)
+
+
+def _compile_job(job: _Job) -> Cubin | Failed:
+    _, source, options = job
+    return _compile(source, options)
+
+
+def _compile(source: Source, options: Options) -> Cubin | Failed:
+    started = time.perf_counter()
+    try:
+        image, log = _invoke(source, options.flags)
+    except _RefusedError as refusal:
+        return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
+    cubin = read(image, log, options, toolkit(), time.perf_counter() - started)
+    if missing := [name for name in source.entries if name not in cubin.entries]:
+        reason = f'the source defines no kernel {missing[0]} (it needs extern "C" __global__)'
+        return Failed(Stage.COMPILE, reason, log)
+    return cubin
+
+
+class _RefusedError(Exception):
+    """The source does not compile."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+
+
+def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
+    """(cubin, log) of one compilation."""
+    with _compiled(source, flags) as program:
+        return program.cubin(), program.log()
+
+
+@contextmanager
+def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
+    """NVRTC's program, which is gone when the context ends."""
+    headers = (*source.headers, *nvrtc_headers.supplied(source))
+    with nvrtc_library.program(source.text, headers) as program:
+        try:
+            program.compile((*flags, *nvrtc_headers.flags(source)))
+            yield program
+        except NvrtcError as error:
+            raise _translated(error, program.log(), flags) from error
+
+
+def _translated(error: NvrtcError, log: str, flags: tuple[str, ...]) -> Exception:
+    if error.status == _INVALID_OPTION and _too_new(flags):
+        arch, since = _arch(flags), ".".join(map(str, ARCHES[_arch(flags)].since))
+        return MachineError(f"NVRTC {toolkit().version} does not know {arch}, CUDA {since} or later does: {INSTALL}")
+    if error.status == _INVALID_OPTION:
+        return UsageError(f"NVRTC does not take {' '.join(flags)}: {log}")
+    if error.status == _OUT_OF_MEMORY or _STARVED.search(log):
+        return MemoryError(f"{error} {log}")
+    if error.status == _NO_BUILTINS:
+        return MachineError(f"NVRTC at {library()} lacks libnvrtc-builtins ({' '.join(log.split())}): {INSTALL}")
+    return _RefusedError(log or f"error: {error}")
+
+
+def _arch(flags: tuple[str, ...]) -> str:
+    return flags[0].removeprefix("-arch=")
+
+
+def _too_new(flags: tuple[str, ...]) -> bool:
+    return _arch(flags) in ARCHES and _arch(flags) not in arches()
+
+
+def _first_error(log: str) -> str:
+    found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
+    first = (found[0] if found else log.partition("\n")[0]).strip()
+    lacking = _LACKING.search(first)
+    return f"{first}: {nvrtc_headers.advice(lacking[1])}" if lacking else first
+
+
+def _entry(outcome: Cubin | Failed) -> Entry:
+    if isinstance(outcome, Failed):
+        return Entry(b"", {"reason": outcome.reason, "log": outcome.log})
+    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds})
+
+
+def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    if not entry.data:
+        return Failed(Stage.COMPILE, str(entry.metadata["reason"]), str(entry.metadata["log"]))
+    return _cubin(entry, options, toolkit())
+
+
+def _cubin(entry: Entry, options: Options, compiler: Toolkit) -> Cubin:
+    about = entry.metadata
+    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]))
+
+
+def _verdict(outcome: _Outcome) -> Cubin | Failed:
+    return Failed(Stage.COMPILE, outcome.reason, outcome.log) if isinstance(outcome, Lost) else outcome

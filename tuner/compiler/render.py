@@ -1,0 +1,189 @@
+"""Instance → CUDA source. Pure: equal arguments give equal text."""
+
+import re
+from dataclasses import fields
+from enum import Enum
+from functools import cache, lru_cache
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import jinja2
+
+from tuner.base.assets import PRIMITIVES
+from tuner.compiler.source import Source, Target
+from tuner.errors import TemplateError
+from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation, Operator
+from tuner.spec.parameters import signature
+from tuner.spec.plan import Plan
+from tuner.spec.problem import extents, to_fields
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
+_ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
+_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
+_OURS = (
+    "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
+    "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none. "
+    f"Or {_PLAIN}"
+)
+
+
+def render(instance: Instance, target: Target = "cuda") -> Source:
+    """The translation unit of a config; `target` picks the primitives: `cuda` for the GPU, `host` for the emulator.
+
+    Raises TemplateError, with file and line, when the template and its Python side disagree.
+    """
+    folder, name, plan = instance.operator.folder, template_name(instance.implementation), instance.plan()
+    on_ptx = instance.implementation.checked_on == "ptx"
+    if target == "host" and on_ptx:
+        raise TemplateError(f"{folder.name}/{name} is checked on PTX: the emulator has no source of it")
+    text = _expand(folder, name, _variables(instance, plan), spaced=on_ptx)
+    if (foreign := _FOREIGN.search(text)) and not on_ptx:
+        raise TemplateError(f"{folder.name}/{name}: {foreign[0].strip()}: {_OURS}")
+    entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
+    return Source(entries, text, headers(text, folder, target, passing=on_ptx), target)
+
+
+def template_name(implementation: Implementation[Any, Any]) -> str:
+    return f"{implementation.name}.cu.jinja"
+
+
+def template_variables(operator: Operator[Any], implementation: Implementation[Any, Any]) -> frozenset[str]:
+    """The names that an implementation's template reads."""
+    from jinja2 import meta
+
+    text = (operator.folder / template_name(implementation)).read_text(encoding="utf-8")
+    environment = _environment(operator.folder, implementation.checked_on == "ptx")
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(text)))
+    except jinja2.TemplateSyntaxError as error:
+        raise _misspelled(operator.folder, template_name(implementation), error) from error
+
+
+def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
+    """What a template may read. Extents are left out: they reach the kernel as arguments."""
+    problem, sizes = instance.problem, extents(instance.problem)
+    chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
+    signatures = {launch.entry: signature(instance.operator, problem, plan, launch) for launch in plan.launches}
+    return chosen | to_fields(instance.config) | dict(plan.constants) | {"signature": _Signatures(signatures)}
+
+
+class _Signatures(dict[str, str]):
+    """Parameter lists by kernel."""
+
+    def __missing__(self, entry: str) -> str:
+        raise TemplateError(f"signature.{entry}: the plan launches no {entry!r}, but {', '.join(self)}")
+
+
+def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool = False) -> str:
+    try:
+        return _environment(folder, spaced).get_template(name).render(variables)
+    except jinja2.TemplateNotFound as error:
+        raise TemplateError(f"{folder.name}: template {error.name} is missing") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise _misspelled(folder, error.name or name, error) from error
+    except jinja2.UndefinedError as error:
+        known = f"a template may read {', '.join(variables)}; sizes at run time are parameters of the kernel"
+        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}: {known}") from error
+    except (TemplateError, TypeError) as error:
+        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}") from error
+
+
+def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> TemplateError:
+    # {%0, %1} of inline assembly begins as Jinja's tags do.
+    why = f"; for inline assembly {_PLAIN}" if _ASSEMBLY.search(error.source or "") else ""
+    return TemplateError(f"{folder.name}/{name}, line {error.lineno}: {error.message}{why}")
+
+
+def _line(error: Exception, name: str) -> str:
+    """Where in a template an error came from: jinja2 puts its lines into the traceback."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename).name == name]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def headers(text: str, folder: Path, target: Target, *, passing: bool = False) -> tuple[tuple[str, str], ...]:
+    """(include name, text) of every header that `text`, or one of them, includes; `folder` is the operator's.
+
+    `passing` over those that are not there, which the compiler may find.
+    """
+    found: dict[str, str] = {}
+    pending = _INCLUDE.findall(text)
+    while pending:
+        name = pending.pop()
+        if name not in found and not (passing and _nowhere(name, _folders(folder, target))):
+            found[name] = header(name, folder, target)
+            pending += _included(found[name])
+    return tuple(sorted(found.items()))
+
+
+@lru_cache(maxsize=256)
+def _included(text: str) -> tuple[str, ...]:
+    """The names that a header includes. Every config of a search reads the same headers."""
+    return tuple(_INCLUDE.findall(text))
+
+
+def header(name: str, folder: Path, target: Target) -> str:
+    """A header of the target, of both targets, of the operator, or of another operator (`name/tile.cuh`)."""
+    return _header_text(name, _folders(folder, target))
+
+
+def _folders(folder: Path, target: Target) -> tuple[Path, ...]:
+    others = dict.fromkeys((folder.parent, PRIMITIVES.parent))  # one's own operators, then those that come with this
+    return PRIMITIVES / target, PRIMITIVES, folder, *others
+
+
+def forget() -> None:
+    """Read headers again from now on: templates are read again by themselves."""
+    _header_text.cache_clear()
+    _nowhere.cache_clear()
+
+
+@cache
+def _nowhere(name: str, folders: tuple[Path, ...]) -> bool:
+    return not any((folder / each).is_file() for folder in folders for each in (name, f"{name}.jinja"))
+
+
+@cache
+def _header_text(name: str, folders: tuple[Path, ...]) -> str:
+    for folder in folders:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+        if (folder / f"{name}.jinja").is_file():
+            return _expand(folder, f"{name}.jinja", {})
+    raise TemplateError(f'#include "{name}": no such header in {", ".join(folder.name for folder in folders)}')
+
+
+def _literal(value: object) -> object:
+    """Spell a Python value the way CUDA C++ does, or refuse."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, DType):
+        return value.cuda
+    if isinstance(value, float):
+        return f"{value!r}f"
+    if isinstance(value, int | str | jinja2.Undefined):  # an Undefined raises, by name, when it is printed
+        return value
+    if isinstance(value, Enum) and isinstance(value.value, int | str):
+        return value.value
+    raise TypeError(f"no CUDA literal for {value!r}")
+
+
+@cache
+def _environment(folder: Path, spaced: bool = False) -> jinja2.Environment:
+    """With `spaced`, only what a blank follows belongs to Jinja: plain CUDA has `{%0, %1}` and `{{0.f}}` in it."""
+    blank = " " if spaced else ""
+    return jinja2.Environment(
+        block_start_string="{%" + blank,
+        variable_start_string="{{" + blank,
+        comment_start_string="{#" + blank,
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        finalize=_literal,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # C++, not HTML
+    )

@@ -1,0 +1,1 @@
+"""Machine code read: instructions, loops and how long a warp waits."""

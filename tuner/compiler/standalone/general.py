@@ -1,0 +1,150 @@
+"""How a plan follows from sizes: its grids, workspaces and shapes as terms, and the conditions under which they hold.
+
+The plan is computed once with sizes that remember (`sizes`). What that says of other sizes is held against the plan
+itself at drawn ones; a size on which it depends in a way that cannot be followed is fixed.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.compiler.standalone.sizes import Named, Operand, Size, Term, term_of, value
+from tuner.errors import TunerError, UsageError
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.parameters import parameters, scalars
+from tuner.spec.plan import Plan
+from tuner.spec.problem import extents
+
+_DRAWS, _WAYS = 300, 16
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 128, 257, 1000, 4096, 20000)
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, along x, y and z
+Sizes = Mapping[str, int]
+Way = tuple[Term, ...]
+"""Conditions that hold together."""
+
+
+@dataclass(frozen=True)
+class General:
+    """A problem and its plan, whose numbers are Sizes where they follow from sizes; valid where one of `ways` holds."""
+
+    problem: Any
+    plan: Plan
+    scalars: Mapping[str, float]  # what a launch passes unless the caller says otherwise
+    facts: tuple[Any, ...]  # the same in terms
+    ways: tuple[Way, ...]
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether it is made for these sizes."""
+        return any(all(value(each, sizes) for each in way) for way in self.ways)
+
+
+def general(instance: Instance, arch: Arch) -> General:
+    """For as many sizes as the instance's plan can be followed to; at least for its own."""
+    return _Family(instance, arch).general()
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A config on one problem, and on those that differ from it in sizes."""
+
+    instance: Instance
+    arch: Arch
+
+    def general(self) -> General:
+        problem = self.instance.problem
+        # A size of 0 is one that the problem does not have.
+        own = {name: size for name in extents(problem) if (size := getattr(problem, name))}
+        drawn = [(sizes, self._told(sizes)) for sizes in _drawn(own)]
+        fixed: dict[str, int] = {}
+        while True:
+            found = self._joined(own, fixed, [sizes for sizes, told in drawn if told])
+            wrong = [sizes for sizes, told in drawn if found.holds(sizes) and told != _at(found.facts, sizes)]
+            if not wrong:
+                return found
+            fixed |= {name: own[name] for name in _culprits(own, wrong)}
+
+    def _joined(self, own: Sizes, fixed: Sizes, others: list[dict[str, int]]) -> General:
+        """What the problem's plan says, with every way on which plans of `others` say the same."""
+        found = self._followed(own, fixed)
+        for sizes in others:
+            if len(found.ways) < _WAYS and not found.holds(sizes) and fixed.items() <= sizes.items():
+                other = self._followed(sizes, fixed)
+                if other.facts == found.facts:
+                    found = replace(found, ways=(*found.ways, *other.ways))
+        return found
+
+    def _followed(self, sizes: Sizes, fixed: Sizes) -> General:
+        """Raises TunerError for sizes that are not served."""
+        conditions = {Term("==", (Named(name), size)): None for name, size in fixed.items()}
+        remembering = {name: Size.named(name, size, conditions) for name, size in sizes.items() if name not in fixed}
+        operator, implementation = self.instance.operator, self.instance.implementation
+        if reason := implementation.refusal(replace(self.instance.problem, **sizes), self.arch):
+            raise UsageError(reason)
+        problem = replace(self.instance.problem, **{**sizes, **remembering})
+        plan = self.instance.at(problem).plan()
+        if any(size > most for launch in plan.launches for size, most in zip(launch.grid, _MOST_BLOCKS, strict=True)):
+            raise UsageError("more blocks than a grid can have")
+        passed = scalars(operator, problem)
+        facts = _terms((plan, passed, _shapes(operator, problem, plan)))
+        return General(problem, plan, passed, facts, (_essential(conditions),))
+
+    def _told(self, sizes: Sizes) -> tuple[Any, ...] | None:
+        """The same in plain numbers; None where the config does not serve the sizes."""
+        try:
+            return self._followed(sizes, sizes).facts
+        except TunerError:
+            return None
+
+
+def _shapes(operator: Operator[Any], problem: Any, plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Of all that a launch takes."""
+    taken = {each.argument for launch in plan.launches for each in parameters(operator, problem, plan, launch)}
+    return {each.name: each.shape(problem) for each in operator.arguments if each.name in taken}
+
+
+def _essential(conditions: Collection[Term]) -> Way:
+    """Without those that another one implies; those that divide stand behind those that say that nothing is 0."""
+    positive = {each.operands[0] for each in conditions if each.operation == ">=" and each.operands[1:] == (1,)}
+    implied = {Term(word, (term, 0)) for term in positive for word in ("!=", ">", ">=")}
+    return tuple(sorted((each for each in conditions if each not in implied), key=_divides))
+
+
+def _divides(term: Operand) -> bool:
+    return isinstance(term, Term) and (term.operation in ("/", "%", "ceil") or any(map(_divides, term.operands)))
+
+
+def _drawn(own: Sizes) -> Iterator[dict[str, int]]:
+    """Sizes like the problem's: with one of them changed, then with many."""
+    for name in own:
+        yield from ({**own, name: size} for size in _SIZES)
+    rng = np.random.default_rng(0)
+    for _ in range(_DRAWS):
+        yield {name: size if rng.random() < 0.4 else int(rng.choice(_SIZES)) for name, size in own.items()}
+
+
+def _culprits(own: Sizes, wrong: list[dict[str, int]]) -> list[str]:
+    """The sizes that differ where least do."""
+    changed = [[name for name in own if sizes[name] != own[name]] for sizes in wrong]
+    return min(changed, key=len)
+
+
+def _terms(facts: Any) -> Any:
+    """All numbers of nested values, those that remember as their terms."""
+    if isinstance(facts, int | np.integer) and not isinstance(facts, bool):
+        return term_of(facts)
+    if isinstance(facts, Mapping):
+        return tuple((name, _terms(each)) for name, each in facts.items())
+    if is_dataclass(facts):
+        return tuple(_terms(getattr(facts, each.name)) for each in fields(facts))
+    return tuple(map(_terms, facts)) if isinstance(facts, tuple) else facts
+
+
+def _at(facts: Any, sizes: Sizes) -> Any:
+    """The same at other sizes, in plain numbers."""
+    if isinstance(facts, Term | Named):
+        return value(facts, sizes)
+    return tuple(_at(each, sizes) for each in facts) if isinstance(facts, tuple) else facts

@@ -1,0 +1,80 @@
+"""C++ that every standalone file has: headers in their places, and what launchers compute with."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tuner.compiler.source import Source
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)".*\n', re.MULTILINE)
+_FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]+<[^>]+>.*\n", re.MULTILINE)
+_GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # what a header calls by its place in no namespace
+
+QUIET = "#pragma nv_diag_suppress 177  // headers define more than a kernel uses"
+OWN_NAMES = ("p", "stream", "workspace", "space", "error", "aligned", "ceil_div", "floor_div", "encode", "dim3")
+HELPERS = """\
+// Device memory for a kernel's parameter, of whatever type that is.
+struct Pointer {
+  void const* address;
+  template <class T>
+  operator T*() const { return static_cast<T*>(const_cast<void*>(address)); }
+};
+[[maybe_unused]] static long long floor_div(long long a, long long b) { return a / b - (a % b < 0); }
+[[maybe_unused]] static long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
+[[maybe_unused]] static long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
+"""
+ENCODE = """\
+// How TMA sees a tensor. Dims, strides (in elements) and the box outermost first.
+template <int N>
+static cudaError_t encode(void* map, CUtensorMapDataType type, int size, void const* data, long long const (&dims)[N],
+                          long long const (&strides)[N], long long const (&box)[N], CUtensorMapSwizzle swizzle) {
+  cuuint64_t shape[N], bytes[N];
+  cuuint32_t part[N], ones[N];
+  for (int i = 0; i < N; ++i) {
+    int const axis = N - 1 - i;
+    shape[i] = dims[axis], part[i] = box[axis], ones[i] = 1;
+    bytes[i] = strides[axis] * size;
+    // Nobody walks a dim of size 1, but TMA judges its stride.
+    if (i > 0 && dims[axis] == 1) bytes[i] = (bytes[i - 1] * shape[i - 1] + 15) / 16 * 16;
+  }
+  CUresult const status = cuTensorMapEncodeTiled(
+      static_cast<CUtensorMap*>(map), type, N, const_cast<void*>(data), shape, bytes + 1, part, ones,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+"""
+
+
+def flat(source: Source) -> str:
+    """The text with every header in its place, kernels as C++ names them."""
+    known, found = dict(source.headers), dict[str, str]()
+
+    def add(name: str, text: str) -> None:
+        for included in _INCLUDE.findall(text):
+            if included not in found:
+                found[included] = ""  # its place is behind what it includes
+                add(included, known[included])
+        found.pop(name, None)
+        found[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", _INCLUDE.sub("", text), flags=re.MULTILINE)
+
+    add("kernels", source.text)
+    text = re.sub(r'extern "C"\s+(?=__global__)', "", _FOREIGN.sub("", "\n".join(found.values())))
+    return _GLOBAL.sub("kernels::", text)
+
+
+def foreign(source: Source) -> list[str]:
+    """The lines that include headers of others, which stand outside of every namespace."""
+    texts = (source.text, *(text for _, text in source.headers))
+    return list(dict.fromkeys(line.strip() for text in texts for line in _FOREIGN.findall(text)))
+
+
+def filled(words: Sequence[str]) -> Iterator[str]:
+    """Arguments of a call, lines of at most 110 columns."""
+    line = "     "
+    for i, word in enumerate(words):
+        word += "," if i + 1 < len(words) else ");"
+        if len(line) + len(word) > 109:
+            yield line
+            line = "     "
+        line += " " + word
+    yield line

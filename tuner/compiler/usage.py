@@ -1,0 +1,111 @@
+"""What a kernel takes of an SM, as ptxas tells it, and how many of its CTAs fit."""
+
+import re
+from dataclasses import dataclass
+
+from tuner.arch import PARTITIONS, Arch
+from tuner.spec.plan import Launch
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_SMEM_UNIT = 128  # bytes; shared memory is given to CTAs in multiples of this
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one kernel uses. Bytes a thread for stack and spills, bytes a CTA for shared memory.
+
+    Spills and stack include the functions that the kernel calls.
+    """
+
+    registers: int  # a thread
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+    static_shared: int = 0  # without what the driver reserves
+    barriers: int = 0
+    constant: int = 0  # bytes of constant memory that belong to this kernel, its parameters among them
+    max_threads: int = 0  # threads a CTA may have by `__launch_bounds__`; 0 where the kernel names no bound
+    cluster: int = 1  # CTAs that are launched together, by `__cluster_dims__`
+
+    @property
+    def spills(self) -> int:
+        """Bytes a thread that live in local memory because registers ran out, stores and loads."""
+        return self.spill_stores + self.spill_loads
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """CTAs that one SM holds at once, and the resource that keeps it from holding more."""
+
+    ctas: int
+    limiter: str  # "registers", "shared memory", "threads", "tensor memory" or "CTA slots"
+
+
+def parse_log(log: str) -> dict[str, Usage]:
+    """Usage by kernel from a log of `--ptxas-options=-v`, as CUDA 12 and 13 write it."""
+    _, *parts = _ENTRY.split(log)
+    return {name: _parse_block(block) for name, block in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _parse_block(block: str) -> Usage:
+    functions = [tuple(map(int, match)) for match in _SPILLS.findall(block)]  # the kernel first, then its callees
+    frames, stores, loads = zip(*functions, strict=True) if functions else ((0,), (0,), (0,))
+    return Usage(
+        registers=_number(r"Used (\d+) registers", block),
+        spill_stores=sum(stores),
+        spill_loads=sum(loads),
+        stack=max(_number(r"(\d+) bytes cumulative stack size", block), *frames),
+        static_shared=_number(r"(\d+) bytes smem", block),
+        barriers=_number(r"used (\d+) barriers", block),
+    )
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
+    """How many CTAs of a launch one SM of `arch` holds.
+
+    0 CTAs means that the kernel cannot be launched so. Follows the occupancy calculator of the CUDA toolkit, which
+    leaves out that a cluster must fit the SMs of one GPC; a CTA that finds no tensor memory waits on its SM for it.
+    """
+    if launch.cluster != usage.cluster:
+        return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {launch.cluster}")
+    fits = {
+        "shared memory": _by_smem(usage.static_shared + launch.smem_bytes, arch),
+        "registers": _by_registers(usage, launch.threads, arch),
+        "threads": _by_threads(usage, launch.threads, arch),
+        "CTA slots": arch.ctas_per_sm,
+    }
+    if launch.tensor_columns:
+        fits["tensor memory"] = arch.tensor_columns // launch.tensor_columns
+    limiter = min(fits, key=lambda name: fits[name])
+    return Occupancy(fits[limiter], limiter)
+
+
+def _by_smem(smem_bytes: int, arch: Arch) -> int:
+    if smem_bytes > arch.smem_per_block:
+        return 0
+    return arch.smem_per_sm // _round_up(smem_bytes + arch.smem_reserved, _SMEM_UNIT)
+
+
+def _by_registers(usage: Usage, threads: int, arch: Arch) -> int:
+    per_warp = _round_up(max(usage.registers, 1) * 32, arch.register_unit)
+    warps = arch.registers_per_sm // PARTITIONS // per_warp * PARTITIONS
+    return warps // _warps(threads)
+
+
+def _by_threads(usage: Usage, threads: int, arch: Arch) -> int:
+    bound = usage.max_threads or arch.threads_per_block
+    return arch.threads_per_sm // (_warps(threads) * 32) if 0 < threads <= min(bound, arch.threads_per_block) else 0
+
+
+def _warps(threads: int) -> int:
+    return max(1, -(-threads // 32))
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

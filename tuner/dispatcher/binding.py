@@ -1,0 +1,237 @@
+"""A call bound to its operator: the Problem that its arrays spell, and every tensor as kernels address it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from tuner.dispatcher.arrays import ALIGNMENT, FRAMEWORKS, Facts
+from tuner.errors import InputError, TemplateError, UsageError
+from tuner.spec.argument import Argument, Role
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Operator, Request
+from tuner.spec.shapes import Outline, outline
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in the order of its argument's dims; strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    axes: tuple[int, ...]  # where each dim lies in the caller's array
+
+    @property
+    def caller_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[self.axes.index(axis)] for axis in range(len(self.axes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a call computes, and on what; the same for every call with equal facts."""
+
+    problem: Any  # of an empty call: with 1 in the place of nothing
+    tensors: Mapping[str, Tensor]  # that are given, and outputs, by argument; of an empty call outputs alone
+    hollow: Mapping[str, int] = field(default_factory=dict)  # sizes that leave nothing to compute
+    held: Mapping[str, float | str] = field(default_factory=dict)  # then: what outputs with elements hold
+
+
+def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
+    """The Problem of a call and its tensors; outputs are dense in the caller's order of dims.
+
+    An input that has no elements for the problem is not given. Raises InputError for arrays or values that do not
+    fit, naming the argument, what it is and what is accepted.
+    """
+    inputs = {argument.name: argument for argument in operator.arguments if argument.given}
+    given = [argument for name, argument in inputs.items() if name in facts]
+    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
+    found = _outline(operator, request, views)
+    problem = found.problem
+    absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
+    if disagreed := absent | (facts.keys() - inputs.keys()):
+        names = ", ".join(sorted(disagreed))
+        raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {names}")
+    free = {each.name for each in operator.arguments if each.free(problem)}
+    if silent := free - {name for name, value in request.scalars.items() if value is not None}:
+        raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(silent))}")
+    outputs = {
+        argument.name: _output(argument, found.shape(argument), request.axes.get(argument.name))
+        for argument in operator.outputs
+    }
+    if found.hollow:
+        return Binding(problem, outputs, found.hollow, dict(_held(operator, found, views)))
+    return Binding(problem, {view.argument.name: view.tensor() for view in views} | outputs)
+
+
+def _held(operator: Operator[Any], found: Outline, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
+    """What outputs hold that have elements although there is nothing to compute. Raises InputError where no operator
+    says so."""
+    for output in operator.outputs:
+        if 0 in found.shape(output):
+            continue
+        values = [value for dim, value in output.without.items() if dim in found.hollow]
+        if not values:
+            dim = next(iter(found.hollow))
+            view = next(view for view in views if dim in view.argument.dims)
+            raise InputError(f"{view}: {dim} must be {found.hollow[dim] + 1} or more")
+        yield output.name, values[0]
+
+
+class _View:
+    """An array that is given, in the order of its argument's dims."""
+
+    def __init__(self, argument: Argument, facts: Facts, axes: tuple[int, ...] | None) -> None:
+        self.argument, self.facts = argument, facts
+        self.axes = axes or tuple(range(len(argument.dims)))
+        self.spelled = ", ".join(argument.dims[self.axes.index(axis)] for axis in range(len(self.axes)))
+        if len(facts.shape) != len(argument.dims):
+            raise InputError(
+                f"{argument.name} has {len(facts.shape)} dims {facts.shape}: it takes {len(argument.dims)}, "
+                f"[{self.spelled}]"
+            )
+        self.shape = tuple(facts.shape[axis] for axis in self.axes)
+
+    def __str__(self) -> str:
+        return f"{self.argument.name} [{self.spelled}] = {self.facts.shape}"
+
+    @property
+    def dtype(self) -> DType | None:
+        return FRAMEWORKS[self.facts.framework].dtype(self.facts)
+
+    def tensor(self) -> Tensor:
+        """Raises InputError for strides or an address that kernels cannot take."""
+        dtype = self.dtype
+        assert dtype is not None, "dtypes are checked before strides"
+        found = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
+        dense = _dense(self.shape)
+        # The stride of a dim of size 1 addresses nothing, and frameworks put anything there.
+        strides = tuple(
+            found[axis] if size > 1 else step * dtype.itemsize
+            for axis, size, step in zip(self.axes, self.shape, dense, strict=True)
+        )
+        if self.argument.role is Role.UPDATED:
+            self._check_writable(strides)
+        if self.argument.strided == "all":
+            pass  # its kernels load element by element
+        elif self.argument.strided:
+            self._check_rows(strides, dtype.itemsize)
+        elif strides != tuple(step * dtype.itemsize for step in dense):
+            raise InputError(f"{self._where(strides)}: it must be contiguous; pass a copy in C order")
+        if off := self.facts.misalignment % self._widest(dtype.itemsize):
+            raise InputError(
+                f"{self.argument.name} starts {off} bytes past a multiple of {self._widest(dtype.itemsize)}: "
+                "kernels load that many at once; pass a copy"
+            )
+        return Tensor(self.shape, tuple(stride // dtype.itemsize for stride in strides), self.axes)
+
+    def _check_writable(self, strides: tuple[int, ...]) -> None:
+        name = self.argument.name
+        if not self.facts.writable:
+            raise InputError(f"{name} is read-only, and it is updated in place: pass an array that can be written")
+        if any(stride == 0 and size > 1 for stride, size in zip(strides, self.shape, strict=True)):
+            raise InputError(f"{self._where(strides)}: elements share memory, and it is updated in place; pass a copy")
+
+    def _check_rows(self, strides: tuple[int, ...], itemsize: int) -> None:
+        if strides[-1] != itemsize:
+            raise InputError(f"{self._where(strides)}: dim {self.argument.dims[-1]} must be contiguous; pass a copy")
+        widest = self._widest(itemsize)
+        if odd := [dim for dim, stride in zip(self.argument.dims, strides[:-1], strict=False) if stride % widest]:
+            raise InputError(
+                f"{self._where(strides)}: the stride of {odd[0]} must be a multiple of {widest} bytes, "
+                f"so that every row can be loaded {widest} bytes at once; pass a copy"
+            )
+
+    def _widest(self, itemsize: int) -> int:
+        """Bytes that a kernel may load at once: the rows of a dense tensor start at multiples of it."""
+        if self.argument.strided == "all":
+            return itemsize
+        return math.gcd(ALIGNMENT, self.shape[-1] * itemsize) if self.argument.strided else ALIGNMENT
+
+    def _where(self, strides: tuple[int, ...]) -> str:
+        return f"{self.argument.name} [{self.spelled}] has strides of {self._in_order(strides)} bytes"
+
+    def _in_order(self, strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[self.axes.index(axis)] for axis in range(len(self.axes)))
+
+
+def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> Outline:
+    kinds = {each.name: each for each in fields(operator.problem)}
+    sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
+    chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
+    try:
+        found = outline(operator, sizes, {**dtypes, **chosen})
+    except InputError:
+        raise
+    except UsageError as error:
+        raise InputError(str(error)) from error
+    for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
+        if found.size(name) != size:
+            raise InputError(f"{name} {size}: {operator.name} takes {found.size(name)} here")
+    for name, dtype in dtypes.items():  # or follow another dtype
+        if (wanted := getattr(found.problem, name)) is not dtype:
+            view = next(each for each in views if each.argument.dtype == name)
+            raise InputError(f"{view.argument.name} is {dtype.value}: {operator.name} takes {wanted.value} here")
+    return found
+
+
+def _sizes(views: list[_View]) -> dict[str, int]:
+    """Dim → size. Raises InputError where two arrays disagree."""
+    first: dict[str, _View] = {}
+    sizes: dict[str, int] = {}
+    for view in views:
+        for dim, size in zip(view.argument.dims, view.shape, strict=True):
+            other = first.setdefault(dim, view)
+            if sizes.setdefault(dim, size) != size:
+                raise InputError(f"{view}: {dim} is {size}, but {sizes[dim]} in {other}")
+    return sizes
+
+
+def _dtypes(operator: Operator[Any], views: list[_View]) -> Iterator[tuple[str, DType]]:
+    """(Problem field, dtype) as the arrays show it. Raises InputError for dtypes that are not accepted or not equal."""
+    choices = {each.name: each.metadata["choices"] for each in fields(operator.problem)}
+    first: dict[str, _View] = {}
+    for view in views:
+        wanted, name, found = view.argument.dtype, view.argument.name, view.dtype
+        accepted = (wanted,) if isinstance(wanted, DType) else choices[wanted] or tuple(DType)
+        if found is None or found not in accepted:
+            raise InputError(f"{name} is {_spelled(view)}: it takes {', '.join(each.value for each in accepted)}")
+        if isinstance(wanted, str):
+            other = first.setdefault(wanted, view)
+            if other.dtype is not found:
+                raise InputError(f"{name} is {_spelled(view)}, but {other.argument.name} is {_spelled(other)}")
+            if other is view:
+                yield wanted, found
+
+
+def _spelled(view: _View) -> str:
+    return view.dtype.value if view.dtype else str(view.facts.dtype).removeprefix("torch.")
+
+
+def _coerced(name: str, value: Any, kind: Any) -> Any:
+    """A static given by the caller as its field's type: a NumPy bool or 1 for True, so that equal is identical."""
+    if isinstance(value, kind) and type(value) is kind:
+        return value
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError) as error:
+        known = ", ".join(str(each.value) for each in kind) if issubclass(kind, Enum) else kind.__name__
+        raise InputError(f"{name} {value!r}: it takes {known}") from error
+    if not issubclass(kind, Enum) and converted != value:
+        raise InputError(f"{name} {value!r}: it takes {kind.__name__}")
+    return converted
+
+
+def _output(argument: Argument, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Tensor:
+    order = axes or tuple(range(len(shape)))
+    tensor = Tensor(shape, (), order)
+    steps = _dense(tensor.caller_shape)
+    strides = tuple(steps[axis] for axis in order)
+    if not argument.strided and strides != _dense(shape):
+        raise TemplateError(f"output {argument.name} is given axes, but its kernel takes no strides")
+    return Tensor(shape, strides, order)
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a C-ordered array, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,0 +1,205 @@
+"""A call, from its arrays to a kernel that is ready: what an application's thread passes through."""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from tuner import arch, operators
+from tuner.arch import GPU
+from tuner.dispatcher import arrays, choice
+from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
+from tuner.dispatcher.binding import Binding, bind
+from tuner.dispatcher.choice import Choice, Explanation
+from tuner.dispatcher.kernels import Kernels, Run, idle
+from tuner.dispatcher.untuned import Miss, Tally, Untuned
+from tuner.errors import InputError, TemplateError, UsageError
+from tuner.machines import gpu
+from tuner.spec.operator import Operator, Request
+from tuner.spec.problem import from_fields
+from tuner.store.records import Snapshot
+
+DEVICES = ("emulator", "cuda")
+_REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
+
+
+class Dispatcher:
+    """Kernels for calls, over one immutable snapshot of records; any number of threads may call at once.
+
+    `assumed` are the GPUs whose records and defaults the emulator may run, by default one of every arch; `strict`
+    makes a miss a UsageError.
+    """
+
+    def __init__(self, snapshot: Snapshot, assumed: tuple[GPU, ...] = (), *, strict: bool = False) -> None:
+        self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
+        self._untuned, self._kernels = Untuned(strict=strict), Kernels()
+        self._prepared: dict[object, tuple[Run, Tally | None]] = {}
+        self._preparing = threading.Lock()
+
+    @classmethod
+    def from_environment(cls) -> "Dispatcher":
+        """Over the records of every place, as TUNER_GPU and TUNER_STRICT say. Raises UsageError for other values."""
+        return cls(Snapshot.load(), _assumed(), strict=_strict())
+
+    def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
+        """The outputs of an operator: one array, or a tuple where there are several. Raises InputError."""
+        loaded = operators.load(operator)
+        return self.run(loaded, request_of(loaded, args, kwargs), device)
+
+    def run(self, operator: Operator[Any], request: Request, device: str | None = None) -> Any:
+        """`call` for a request that was made already. A kind of call seen before is one look-up and the launch."""
+        given, facts = _facts(request.arrays)
+        key = operator.name, device, (*given, *facts), tuple(request.statics.items()), tuple(request.axes.items())
+        try:
+            found = self._prepared.get(key)
+        except TypeError as error:
+            raise InputError(f"{operator.name}: {error}: pass plain values beside the arrays") from error
+        run, tally = found or self._prepare(key, operator, request, dict(zip(given, facts, strict=True)), device)
+        if tally is not None:
+            tally.add()
+        outputs = run(given, request.scalars)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def explain(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
+        """What `call` would run, and why."""
+        loaded = operators.load(operator)
+        request = request_of(loaded, args, kwargs)
+        given, facts = _facts(request.arrays)
+        named = dict(zip(given, facts, strict=True))
+        place = _place(named, device)
+        binding = bind(loaded, request, named)
+        if binding.hollow:
+            return choice.nothing(loaded, binding.problem, binding.hollow)
+        chosen = self._choose(loaded, binding.problem, place)
+        compiler = self._kernels.compiler(chosen, place)
+        return choice.explain(chosen, self._gpus(place), self._snapshot, compiler)
+
+    def misses(self) -> tuple[Miss, ...]:
+        """The problems that ran with a default config, the most frequent first."""
+        return self._untuned.misses()
+
+    def warmup(self, operator: str, *problems: Any, device: str | None = None, target: GPU | None = None) -> None:
+        """Compile what calls on `problems` need, for `target` where it is given."""
+        loaded = operators.load(operator)
+        if device not in (None, *DEVICES):
+            raise UsageError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}")
+        if target and device == "emulator":
+            raise UsageError(f"device 'emulator' and gpu {target.name!r}: leave one out")
+        place = 0 if target or device == "cuda" or (device is None and gpu.available()) else CPU
+        gpus = (target,) if target else self._gpus(place)
+        for each in problems:
+            problem = _problem(loaded, each) if isinstance(each, Mapping) else each
+            chosen = choice.choose(loaded, problem, gpus, self._snapshot)
+            with self._preparing:
+                self._kernels.compile(chosen, place)
+
+    def _prepare(
+        self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
+    ) -> tuple[Run, Tally | None]:
+        place, binding = _place(facts, device), bind(operator, request, facts)
+        framework = next(iter(facts.values())).framework
+        with self._preparing:
+            if key not in self._prepared:
+                if len(self._prepared) >= _REMEMBERED:
+                    self._prepared.clear()
+                self._prepared[key] = self._loaded(operator, binding, framework, place)
+            return self._prepared[key]
+
+    def _loaded(
+        self, operator: Operator[Any], binding: Binding, framework: str, place: int
+    ) -> tuple[Run, Tally | None]:
+        if binding.hollow:
+            return idle(operator, binding, framework, place), None
+        chosen = self._choose(operator, binding.problem, place)
+        tally = None if chosen.record else self._untuned.tally(chosen)
+        return self._kernels.load(chosen, binding, framework, place), tally
+
+    def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
+        return choice.choose(operator, problem, self._gpus(place), self._snapshot)
+
+    def _gpus(self, place: int) -> tuple[GPU, ...]:
+        return self._assumed if place == CPU else (gpu.current_gpu(place),)
+
+
+def request_of(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
+    try:
+        request = operator.call(*args, **kwargs)
+    except InputError:
+        raise
+    except UsageError as error:
+        raise InputError(str(error)) from error
+    if not isinstance(request, Request):
+        raise TemplateError(f"{operator.name}: call() returned a {type(request).__name__}: return a Request")
+    return request
+
+
+def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
+    known = [each.name for each in fields(operator.problem)]
+    if strangers := [name for name in given if name not in known]:
+        raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
+    try:
+        return from_fields(operator.problem, given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
+
+
+def _facts(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:
+    """The arrays, foreign ones adopted by NumPy or CuPy, and the facts of each."""
+    facts = []
+    for name, array in given.items():
+        framework = framework_of(array)
+        if framework is None:
+            return _facts({**given, name: _adopted(name, array)})
+        facts.append(framework.facts(name, array))
+    return given, tuple(facts)
+
+
+def _adopted(name: str, array: Any) -> Any:
+    return arrays.adopt(name, array) if arrays.foreign_place(name, array) == CPU else gpu.adopt(name, array)
+
+
+def _place(facts: Mapping[str, Facts], device: str | None) -> int:
+    """Where a call runs: CPU, or a CUDA ordinal. Raises InputError for a mix, and for another device than `device`."""
+    first, *others = ((name, each.framework, _place_of(name, each)) for name, each in facts.items())
+    for name, framework, place in others:
+        if (framework, place) != first[1:]:
+            raise InputError(f"{_where(name, framework, place)}, but {_where(*first)}: pass arrays of one kind")
+    _check_device(device, first[2], _where(*first))
+    return first[2]
+
+
+def _place_of(name: str, facts: Facts) -> int:
+    place = FRAMEWORKS[facts.framework].place(facts)
+    if place is None:
+        raise InputError(f"{name} is on {facts.device}: pass arrays in CPU memory or on a CUDA device")
+    return place
+
+
+def _where(name: str, framework: str, place: int) -> str:
+    return f"{name} is a {framework} array {'in CPU memory' if place == CPU else f'on cuda:{place}'}"
+
+
+def _check_device(device: str | None, place: int, found: str) -> None:
+    if device not in (None, *DEVICES):
+        raise InputError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}, or None for where the arrays are")
+    if device == "cuda" and place == CPU:
+        gpu.current_gpu()  # without a GPU, that is what is to be said
+        raise InputError(f"{found}, and device='cuda' takes arrays on a GPU: copy with cupy.asarray(…) or .cuda()")
+    if device == "emulator" and place != CPU:
+        raise InputError(f"{found}, and device='emulator' takes arrays in CPU memory: copy with .get() or .cpu()")
+
+
+def _assumed() -> tuple[GPU, ...]:
+    name = os.environ.get("TUNER_GPU")
+    try:
+        return (arch.gpu(name),) if name else ()
+    except UsageError as error:
+        raise UsageError(f"TUNER_GPU: {error}") from error
+
+
+def _strict() -> bool:
+    value = os.environ.get("TUNER_STRICT") or "0"
+    if value not in ("0", "1"):
+        raise UsageError(f"TUNER_STRICT={value!r}: give 1 (a problem that no record serves is an error) or 0")
+    return value == "1"

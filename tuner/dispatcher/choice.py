@@ -1,0 +1,208 @@
+"""Which implementation and config serve a problem: the best record that is still today's code, else a default."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner import operators
+from tuner.arch import ARCHES, GPU, Arch, gpu
+from tuner.base.canonical import decode
+from tuner.base.result import Fields, TuningRecord, spelled
+from tuner.compiler.render import render
+from tuner.errors import TemplateError, UsageError
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.problem import from_fields, statics, to_fields
+from tuner.spec.telling import search_command
+from tuner.store.read import arch_of
+from tuner.store.records import Candidate, Match, Query, Snapshot
+
+_TOLD = 8  # records that a text names among those passed over
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs a problem on a GPU, and why."""
+
+    instance: Instance
+    gpu: GPU
+    record: TuningRecord | None  # None: the config is the implementation's default
+    why: str
+
+    @property
+    def command(self) -> str:
+        """Tunes the problem."""
+        return search_command(self.instance.operator, self.instance.problem, self.gpu)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call runs, and why."""
+
+    operator: str
+    problem: Fields
+    gpu: str
+    implementation: str  # empty where there is nothing to compute
+    config: Fields
+    record: TuningRecord | None  # None: the config is the implementation's default
+    why: str
+    passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
+    command: str  # tunes this problem
+    compiler: str = ""  # which one makes, or made, the machine code for a GPU
+
+    def __str__(self) -> str:
+        if not self.implementation:
+            return f"{self.operator} {spelled(self.problem)}\n  runs no kernel: {self.why}"
+        lines = [
+            f"{self.operator} {spelled(self.problem)}",
+            f"  runs {self.implementation} {spelled(self.config)}",
+            f"  for {self.gpu}: {self.why}",
+            *([f"  machine code: {self.compiler}"] if self.compiler else []),
+            *self._checked(),
+            *(f"  passed over: {line}" for line in self.passed_over[:_TOLD]),
+            *([f"  passed over: {len(self.passed_over) - _TOLD} more"] if len(self.passed_over) > _TOLD else []),
+            f"  to tune it{' further' if self._tuned else ''}: {self.command}",
+        ]
+        return "\n".join(lines)
+
+    def _checked(self) -> tuple[str, ...]:
+        """Where the record was found right, if something is not seen there."""
+        verdict = self.record.verdict if self.record else None
+        return (f"  checked on the {verdict.where}: {verdict.unseen}",) if verdict and verdict.unseen else ()
+
+    @property
+    def _tuned(self) -> bool:
+        """Whether the record is of this very problem and GPU."""
+        of = self.record.identity if self.record else None
+        return of is not None and of.gpu == self.gpu and decode(of.problem) == self.problem
+
+
+def any_gpu() -> tuple[GPU, ...]:
+    """Every arch: what the emulator may stand for when nobody names a GPU."""
+    return tuple(gpu(name) for name in ARCHES)
+
+
+def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
+    """The record with the nearest problem over `gpus`, else a default config for the first GPU that has one.
+
+    A neighbour's record serves where its config is one of the problem's own space; else the next nearest does.
+    Raises UsageError where no implementation serves the problem.
+    """
+    plain = to_fields(problem)
+    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
+    served = (_served(operator, problem, each, match, snapshot) for match, each in sorted(found, key=_nearest))
+    return next(filter(None, served), None) or _default(operator, problem, gpus)
+
+
+def fresh(record: TuningRecord) -> bool:
+    """Whether today's templates render the source that the record was made with."""
+    try:
+        instance = _recorded(record)
+    except (UsageError, KeyError, TypeError, ValueError):  # of an operator, fields or choices that are no more
+        return False
+    try:
+        source = render(instance)
+    except TemplateError:
+        if _offered(instance, gpu(record.identity.gpu).arch):
+            raise
+        return False  # a choice that is no more: today's functions need not know what to make of it
+    return source.digest == record.identity.source
+
+
+def _recorded(record: TuningRecord) -> Instance:
+    of = record.identity
+    operator, implementation = operators.load(of.operator), operators.implementation(of.operator, of.implementation)
+    problem = from_fields(operator.problem, decode(of.problem))
+    return Instance(operator, implementation, problem, from_fields(implementation.config, record.config))
+
+
+def _offered(instance: Instance, arch: Arch) -> bool:
+    one, problem = instance.implementation, instance.problem
+    return one.refusal(problem, arch) is None and one.space(problem, arch).refusal(instance.config) is None
+
+
+def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
+    """A choice over `gpus` in words and plain data, with what was passed over for it."""
+    operator, implementation, problem, config = choice.instance.fields()
+    return Explanation(
+        operator=operator,
+        problem=problem,
+        gpu=choice.gpu.name,
+        implementation=implementation,
+        config=config,
+        record=choice.record,
+        why=choice.why,
+        passed_over=_passed_over(choice, gpus, snapshot),
+        command=choice.command,
+        compiler=compiler,
+    )
+
+
+def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) -> Explanation:
+    """A call that has nothing to compute, in words."""
+    why = f"{', '.join(f'{name} is {size}' for name, size in hollow.items())}, which leaves nothing to compute"
+    return Explanation(operator.name, {**to_fields(problem), **hollow}, "", "", {}, None, why, (), "")
+
+
+def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
+    """The default config that is predicted to be best, on the first GPU for which there is one."""
+    known = [each for each in operators.implementations(operator.name) if not each.unproven]
+    reasons: dict[str, str] = {}
+    for target in gpus:
+        refusals = {each.name: each.refusal(problem, target.arch) for each in known}
+        serving = [each for each in known if refusals[each.name] is None]
+        if serving:
+            defaults = [Instance.default(operator, each, problem, target.arch) for each in serving]
+            best = min(defaults, key=lambda each: uncompiled(each.plan(), each.work(target), target).cost)
+            return Choice(best, target, None, "no record serves it: the default config")
+        reasons |= {name: why for name, why in refusals.items() if why}
+    spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
+
+
+def _nearest(found: tuple[Match, GPU]) -> tuple[float, bool]:
+    """Nearer problems first, and a record's own arch before another of its family."""
+    match, target = found
+    return match.distance, arch_of(match.record.identity.gpu) != target.arch.name
+
+
+def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
+    """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
+    if choice := _choice(problem, target, best):
+        return choice
+    every = snapshot.matches(_query(operator, to_fields(problem), target), fresh)
+    return next(filter(None, (_choice(problem, target, match) for match in every)), None)
+
+
+def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
+    """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
+    instance = _recorded(match.record).at(problem)
+    if instance.implementation.refusal(problem, target.arch) is not None:
+        return None
+    foreign = match.distance or arch_of(match.record.identity.gpu) != target.arch.name
+    if foreign and not _offered(instance, target.arch):
+        return None
+    return Choice(instance, target, match.record, f"record of {match.why}")
+
+
+def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:
+    return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem))
+
+
+def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
+    """Every record of the operator that does not serve, and every place that could not be read."""
+    operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
+    found: dict[int, Candidate] = {}
+    for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
+        for each in snapshot.explain(_query(operator, plain, target), fresh):
+            if each.considered or id(each.record) not in found:
+                found[id(each.record)] = each
+    others = [each for each in found.values() if each.record is not choice.record]
+    nearest_first = sorted(others, key=lambda each: not each.considered)
+    return (*map(_line, nearest_first), *snapshot.refused)
+
+
+def _line(passed_over: Candidate) -> str:
+    why = ": another is nearer, or its config does not fit" if passed_over.served else ""
+    return f"{passed_over.record.identity.implementation} ({passed_over.place}): {passed_over.why}{why}"

@@ -1,0 +1,143 @@
+"""Choices compiled, each machine code once a process, and loaded for the arrays of a call."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tuner.base.cache import Cache, cache_dir
+from tuner.base.result import Failed
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.dispatcher import on_emulator, on_gpu
+from tuner.dispatcher.arrays import CPU, FRAMEWORKS
+from tuner.dispatcher.binding import Binding
+from tuner.dispatcher.choice import Choice
+from tuner.errors import MachineError, TemplateError
+from tuner.machines import emulator
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
+from tuner.spec.problem import canonical, statics
+from tuner.spec.telling import telling
+
+if TYPE_CHECKING:
+    from tuner.machines import ptx
+
+Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
+"""(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
+
+
+class Kernels:
+    """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, tuple[Source, Cubin]] = {}
+        self._emulated: dict[object, emulator.Kernel] = {}
+        self._parsed: dict[object, dict[str, ptx.Entry]] = {}
+
+    def compile(self, choice: Choice, place: int) -> None:
+        """All of `load` that needs no arrays, and no GPU either."""
+        if place == CPU and choice.instance.implementation.checked_on == "ptx":
+            self._entries(choice)
+        elif place == CPU:
+            self._emulator_kernel(choice.instance)
+        else:
+            nvrtc.keep(*self._make(choice), Cache.of("cubin"))
+
+    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> Run:
+        """A choice, ready for arrays of a framework at a place.
+
+        Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
+        """
+        instance, arrays = choice.instance, FRAMEWORKS[framework]
+        operator, plan = instance.operator, instance.at(binding.problem).plan()
+        if place == CPU and instance.implementation.checked_on == "ptx":
+            from tuner.dispatcher import on_ptx  # all of a machine that few programs need
+
+            return on_ptx.Kernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
+        if place == CPU:
+            return on_emulator.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
+        _, cubin = self._make(choice)
+        return on_gpu.Kernel(operator, binding, plan, cubin, arrays, place)
+
+    def compiler(self, choice: Choice, place: int) -> str:
+        """Which compiler made, or would make, the machine code of a call on a GPU."""
+        if place == CPU:
+            return ""
+        known = self._made.get((_key(choice.instance), choice.gpu.arch.name))
+        try:
+            return str(known[1].toolkit if known else nvrtc.toolkit())
+        except MachineError as error:
+            cubin = nvrtc.kept(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin"))
+            return f"{cubin.toolkit}, by a warm-up elsewhere" if cubin else f"none: {error}"
+
+    def _make(self, choice: Choice) -> tuple[Source, Cubin]:
+        key = _key(choice.instance), choice.gpu.arch.name
+        if key not in self._made:
+            source = render(choice.instance)
+            outcome = _compiled(choice, source)
+            if isinstance(outcome, Failed):
+                raise _refused(choice, outcome)
+            self._made[key] = source, outcome
+        return self._made[key]
+
+    def _entries(self, choice: Choice) -> "dict[str, ptx.Entry]":
+        from tuner.machines import ptx
+
+        key = _key(choice.instance), choice.gpu.arch.name
+        if key not in self._parsed:
+            text = nvrtc.ptx(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("ptx"))
+            if isinstance(text, Failed):
+                raise _refused(choice, text)
+            self._parsed[key] = ptx.parse(text)
+        return self._parsed[key]
+
+    def _emulator_kernel(self, instance: Instance) -> emulator.Kernel:
+        key = _key(instance)
+        if key not in self._emulated:
+            self._emulated[key] = emulator.build(render(instance, "host"), checked=False)
+        return self._emulated[key]
+
+
+def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> Run:
+    """A call that has nothing to compute: no kernel runs, and arrays that are updated in place stay as they are."""
+    arrays = FRAMEWORKS[framework]
+
+    def run(given: Mapping[str, Any], _: Mapping[str, float]) -> tuple[Any, ...]:
+        found = []
+        for output in operator.outputs:
+            shape, dtype = binding.tensors[output.name].caller_shape, output.dtype_of(binding.problem)
+            found.append(arrays.empty(shape, dtype, place))
+            if output.name in binding.held:
+                held = binding.held[output.name]
+                arrays.put(found[-1], given.get(held, 0.0) if isinstance(held, str) else held)
+        return tuple(found)
+
+    return run
+
+
+def _refused(choice: Choice, failed: Failed) -> TemplateError:
+    what = f"{choice.instance.name} for {choice.gpu.arch.name}"
+    return TemplateError(f"{what} does not compile: {failed.reason}\n{failed.log}")
+
+
+def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
+    """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
+    options, cache = Options(choice.gpu.arch.name), Cache.of("cubin")
+    try:
+        outcome = nvrtc.compile(source, options, cache)
+    except MachineError as error:
+        if found := nvrtc.kept(source, options, cache):
+            return found
+        name, problem = choice.instance.operator.name, choice.instance.problem
+        warmup = f"dispatcher.warmup({name!r}, {telling(problem)}, gpu={choice.gpu.name!r})"
+        raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
+    if isinstance(outcome, Failed) and source.foreign:  # its headers may be where the warm-up was
+        return nvrtc.kept(source, options, cache) or outcome
+    return outcome
+
+
+def _key(instance: Instance) -> object:
+    selected = tuple(getattr(instance.problem, name) for name in statics(instance.problem))
+    return instance.name, selected, canonical(instance.config)

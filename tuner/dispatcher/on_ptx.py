@@ -1,0 +1,44 @@
+"""A plan on the machine for PTX, behind the call that `gpu.Kernel` has: what the emulator has no source of."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.dispatcher.arrays import CPU, Framework
+from tuner.dispatcher.binding import Binding
+from tuner.errors import TemplateError
+from tuner.machines import ptx
+from tuner.spec.instance import Instance
+from tuner.spec.problem import Array
+
+
+class Kernel:
+    """Call it with arrays that fit `binding`, whose problem is the instance's, and the scalars that the caller gives.
+
+    Arrays and outputs are as those of `emulated.Kernel`; so is the TemplateError for a kernel at fault.
+    """
+
+    def __init__(
+        self, instance: Instance, binding: Binding, entries: Mapping[str, ptx.Entry], framework: Framework
+    ) -> None:
+        self._instance, self._binding = instance, binding
+        self._entries, self._framework = entries, framework
+
+    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+        operator = self._instance.operator
+        outputs, run = ptx.run(self._instance, self._entries, {**self._views(arrays), **given})
+        if run.fault:
+            raise TemplateError(f"{operator.name} failed on the machine for PTX: {run.fault}")
+        for name in {each.name for each in operator.updated} & arrays.keys():
+            self._views(arrays)[name][...] = outputs[name]
+        return tuple(self._fetched(argument.name, outputs[argument.name]) for argument in operator.outputs)
+
+    def _views(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """The caller's arrays with the argument's dims in order."""
+        tensors, numpy = self._binding.tensors, self._framework.numpy
+        return {name: numpy(array).transpose(tensors[name].axes) for name, array in arrays.items()}
+
+    def _fetched(self, name: str, output: Array) -> Any:
+        tensor, argument = self._binding.tensors[name], self._instance.operator.argument(name)
+        result = self._framework.empty(tensor.caller_shape, argument.dtype_of(self._instance.problem), CPU)
+        self._framework.numpy(result).transpose(tensor.axes)[...] = output
+        return result

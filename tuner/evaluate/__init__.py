@@ -1,0 +1,1 @@
+"""What one config is worth: right, fast by its work, fast on a device."""

@@ -1,0 +1,145 @@
+"""Run one config over its operator's edge cases, and judge it against float64: on the emulator, or on its PTX."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from types import TracebackType
+
+import numpy as np
+
+from tuner import operators
+from tuner.arch import ARCHES
+from tuner.base.result import OutputError, Verdict
+from tuner.evaluate.check import known as check_known
+from tuner.evaluate.check.compare import keep_worst, trespass
+from tuner.evaluate.check.edges import Edge, served
+from tuner.evaluate.check.job import CHECKED as CHECKED
+from tuner.evaluate.check.job import PLAIN as PLAIN
+from tuner.evaluate.check.job import Job as Job
+from tuner.evaluate.check.job import drawn as drawn
+from tuner.evaluate.check.job import most_seconds
+from tuner.evaluate.check.known import Known
+from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, place
+from tuner.machines import emulator
+from tuner.machines.emulator import Mode
+from tuner.machines.emulator.pool import PATIENCE_S
+from tuner.spec.instance import Instance
+from tuner.spec.plan import Plan
+from tuner.spec.problem import Arrays, canonical
+
+
+class Checker:
+    """A pool of killable processes. A kernel that crashes its process or holds it for ever costs its own verdict.
+
+    With `known`, what was found right before, under the same code, is not run again.
+    """
+
+    def __init__(
+        self, workers: int | None = None, timeout_s: float = PATIENCE_S, *, known: Known | None = None
+    ) -> None:
+        self._pool, self._known = emulator.Pool(workers, timeout_s), known
+
+    def __enter__(self) -> "Checker":
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.__exit__(kind, error, at)
+
+    def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
+        """(position, Verdict) as they finish; those that are known first."""
+        found = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
+        yield from found.items()
+        open_ = [i for i in range(len(jobs)) if i not in found]
+        for i, answer in self._pool.map(_keyed, [jobs[i] for i in open_]):
+            yield open_[i], self._kept(jobs[open_[i]], answer)
+
+    def _recall(self, job: Job) -> Verdict | None:
+        return self._known.find(key_of(job)) if self._known else None
+
+    def _kept(self, job: Job, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
+        if isinstance(answer, emulator.Finding):
+            on_ptx = operators.named(job).implementation.checked_on == "ptx"
+            return Verdict((), (str(answer),), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
+        key, verdict = answer
+        if self._known:
+            self._known.keep(key, verdict)
+        return verdict
+
+
+def _keyed(job: Job) -> tuple[str, Verdict]:
+    """A verdict with the key of what this process ran: the caller's files may have changed since it started."""
+    return key_of(job), check(job)
+
+
+def check(job: Job) -> Verdict:
+    """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
+    but for other bits in another order, whose cause a checked run may name.
+    """
+    instance = operators.named(job)
+    operator = instance.operator
+    if instance.implementation.checked_on == "ptx":
+        return check_ptx(job, ARCHES[job.arch])
+    worst: dict[str, OutputError] = {}
+    done: list[str] = []
+    first: dict[Edge, Arrays] = {}
+    unsteady = ""
+    # A second build for the plain rounds costs more than it saves them, but where accesses are nearly all that is done.
+    instrumented = any(mode.checked for mode in job.modes)
+
+    def verdict(*findings: str) -> Verdict:
+        return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
+
+    for edge, mode in _rounds(instance, job):
+        at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
+        outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented, most_seconds=most_seconds(at))
+        instrumented = instrumented and run.counters.mma > 0
+        done.append(f"{edge.name(operator)} {mode}")
+        if run.findings:
+            return verdict(*map(str, run.findings))
+        if changed := trespass(operator, arrays, expected.exact, outputs):
+            return verdict(changed)
+        if held := _undeclared(at.plan(), run.counters):
+            return verdict(held)
+        keep_worst(worst, expected.errors(outputs))
+        if other := _other_bits(first.setdefault(edge, outputs), outputs):
+            unsteady = f"{other}: other bits in another order of threads"
+    return verdict()
+
+
+def key_of(job: Job) -> str:
+    """All that decides the verdict on a job; see `check_known.key`."""
+    instance = operators.named(job)
+    if instance.implementation.checked_on == "ptx":
+        return key_on_ptx(job)
+    rounds = list(_rounds(instance, job))
+    problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
+    spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
+    return check_known.key(instance, problems, spelled)
+
+
+def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:
+    edges = served(instance)
+    if job.thorough:
+        yield from ((edge, mode) for mode in job.modes for edge in edges)
+        return
+    # Every one in the first mode; the dearer modes take turns, so that each sees another.
+    yield from ((edge, job.modes[0]) for edge in edges)
+    for i, mode in enumerate(job.modes[1:]):
+        yield edges[-1 - i % len(edges)], mode
+
+
+def _undeclared(plan: Plan, counters: emulator.Counters) -> str:
+    """Tensor memory beyond what the launches say: fewer blocks would share an SM than is predicted. Empty for none."""
+    allocated = counters.tensor_columns
+    declared = sum(prod(launch.grid) * launch.tensor_columns for launch in plan.launches) if allocated else 0
+    if allocated <= declared:
+        return ""
+    return f"blocks allocate {allocated} columns of tensor memory where launches declare {declared} (tensor_columns)"
+
+
+def _other_bits(one: Arrays, other: Arrays) -> str:
+    """The first output whose bits differ; empty for none. A winner must answer the same today and tomorrow."""
+    views = (
+        (name, one[name].reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)) for name, array in other.items()
+    )
+    return next((name for name, a, b in views if not np.array_equal(a, b)), "")

@@ -1,0 +1,98 @@
+"""Is an output right? Errors against a float64 reference, judged by how much rounding alone would cost."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.base.result import OutputError
+from tuner.spec.operator import Operator, Tolerance
+from tuner.spec.problem import Array, Arrays
+
+_PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
+_CANCELLED = 2.0**-14  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What outputs are compared with: exact, as rounding alone would leave them, and how far they may be off."""
+
+    exact: Arrays
+    rounded: Arrays
+    tolerances: Mapping[str, Tolerance]
+
+    def errors(self, outputs: Mapping[str, Array]) -> tuple[OutputError, ...]:
+        """One error an output that the problem has: those without an element say nothing.
+
+        The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never
+        passes, and infinities must be where the reference has them.
+        """
+        filled = (name for name in self.exact if np.size(self.exact[name]) or np.size(outputs[name]))
+        return tuple(self.error(name, outputs[name]) for name in filled)
+
+    def error(self, name: str, output: Array) -> OutputError:
+        """That of one output."""
+        return compare(name, output, self.exact[name], self.rounded[name], self.tolerances[name])
+
+
+def expect(operator: Operator[Any], problem: Any, arrays: Arrays) -> Expected:
+    """What `operator` makes of the inputs in `arrays`."""
+    exact = operator.reference(problem, arrays)
+    named = {argument.name: exact[argument.name] for argument in operator.written}
+    return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem))
+
+
+def errors(
+    operator: Operator[Any], problem: Any, arrays: Arrays, outputs: Mapping[str, Array]
+) -> tuple[OutputError, ...]:
+    """One error an argument that `operator` writes, computed on the inputs in `arrays`; see `Expected.errors`."""
+    return expect(operator, problem, arrays).errors(outputs)
+
+
+def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
+    """Put into `worst` what is worse for its output."""
+    for error in errors:
+        worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
+
+
+def trespass(
+    operator: Operator[Any], before: Mapping[str, Any], exact: Mapping[str, Array], after: Mapping[str, Array]
+) -> str:
+    """The first element that should have kept its value in an argument updated in place, and did not; empty for none.
+
+    `exact` is the reference's: elements in which it equals `before` are not to change by one bit of rounding either.
+    """
+    for name in (argument.name for argument in operator.updated if argument.name in exact):
+        kept = np.asarray(exact[name], np.float64) == np.asarray(before[name], np.float64)
+        wrong = np.argwhere(kept & (np.asarray(after[name]) != np.asarray(before[name])))
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            return f"{name} {list(at)} was to stay {before[name][at]}, and is {after[name][at]}"
+    return ""
+
+
+def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance) -> OutputError:
+    """How far `actual` is from `exact`, beside how far `rounded` is."""
+    ratio, largest = distance(actual, exact)
+    rounding, peak = distance(rounded, exact)
+    scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
+    large = tolerance.absolute * scale if scale else _CANCELLED
+    limit = max(tolerance.absolute, tolerance.slack * rounding)
+    return OutputError(name, ratio, largest, limit, _PEAK * max(large, peak))
+
+
+def distance(actual: Array, exact: Array) -> tuple[float, float]:
+    """(‖actual − exact‖ / ‖exact‖, largest |actual − exact|); infinite where they disagree on what is finite.
+
+    Where `exact` is all zero, the first is the root mean square of what is off, of however many elements.
+    """
+    actual, exact = np.asarray(actual, np.float64), np.asarray(exact, np.float64)
+    finite = np.isfinite(exact)
+    if actual.shape != exact.shape or not np.array_equal(actual[~finite], exact[~finite]):
+        return np.inf, np.inf
+    difference = np.abs(actual[finite] - exact[finite])
+    if not np.isfinite(difference).all():
+        return np.inf, np.inf
+    norm = float(np.linalg.norm(exact[finite])) or max(difference.size, 1) ** 0.5
+    return float(np.linalg.norm(difference)) / norm, float(difference.max(initial=0.0))

@@ -1,0 +1,109 @@
+"""Verdicts found before, by all that decides one: another GPU for which the same text runs needs no other."""
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.base.assets import PRIMITIVES, TEMPLATES, python_of
+from tuner.base.cache import Cache, Entry, digest_of, key_of
+from tuner.base.canonical import decode, encode
+from tuner.base.result import Verdict, verdict_from
+from tuner.compiler import nvrtc
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.machines.emulator.compiler import compiler
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical
+
+_PROGRAM = Path(__file__).parents[2]
+_JUDGING = (
+    "arch",
+    "base",
+    "compiler",
+    "evaluate/check",
+    "machines",
+    "spec",
+)  # what decides no verdict is not among them
+_ASSERTION = re.compile(r"\bstatic_assert\s*\([^;]*;[^\S\n]*\n?")
+_CONSTANT = re.compile(r"^constexpr \w+ (\w+) = [^;]*;[^\n]*\n", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Verdicts in a cache. Only those that are ok are kept: what was wrong is looked at again."""
+
+    cache: Cache
+
+    @classmethod
+    def of_user(cls) -> "Known":
+        return cls(Cache.of("verdict"))
+
+    def find(self, key: str) -> Verdict | None:
+        entry = self.cache.get(key)
+        return verdict_from(decode(entry.data.decode())) if entry else None
+
+    def keep(self, key: str, verdict: Verdict) -> None:
+        if verdict.ok:
+            self.cache.put(key, Entry(encode(asdict(verdict)).encode()))
+
+
+def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
+    """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
+
+    The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
+    who judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
+    The GPU is not among them, nor is a choice of the config that only another GPU's limits explain.
+    """
+    run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
+    who = (platform.machine(), compiler().version, np.__version__)
+    name = (instance.operator.name, instance.implementation.name)
+    return key_of("verdict", *name, *run, *rounds, *who, program(instance.operator.folder.parent))
+
+
+def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
+    """The same of a config whose PTX runs: its own source, and who compiles it with which headers."""
+    run: list[str] = []
+    for each in map(instance.at, problems):
+        source = render(each)
+        run += (canonical(each.problem), each.plan().digest, source.digest, nvrtc.made_by(source))
+    who = (nvrtc.toolkit().build, np.__version__, program(instance.operator.folder.parent))
+    return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
+
+
+def _run(instance: Instance) -> Iterator[str]:
+    yield instance.plan().digest
+    yield effective(render(instance, "host"))
+
+
+@lru_cache(maxsize=64)
+def effective(source: Source) -> str:
+    """A digest of a source that compiles, without what decides no instruction: assertions, and constants of the
+    kernel's own file that nothing but assertions names.
+    """
+    headers = "\n".join(f"{name}\n{text}" for name, text in source.headers)
+    text, others = _ASSERTION.sub("", source.text), _ASSERTION.sub("", headers)
+    names = Counter(_WORD.findall(text)) + Counter(_WORD.findall(others))
+    text = _CONSTANT.sub(lambda found: found[0] if names[found[1]] > 1 else "", text)
+    return sha256("\0".join((source.target, *source.entries, text, others)).encode()).hexdigest()
+
+
+@cache
+def program(operators: Path) -> str:
+    """A digest of the files that plan, run and judge: read once a process, as its modules are."""
+    runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    folders = (digest_of(each, python_of(each)) for each in (TEMPLATES, operators))
+    return key_of(digest_of(_PROGRAM, judging()), digest_of(PRIMITIVES, runtime), *folders)
+
+
+def judging() -> tuple[Path, ...]:
+    """The modules of this program on which a verdict depends."""
+    return (_PROGRAM / "operators.py", *(file for each in _JUDGING for file in (_PROGRAM / each).rglob("*.py")))

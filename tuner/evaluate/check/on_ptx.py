@@ -1,0 +1,108 @@
+"""Run one config's PTX over its operator's edge cases, and judge it against float64 as the emulator's run is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner import operators
+from tuner.arch import Arch
+from tuner.base.cache import Cache
+from tuner.base.result import Failed, OutputError, Stage, Verdict
+from tuner.compiler import nvrtc
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.errors import UsageError
+from tuner.evaluate.check import known
+from tuner.evaluate.check.compare import keep_worst, trespass
+from tuner.evaluate.check.edges import Edge, served
+from tuner.evaluate.check.job import Job, drawn, most_seconds
+from tuner.machines import ptx
+from tuner.machines.ptx import ORDERS, Entry, Order
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """One edge case: how many instructions warps executed, and the errors; or the finding that ended it."""
+
+    case: str
+    instructions: int
+    finding: str
+    errors: tuple[OutputError, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.finding and bool(self.errors) and all(error.ok for error in self.errors)
+
+
+_QUICK = 25_000  # instructions: where warps run one by one, they take a second
+
+
+def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Order] = ORDERS) -> Verdict:
+    """The verdict on what the compiler makes of a config for `arch`, on the first `most` edge cases (all, when None).
+
+    Cases of few instructions run in every one of `orders`, others in the first. The first finding ends it. Raises
+    MachineError without NVRTC.
+    """
+    entries = compiled(job, arch)
+    if isinstance(entries, Failed):
+        return Verdict((), (entries.reason,), where=place(arch))
+    worst: dict[str, OutputError] = {}
+    findings: list[str] = []
+    done: list[str] = []
+    for each in executed(job, entries, most, orders):
+        done.append(f"{each.case}: {each.instructions} instructions of warps")
+        keep_worst(worst, each.errors)
+        findings += filter(None, (each.finding,))
+    return Verdict(tuple(worst.values()), tuple(findings), tuple(done), place(arch))
+
+
+def place(arch: Arch) -> str:
+    """Where a verdict is from."""
+    return f"PTX for {arch.name}"
+
+
+def key_on_ptx(job: Job) -> str:
+    """All that decides the verdict on a job; see `check_known.key_on_ptx`."""
+    instance = operators.named(job)
+    edges = served(instance)
+    problems = list(dict.fromkeys(edge.problem for edge in edges))
+    spelled = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
+    return known.key_on_ptx(instance, problems, (*spelled, job.arch))
+
+
+def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
+    """The parsed PTX of a config's kernels, by name."""
+    text = nvrtc.ptx(render(operators.named(job)), Options(arch.name), Cache.of("ptx"))
+    if isinstance(text, Failed):
+        return text
+    try:
+        return ptx.parse(text)
+    except UsageError as error:  # of what the machine has no words for, such as recursion
+        return Failed(Stage.EMULATE, str(error))
+
+
+def executed(
+    job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
+) -> Iterator[Executed]:
+    """Each edge case in turn, up to the first finding."""
+    instance = operators.named(job)
+    for edge in served(instance)[:most]:
+        for order in orders:
+            found = _executed(instance, entries, edge, order)
+            yield found
+            if found.finding:
+                return
+            if order == orders[0] and found.instructions > _QUICK:
+                break
+
+
+def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
+    operator = instance.operator
+    arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
+    races = instance.implementation.checked_on == "ptx"  # else the emulator looks for them, and sees more
+    at = instance.at(edge.problem)
+    outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at))
+    finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
+    errors = () if finding else expected.errors(outputs)
+    return Executed(f"{edge.name(operator)} {order}", run.instructions, finding, errors)

@@ -1,0 +1,58 @@
+"""One config → Attempt. An Evaluator is the seam between a search and what it searches on: here, prediction."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner import operators
+from tuner.arch import GPU
+from tuner.base.result import Attempt, Evidence, Identity, Verdict
+from tuner.errors import UsageError
+from tuner.spec.operator import Implementation, Operator
+
+AnyImplementation = Implementation[Any, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One config of one implementation."""
+
+    implementation: AnyImplementation
+    config: Any
+
+    @property
+    def key(self) -> tuple[str, Any]:
+        """Equal for equal configs."""
+        return self.implementation.name, self.config
+
+
+class Evaluator(Protocol):
+    """What a search needs to know about configs. Failures are values; exceptions mean the machine or an operator."""
+
+    evidence: Evidence
+    policy: str
+
+    def identity(self, candidate: Candidate) -> Identity: ...
+
+    def prior(self, candidate: Candidate) -> float:
+        """A cost before anything is compiled; lower is better."""
+
+    def resume(self, best: Candidate) -> None:
+        """What earlier sessions found best, before anything is tried."""
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        """(position in `batch`, Attempt) as they finish."""
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        """(position in `batch`, Verdict) as they finish."""
+
+
+def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:
+    """The implementations to race, or `only` that one. Raises UsageError where none serves the problem."""
+    wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
+    refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}
+    found = tuple(each for each in wanted if refusals[each.name] is None)
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
+        raise UsageError(f"no implementation of {operator.name} serves this problem on {gpu.name}: {reasons}")
+    return found

@@ -1,0 +1,79 @@
+"""The final race: kernels timed in turns, and the one that its paired differences defend."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.evaluate.measure.samples import Estimate, Times, estimate, in_units, interval, intervals
+
+_RESAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a contender did. `ratio` is its time over the winner's, from paired differences."""
+
+    time_us: Estimate
+    ratio: Estimate
+    tied: bool  # with the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The outcome of a race; contenders by their position."""
+
+    winner: int
+    places: tuple[Place, ...]
+    regret_bound: float  # the winner is at most this much slower than the fastest contender
+    flip_probability: float  # that the same race, run again, names another
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`keys[i]` orders contenders that are equally fast, least first; `default` is what the winner may not lose to."""
+
+    keys: tuple[tuple[Any, ...], ...]
+    default: int | None = None
+    tie: float = 0.01
+
+
+def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Standing:
+    """The standing after a race; `times` is [rounds, contenders] in microseconds.
+
+    Contenders within `rules.tie` of the fastest, or whose interval holds it, are tied: the first of them by key wins,
+    unless it is slower than the default. Raises ValueError for a race without a round.
+    """
+    logs = np.log(np.asarray(times, np.float64))
+    if logs.ndim != 2 or not logs.size:
+        raise ValueError(f"a race needs rounds and contenders, not times of shape {logs.shape}")
+    winner, tied = _winner(logs, rules)
+    places = tuple(
+        Place(estimate(np.exp(logs[:, i]).tolist()), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i]))
+        for i in range(logs.shape[1])
+    )
+    regret = max([0.0, *(1 / place.ratio.low - 1 for i, place in enumerate(places) if i != winner)])
+    return Standing(winner, places, regret, _flips(logs, rules, winner, seed))
+
+
+def _winner(logs: Times, rules: Rules) -> tuple[int, npt.NDArray[np.bool_]]:
+    """(the winner, which contenders are tied with the fastest)."""
+    paired = logs - logs.mean(axis=1, keepdims=True)  # what a round had in common (clock, heat) is gone
+    fastest = int(np.argmin(np.median(paired, axis=0)))
+    gap, half = intervals(logs - logs[:, [fastest]])
+    tied = (gap - half <= 0) | (gap <= np.log1p(rules.tie))
+    allowed = [i for i in np.flatnonzero(tied) if i == fastest or not _loses_to_default(logs, int(i), rules)]
+    return int(min(allowed, key=lambda i: rules.keys[i])), tied
+
+
+def _loses_to_default(logs: Times, contender: int, rules: Rules) -> bool:
+    return rules.default is not None and float(np.median(logs[:, contender] - logs[:, rules.default])) > 0
+
+
+def _flips(logs: Times, rules: Rules, winner: int, seed: int) -> float:
+    """How often resampled rounds name another winner."""
+    rng = np.random.default_rng(seed)
+    rounds = rng.integers(len(logs), size=(_RESAMPLES, len(logs)))
+    return sum(_winner(logs[drawn], rules)[0] != winner for drawn in rounds) / _RESAMPLES

@@ -1,0 +1,132 @@
+"""Is a config right on the device? Every edge case, poisoned outputs, guard zones, and the same bits twice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tuner import operators
+from tuner.base.canonical import decode, encode
+from tuner.base.result import Fields, OutputError, Verdict
+from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst, trespass
+from tuner.evaluate.check.edges import Edge, edges
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Code, Device, Fault
+from tuner.spec.operator import Operator, Tolerance
+from tuner.spec.parameters import scalars
+from tuner.spec.problem import Array, canonical, from_fields
+
+_AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
+_EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one
+_BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
+_UNSTEADY = "the same inputs gave other bits in a second run"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An edge case with its inputs, and what is right."""
+
+    name: str
+    problem: Any
+    arrays: Mapping[str, Any]
+    scalars: Mapping[str, float]
+    expected: Expected
+
+
+class Judge:
+    """Runs one config case by case and keeps what it found. Faults of the device are raised."""
+
+    def __init__(self, device: Device, code: Code, limit_s: float) -> None:
+        self._device, self._limit_s = device, limit_s
+        self._instance = operators.named(code)
+        self._program = device.load(code, self._instance.plan())
+        self._worst: dict[str, OutputError] = {}
+        self._done: list[str] = []
+        self.finding = ""
+        self.fault = Fault.WRONG
+
+    @property
+    def right(self) -> bool:
+        return not self.finding and all(error.ok for error in self._worst.values())
+
+    def run(self, case: Case, *, twice: bool) -> None:
+        """Judge one small problem."""
+        with Arena(self._device, self._instance.operator, case.problem, case.arrays) as arena:
+            limit_s = min(self._limit_s, _EDGE_LIMIT_S)
+            outputs = self._outputs(arena, limit_s, twice=twice, inputs=True)
+        self._done.append(case.name)
+        self.finding = self.finding or trespass(self._instance.operator, case.arrays, case.expected.exact, outputs)
+        keep_worst(self._worst, case.expected.errors(outputs))
+
+    def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
+
+        Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
+        """
+        whole = self._outputs(arena, self._limit_s, twice=True, inputs=False)
+        self._done.append("the timed problem")
+        if missed := [name for name, array in whole.items() if _unwritten(array)]:
+            self.finding = self.finding or f"{missed[0]}: elements that nobody wrote, on the timed problem"
+        outputs = {name: _thinned(array) for name, array in whole.items()}
+        for name, array in outputs.items():
+            if name in agreed and name in self._worst:  # an output without elements was never compared
+                limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
+                keep_worst(self._worst, (compare(name, array, agreed[name], agreed[name], limit),))
+        return outputs
+
+    def verdict(self, where: str) -> Verdict:
+        findings = (self.finding,) if self.finding else ()
+        return Verdict(tuple(self._worst.values()), findings, tuple(self._done), where)
+
+    def _outputs(self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool) -> dict[str, Array]:
+        call = arena.call(self._instance.at(arena.problem).plan())
+        found = []
+        for _ in range(2 if twice else 1):
+            arena.poison()
+            self._device.run(self._program, call, limit_s)
+            found.append(arena.outputs())
+        damage = arena.damage(inputs=inputs)
+        arena.release()
+        if damage:
+            self.finding, self.fault = damage, Fault.ILLEGAL
+        elif not all(_same_bits(found[0][name], found[-1][name]) for name in found[0]):
+            self.finding, self.fault = _UNSTEADY, Fault.UNSTEADY
+        return found[0]
+
+
+def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:
+    """The edge cases of a problem; see `edges.edges`."""
+    return _cases(operator.name, encode(problem), every)
+
+
+@lru_cache(maxsize=4)
+def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
+    operator = operators.load(name)
+    found = edges(operator, from_fields(operator.problem, decode(problem)), every=every)
+    return tuple(_case(operator, edge) for edge in found)
+
+
+def _case(operator: Operator[Any], edge: Edge) -> Case:
+    problem, rng = edge.problem, np.random.default_rng(crc32((canonical(edge.problem) + edge.kind).encode()))
+    arrays = operator.inputs(problem, rng, edge.kind)
+    given, expected = scalars(operator, problem, arrays), expect(operator, problem, arrays)
+    return Case(edge.name(operator), problem, arrays, given, expected)
+
+
+def _thinned(array: Array) -> Array:
+    """Elements spread evenly over an output; the step is odd, so that it visits every column."""
+    flat = array.reshape(-1)
+    return flat[:: (len(flat) // _AGREEMENT) | 1].copy()
+
+
+def _unwritten(array: Array) -> bool:
+    """Whether an element still holds the poison. Small integers are no poison: -1 may be an index."""
+    words = array.reshape(-1).view(f"u{array.itemsize}")
+    return array.dtype.kind not in "iu" and bool((words == np.iinfo(words.dtype).max).any())
+
+
+def _same_bits(one: Array, other: Array) -> bool:
+    return bool(np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8)))

@@ -1,0 +1,263 @@
+"""A device that is not there: right outputs, and times from a seeded model with everything that spoils real ones.
+
+It stands where a GPU would, behind the same protocol, so that all of a measuring session but the driver's calls can be
+rehearsed, and its faults provoked, on any machine.
+"""
+
+import math
+import os
+import signal
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tuner import arch, operators
+from tuner.base.canonical import encode
+from tuner.base.result import Fields, Scalar
+from tuner.compiler.render import render
+from tuner.evaluate.measure.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State
+from tuner.evaluate.predict.cost import uncompiled
+from tuner.machines import emulator
+from tuner.machines.emulator import Buffer, Mode
+from tuner.spec.argument import Argument, Role
+from tuner.spec.instance import Instance
+from tuner.spec.parameters import parameters, scalars
+from tuner.spec.plan import Plan
+from tuner.spec.problem import Array, canonical
+from tuner.spec.tensor_map import MappedTensor
+
+_CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal slowdown
+_OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes
+_POWER_CAP, _GOVERNED_US = 0x04, 10_000.0  # NVML; how long a clock takes for most of its way to where power lets it be
+_FULL = 0.999  # of the clock, that is all of it
+_DRIFT_PERIOD = 300.0  # runs
+_UNPREDICTED = 0.15  # standard deviation of a time around its prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What configs whose `field` is `value` do: a Fault by name, "stuck" (the process hangs) or "overrun"."""
+
+    field: str
+    value: Scalar
+    what: str
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Seeded: equal simulations give equal sessions. Probabilities are per sample; `drift` is relative."""
+
+    gpu: str = "sm_90a"
+    seed: int = 0
+    noise: float = 0.01
+    drift: float = 0.02
+    lies: float = 0.01  # samples that are far off, with no sign of it
+    throttled: float = 0.02  # samples that are slow, and whose state says so
+    spell: tuple[int, int, float] = (0, 0, 1.0)  # from this run to before that one, times are × that, with no sign
+    emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
+    plants: tuple[Plant, ...] = ()
+    times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
+    clocks: tuple[
+        tuple[str, float], ...
+    ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
+    bus_id: str = ""  # of a device that several processes share; else each has its own
+
+    def open(self) -> "SimulatedDevice":
+        return SimulatedDevice(self)
+
+
+def _release(buffers: Mapping[int, Buffer]) -> None:
+    """The memory of a device that is gone: every launch on the emulator would go through it."""
+    for buffer in buffers.values():
+        buffer.close()
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What is timed: microseconds at full clock, and to what share of that its power lowers the clock."""
+
+    time_us: float
+    clock: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A config as this device runs it."""
+
+    instance: Instance
+    timed: _Ready
+    plants: frozenset[str]
+    kernel: emulator.Kernel | None
+
+
+class SimulatedDevice:
+    """See `device.Device`."""
+
+    executes = False
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._told = simulation
+        self.thorough = not simulation.emulated
+        self._gpu = arch.gpu(simulation.gpu)
+        self._rng = np.random.default_rng(simulation.seed)
+        self._buffers: dict[int, Buffer] = {}
+        weakref.finalize(self, _release, self._buffers)
+        self._runs = 0
+        self._hot = False
+        self._clock = 1.0  # its share of the full one
+        self._flips = 0
+
+    def facts(self) -> Fields:
+        return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._told.seed}
+
+    def allocate(self, nbytes: int) -> int:
+        buffer = Buffer("device", max(nbytes, 1), writable=True)
+        self._buffers[buffer.address] = buffer
+        return buffer.address
+
+    def free(self, address: int) -> None:
+        self._buffers.pop(address).close()
+
+    def fill(self, address: int, nbytes: int) -> None:
+        self._at(address, nbytes)[:] = POISON
+
+    def write(self, address: int, data: Bytes) -> None:
+        self._at(address, data.nbytes)[:] = data
+
+    def read(self, address: int, nbytes: int) -> Bytes:
+        return self._at(address, nbytes).copy()
+
+    def tensor_map(self, tensor: MappedTensor) -> np.void:
+        return emulator.encode(tensor)
+
+    def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
+        instance = operators.named(code)
+        plants = frozenset(each.what for each in self._told.plants if code.config.get(each.field) == each.value)
+        if Fault.REFUSED.name in plants:
+            raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)
+        kernel = None
+        if self._told.emulated:
+            kernel = emulator.build(render(instance, "host"), checked=False)
+        config = encode(code.config)
+        time_us = dict(self._told.times_us).get(config) or self._modelled(instance)
+        return _Program(instance, _Ready(time_us, dict(self._told.clocks).get(config, 1.0)), plants, kernel)
+
+    def run(self, program: _Program, call: Call, limit_s: float) -> None:
+        _provoke(program.plants, limit_s)
+        if program.kernel:
+            _emulate(program.kernel, call)
+        else:
+            self._stand_in(program, call)
+        self._spoil(program, call)
+
+    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> _Ready:  # noqa: ARG002  # protocol
+        return program.timed
+
+    def ready_copy(self, nbytes: int) -> _Ready:
+        return _Ready(1e-3 * nbytes / self.copy_gb_s())
+
+    def times_us(self, ready: _Ready, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
+        """A sample in which something lies or throttles does so in all its launches."""
+        told = self._told
+        self._runs += 1
+        self._hot = bool(self._rng.random() < told.throttled)
+        factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / _DRIFT_PERIOD)
+        factor *= 1.4 if self._hot else 1.0
+        factor *= told.spell[2] if told.spell[0] <= self._runs < told.spell[1] else 1.0
+        factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
+        noise = np.exp(told.noise * self._rng.standard_normal())
+        factor /= self._clock
+        self._clock += (ready.clock - self._clock) * -math.expm1(-ready.time_us * launches / _GOVERNED_US)
+        return [ready.time_us * factor * float(noise)] * launches
+
+    def state(self) -> State:
+        if self._hot:
+            return State(_THROTTLED_MHZ, _HOT, 90, 1)
+        return State(round(self._clock * _CLOCK_MHZ), _POWER_CAP * (self._clock < _FULL), 60, 1)
+
+    def copy_gb_s(self) -> float:
+        return float(self._gpu.device.dram_gb_s)
+
+    def _at(self, address: int, nbytes: int) -> Bytes:
+        """The bytes at an address inside a buffer."""
+        begin = max(each for each in self._buffers if each <= address)
+        whole = self._buffers[begin].view(np.uint8, (self._buffers[begin].nbytes,))
+        return whole[address - begin : address - begin + nbytes]
+
+    def _modelled(self, instance: Instance) -> float:
+        """The predictor's cost, off by what predictors are off by, as a time."""
+        cycles = uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
+        spelled = f"{self._told.seed}{instance.implementation.name}{canonical(instance.config)}"
+        off = np.random.default_rng(crc32(spelled.encode()))
+        return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
+
+    def _stand_in(self, program: _Program, call: Call) -> None:
+        """The reference, rounded as kernels round it, in the place of the kernels."""
+        operator = program.instance.operator
+        values, arrays = _values(program, call), dict[str, Any](scalars(operator, call.problem))
+        for argument in operator.arguments:
+            if argument.role is Role.SCALAR and argument.name in values:  # others take their default
+                arrays[argument.name] = values[argument.name].item()
+            elif argument.given:
+                arrays[argument.name] = self._tensor(argument, call.problem, values)
+        right = operator.rounded(call.problem, arrays)
+        for argument in operator.written:
+            self._tensor(argument, call.problem, values)[...] = right[argument.name]
+
+    def _spoil(self, program: _Program, call: Call) -> None:
+        """What planted faults do to the first output."""
+        output = program.instance.operator.outputs[0]
+        values = _values(program, call)
+        tensor = self._tensor(output, call.problem, values)
+        if Fault.WRONG.name in program.plants:
+            tensor.reshape(-1)[0] += 1000
+        if Fault.UNSTEADY.name in program.plants:
+            self._flips += 1
+            tensor.reshape(-1).view(np.uint8)[0] ^= self._flips & 1  # one bit, in every other run
+        if "overrun" in program.plants:
+            self._at(int(values[output.name]) + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
+
+    def _tensor(self, argument: Argument, problem: Any, values: Mapping[str, np.generic]) -> Array:
+        dtype, shape, nbytes = argument.dtype_of(problem).numpy, argument.shape(problem), argument.nbytes(problem)
+        if not nbytes:
+            return np.empty(shape, dtype)
+        return self._at(int(values[argument.name]), nbytes).view(dtype).reshape(shape)
+
+
+def _values(program: _Program, call: Call) -> dict[str, np.generic]:
+    """Pointers and scalars by argument."""
+    plan = program.instance.at(call.problem).plan()
+    found: dict[str, np.generic] = {}
+    for step in call.steps:
+        taken = parameters(program.instance.operator, call.problem, plan, step.launch)
+        for parameter, value in zip(taken, step.arguments, strict=True):
+            if parameter.tensor_map is not None:
+                found[parameter.argument] = np.uint64(emulator.base_address(value))
+            elif parameter.axis is None:
+                found[parameter.argument] = value
+    return found
+
+
+def _emulate(kernel: emulator.Kernel, call: Call) -> None:
+    for step in call.steps:
+        run = kernel.run(step.launch, step.arguments, Mode())
+        if run.findings:
+            raise DeviceFaultError(Fault.ILLEGAL, str(run.findings[0]), fatal=True)
+
+
+def _provoke(plants: frozenset[str], limit_s: float) -> None:
+    if "stuck" in plants:
+        time.sleep(3600)
+    if Fault.CRASH.name in plants:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if Fault.TIMEOUT.name in plants:
+        raise DeviceFaultError(Fault.TIMEOUT, f"still running after {limit_s:g} s", fatal=True)
+    if Fault.ILLEGAL.name in plants:
+        raise DeviceFaultError(Fault.ILLEGAL, "planted", fatal=True)

@@ -1,0 +1,258 @@
+"""The process that owns the device, and the caller's side of it: a config that takes it down costs only itself."""
+
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+
+from tuner import operators
+from tuner.base.canonical import encode
+from tuner.base.pool import Limits, Lost, Pool
+from tuner.errors import InputError, MachineError
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
+from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.judge import Judge, cases
+from tuner.evaluate.measure.ledger import Falls
+from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State, disturbed, screen, usual
+from tuner.evaluate.measure.timer import Timer
+from tuner.spec.problem import Array
+
+_PATIENCE_S = 120.0  # for a request: besides kernels that run, inputs are drawn in it and references computed
+_REMEMBERED = 256  # states of the device that say what is usual
+
+
+class Place(Hashable, Protocol):
+    """Which device: a hashable value that travels, and opens the device in the process that will own it."""
+
+    @property
+    def bus_id(self) -> str:
+        """What names the GPU to all who share it, as slices do; empty for one that nobody shares."""
+
+    def open(self) -> Device: ...
+
+
+class Worker:
+    """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
+
+    def __init__(self, place: Place, patience_s: float = _PATIENCE_S) -> None:
+        self._place, self._patience_s = place, patience_s
+        # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
+        memory = resource.getrlimit(resource.RLIMIT_AS)[1]
+        self._pool: Pool[tuple[Place, Request], Answer] = Pool(
+            _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
+        )
+        self._falls = Falls()
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def pids(self) -> tuple[int, ...]:
+        return self._pool.pids()
+
+    def rest(self) -> None:
+        """End the process and give back what it holds on the device; the next question starts another."""
+        self._pool.close()
+        self.restarts += 1
+
+    def look(self, *, ceilings: bool = False) -> Seen:
+        """Facts about the device. Raises MachineError where there is none."""
+        return _sure(self._ask(Look(ceilings)), Seen)
+
+    def time(self, task: Task) -> Timed:
+        """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
+        implementation = f"{task.code.operator}/{task.code.implementation}"
+        if reason := self._falls.reason(implementation):
+            return Timed(None, fell=Fell(Fault.SPARED, reason))
+        found = self._ask(task)
+        timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+        fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
+        config = encode([task.code.problem, task.code.config])
+        self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
+        return timed
+
+    def race(self, heat: Heat) -> Raced:
+        found = self._ask(heat)
+        return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
+
+    def _ask(self, request: Request) -> Answer | Fell:
+        runs = not isinstance(request, Look) or request.ceilings
+        with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Answer | Fell:
+        started = time.monotonic()
+        ((_, answer),) = self._pool.run([(self._place, request)])
+        if isinstance(answer, Lost):
+            late = time.monotonic() - started >= self._patience_s
+            self.restarts += 1
+            return Fell(Fault.TIMEOUT if late else Fault.CRASH, answer.reason, fatal=True)
+        fell = getattr(answer, "fell", None)
+        if fell and fell.fatal:
+            self._pool.close()
+            self.restarts += 1
+        return answer
+
+
+A = TypeVar("A")
+
+
+def _sure(answer: object, kind: type[A]) -> A:
+    if isinstance(answer, Fell):
+        raise MachineError(f"the device process does not answer: {answer.reason}")
+    assert isinstance(answer, kind), "a process answers what it was asked"
+    return answer
+
+
+def _serve(job: tuple[Place, Request]) -> Answer:
+    place, request = job
+    return _stand(place).do(request)
+
+
+@cache
+def _stand(place: Place) -> "Stand":
+    return Stand(place.open())
+
+
+@dataclass(slots=True)
+class _Timed:
+    """The problem that is timed: its tensors, and what the first right kernel made of them."""
+
+    key: str
+    arena: Arena | None  # None where the device does not execute
+    agreed: dict[str, Array]
+
+
+class Stand:
+    """A device with the problem that is timed on it: configs are judged, then timed, then raced.
+
+    `draw(code)` gives the inputs that are timed.
+    """
+
+    def __init__(self, device: Device, draw: Callable[[Code], Mapping[str, Any]] | None = None) -> None:
+        self.device, self._draw = device, draw or _drawn
+        self._model = str(device.facts()["model"])
+        self._states: deque[State] = deque(maxlen=_REMEMBERED)
+        self._timed = _Timed("", None, {})
+
+    def do(self, request: Request) -> Answer:
+        if isinstance(request, Look):
+            return self._look(request)
+        return self._race(request) if isinstance(request, Heat) else self._time(request)
+
+    def _look(self, look: Look) -> Seen:
+        try:
+            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if look.ceilings else {}
+        except DeviceFaultError as error:
+            raise MachineError(f"the device fails at a plain copy ({error}): nothing can be measured on it") from error
+        return Seen({**self.device.facts(), **ceilings})
+
+    def _time(self, task: Task) -> Timed:
+        """Correctness before time: nothing wrong is timed."""
+        verdict = None
+        try:
+            if task.judged:
+                judge = self._judge(task)
+                verdict = judge.verdict(self._model)
+                if not verdict.ok:
+                    return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
+            if not task.timed:
+                return Timed(verdict)
+            timer = self.timer(task.code, task.policy)
+            samples = screen(timer.sample, self.session, task.policy, task.best_us)
+        except DeviceFaultError as error:
+            return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
+        except (MachineError, InputError) as error:  # no memory for its workspaces, or no tensor map
+            return Timed(verdict, fell=Fell(Fault.REFUSED, str(error)))
+        finally:
+            self._release()
+        fell = None if samples else Fell(Fault.UNTIMED, "every one was throttled, or shared the device")
+        return Timed(verdict, samples, fell)
+
+    def _race(self, heat: Heat) -> Raced:
+        """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
+        at = 0
+        try:
+            timers = []
+            for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
+                timers.append(self.timer(code, heat.policy))
+            rng, started = np.random.default_rng(heat.seed), time.monotonic()
+            rounds: list[tuple[float, ...]] = []
+            for turn in range(heat.rounds):
+                if turn and time.monotonic() - started > heat.limit_s:
+                    break
+                found = {}
+                for at in map(int, rng.permutation(len(timers))):
+                    if heat.own_clock:
+                        timers[at].own_clock()
+                    found[at] = timers[at].sample()
+                if not any(disturbed(each.state, self.session()) for each in found.values()):
+                    rounds.append(tuple(found[i].time_us for i in range(len(timers))))
+        except DeviceFaultError as error:
+            return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
+        except (MachineError, InputError) as error:
+            return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
+        finally:
+            self._release()
+        return Raced(tuple(rounds), capped=any(each.capped for each in timers))
+
+    def _judge(self, task: Task) -> Judge:
+        judge = Judge(self.device, task.code, task.policy.limit_s)
+        instance = operators.named(task.code)
+        for case in cases(instance.operator, task.code.problem, every=self.device.thorough):
+            if not operators.serves(instance.implementation, case.problem):
+                continue
+            judge.run(case, twice=self.device.thorough)
+            if not judge.right:
+                return judge
+        arena = self._prepared(task.code)
+        if arena:
+            outputs = judge.compare_timed(arena, self._timed.agreed)
+            if judge.right and not self._timed.agreed:
+                self._timed.agreed = outputs
+        return judge
+
+    def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
+        """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
+        instance = operators.named(code)
+        plan = instance.plan()
+        arena = self._prepared(code)
+        call = arena.call(plan) if arena else Call(instance.problem, ())
+        return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
+
+    def _release(self) -> None:
+        if self._timed.arena:
+            self._timed.arena.release()
+
+    def session(self) -> State:
+        """What is usual for the device, as far as this process has seen it."""
+        return usual(self._states)
+
+    def _prepared(self, code: Code) -> Arena | None:
+        """The timed problem in device memory; another problem takes the place of the last."""
+        key = code.operator + encode(code.problem)
+        if self.device.executes and key != self._timed.key:
+            if self._timed.arena:
+                self._timed.arena.close()
+            instance = operators.named(code)
+            arena = Arena(self.device, instance.operator, instance.problem, self._draw(code))
+            self._timed = _Timed(key, arena, {})
+        return self._timed.arena
+
+
+def _drawn(code: Code) -> Mapping[str, Any]:
+    instance = operators.named(code)
+    operator = instance.operator
+    return operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])

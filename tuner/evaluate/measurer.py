@@ -1,0 +1,274 @@
+"""Measures configs on a device: the Evaluator whose evidence is time."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tuner import operators
+from tuner.arch import GPU
+from tuner.base.canonical import encode
+from tuner.base.result import Attempt, Evidence, Failed, Identity, Measurement, Stage, Verdict
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import UsageError
+from tuner.evaluate.ahead import ahead, led
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.canary import Canary
+from tuner.evaluate.measure.device import SIMULATED, Code, Fault
+from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import Sample, estimate
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.predictor import Predictor
+from tuner.spec.operator import Operator
+from tuner.spec.problem import to_fields
+
+_REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
+_PLAIN = "naive"  # the implementation that is there to be right
+_OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
+_HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a Measurer measures with. The worker and the ledger outlive one problem."""
+
+    worker: Worker
+    policy: MeasurementPolicy = field(default_factory=MeasurementPolicy)
+    ledger: Ledger = field(default_factory=Ledger)
+
+
+class Measurer(Predictor):
+    """Compiles as the Predictor does, and times on the device what compiles, while the next ones compile.
+
+    What is measured keeps its prediction, so that times can judge it. `best_us` is the time to beat, as the device runs
+    now: where earlier sessions found something, their best is timed again before anything new is.
+    """
+
+    evidence = Evidence.MEASURED
+
+    def __init__(
+        self,
+        operator: Operator[Any],
+        problem: Any,
+        gpu: GPU,
+        compiler: Compiler,
+        checker: Checker,
+        bench: Bench,
+    ) -> None:
+        """Raises UsageError where the device is not the `gpu` to measure for."""
+        super().__init__(operator, problem, gpu, compiler, checker)
+        found = bench.worker.look().facts
+        self.bench = replace(bench, policy=bench.policy.on(found))
+        self.best_us = inf
+        self.canary = Canary(bench.worker, self.bench.policy)
+        self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
+        self._earlier: Candidate | None = None
+        self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
+        self._started = -1  # how often the worker had restarted when it last did
+        self._best_cost = inf  # predicted, of what takes `best_us`
+        self._verdicts: dict[Identity, Verdict] = {}
+        self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
+        self._model = str(found["model"])
+        # What a simulation says must never be taken for what a device did.
+        simulated = " simulated" if self._model == SIMULATED else ""
+        self.policy = f"{self.bench.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
+        if gpu.arch.name != found["arch"]:
+            raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
+
+    def resume(self, best: Candidate) -> None:
+        self._earlier = best
+
+    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+        started, line = time.perf_counter(), self._line(batch)
+        self._prepare_plain()  # which needs the compilers, as the batch does from here on
+        jobs = [(self.source(candidate), self._options) for _, candidate in line]
+        with ahead(self._compiler.compile_many(jobs)) as outcomes:
+            self._run_plain()
+            for i, outcome in led(outcomes) if self.best_us == inf else outcomes:
+                position, candidate = line[i]
+                attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
+                if attempt.failure is None and isinstance(outcome, Cubin):
+                    attempt = self._timed(candidate, attempt, outcome)
+                if position is not None:
+                    yield position, replace(attempt, seconds=time.perf_counter() - started)
+
+    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+        """Those of this session; configs that an earlier one measured are judged again."""
+        self._run_plain()
+        unknown = [i for i, each in enumerate(batch) if self.identity(each) not in self._verdicts]
+        for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
+            timed = self._on_device(self.identity(batch[i]), Task(code, self.bench.policy, timed=False))
+            self._verdicts[self.identity(batch[i])] = _verdict(timed, self._model)
+        for i, each in enumerate(batch):
+            yield i, self._verdicts[self.identity(each)]
+
+    def race(
+        self, contenders: Sequence[Candidate], seed: int = 0, *, own_clock: bool = False
+    ) -> tuple[list[int], Raced]:
+        """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
+        codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.bench.policy
+        while left:
+            heat = Heat(tuple(codes[i] for i in left), policy, policy.rounds, seed)
+            if own_clock:
+                heat = replace(heat, rounds=policy.own_clock_rounds, limit_s=_OWN_CLOCK_S, own_clock=True)
+            raced = self.bench.worker.race(heat)
+            if raced.fell is None:
+                return left, raced
+            left.pop(raced.fell.culprit)
+        return [], Raced()
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether its time is of this session, and of the pace at which the device runs now."""
+        return _twin(attempt) in self._current
+
+    def _run_plain(self) -> None:
+        """Let a new process run the plain kernel before all others.
+
+        The timed problem is too large for a float64 reference: what the first kernel makes of it stands in for one.
+        """
+        if self._started == self.bench.worker.restarts:
+            return
+        self._started = self.bench.worker.restarts
+        for key, task in self._prepare_plain().items():
+            if not self.bench.ledger.banned(key):
+                self._once(key, task)
+
+    def _prepare_plain(self) -> dict[str, Task]:
+        """Kept, for while a batch is under way the compilers are busy with it."""
+        if self._plain is None:
+            self._plain = dict(self._plain_tasks())
+        return self._plain
+
+    def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
+        for each in operators.implementations(self._operator.name):
+            if each.name == _PLAIN and each.refusal(self._problem, self._gpu.arch) is None:
+                candidate = Candidate(each, each.default(self._problem, self._gpu.arch))
+                (code,) = self._codes([candidate])
+                yield _key(self.identity(candidate)), Task(code, self.bench.policy, timed=False)
+
+    def _line(self, batch: Sequence[Candidate]) -> list[tuple[int | None, Candidate]]:
+        """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
+        ones are short work. The best of earlier sessions has no position: its row is from then.
+        """
+        line: list[tuple[int | None, Candidate]] = list(enumerate(batch))
+        if self.best_us == inf and batch:
+            line.sort(key=lambda each: self._turn(each[1]))
+            if self._earlier:
+                line.insert(0, (None, self._earlier))
+        return line
+
+    def _timed(self, candidate: Candidate, attempt: Attempt, cubin: Cubin) -> Attempt:
+        if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
+            slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
+            return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
+        twin = _twin(attempt)
+        duplicate = twin in self._twins
+        if not duplicate:
+            task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
+            self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
+            self._current.add(twin)
+        spelled, timed = self._twins[twin]
+        if timed.verdict is not None:
+            self._verdicts[attempt.identity] = timed.verdict
+        if timed.fell is not None:
+            as_before = f"same machine code as {spelled}: " if duplicate else ""
+            return replace(attempt, failure=Failed(timed.fell.fault.stage, as_before + timed.fell.reason))
+        measurement = replace(_measurement(timed.samples), duplicate_of=spelled if duplicate else "")
+        if measurement.time_us < self.best_us and not duplicate:  # whose samples are of an earlier level
+            self.best_us = measurement.time_us
+            self._best_cost = attempt.prediction.cost if attempt.prediction else inf
+        return replace(attempt, measurement=measurement)
+
+    def _turn(self, candidate: Candidate) -> tuple[bool, float]:
+        """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
+        default = candidate.implementation.default(self._problem, self._gpu.arch)
+        return candidate.config != default, self.prior(candidate)
+
+    def _steady(self, identity: Identity, task: Task) -> Timed:
+        """Samples that the canary confirms; those that a drift voids are drawn again."""
+        before_us, timed = self.canary.level_us, self._on_device(identity, task)
+        for _ in range(_REPEATS):
+            if not timed.samples or self.canary.confirms(task.code):
+                break
+            again = self._on_device(identity, replace(task, judged=False))
+            timed = replace(again, verdict=timed.verdict)
+        if before_us and self.canary.level_us != before_us:
+            self.best_us *= self.canary.level_us / before_us
+            self._current.clear()
+        return timed
+
+    def _on_device(self, identity: Identity, task: Task) -> Timed:
+        """Judge and time. A process that dies may have died by chance: once more; and then never again."""
+        key = _key(identity)
+        timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
+        while self._allowed(key):
+            timed = self._once(key, task)
+            if timed.fell is None or timed.fell.fault is not Fault.CRASH:
+                break
+        return timed
+
+    def _allowed(self, key: str) -> bool:
+        self._run_plain()  # which may be the config in question
+        return not self.bench.ledger.banned(key)
+
+    def _once(self, key: str, task: Task) -> Timed:
+        self.bench.ledger.began(key)
+        try:
+            timed = self.bench.worker.time(task)
+        except KeyboardInterrupt:  # which is no fault of the config
+            self.bench.ledger.ended(key)
+            raise
+        if timed.fell is None or not timed.fell.fatal:
+            self.bench.ledger.ended(key)
+        return timed
+
+    def _codes(self, candidates: Sequence[Candidate]) -> list[Code]:
+        """Compiled configs, from the cache where they are known. Raises UsageError for one that compiles no more."""
+        jobs = [(self.source(candidate), self._options) for candidate in candidates]
+        found: dict[int, Code] = {}
+        for position, outcome in self._compiler.compile_many(jobs):
+            if isinstance(outcome, Failed):
+                raise UsageError(f"{encode(to_fields(candidates[position].config))} compiles no more: {outcome.reason}")
+            found[position] = self._code(candidates[position], outcome)
+        return [found[position] for position in range(len(candidates))]
+
+    def _code(self, candidate: Candidate, cubin: Cubin) -> Code:
+        return Code(*self._instance(candidate).fields(), cubin.image)
+
+
+def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
+    """Of what the operator draws for its smallest sizes. Lengths and gates are drawn, too: others are other work."""
+    drawn = operator.inputs(operator.tails(problem)[0], np.random.default_rng(0), operator.input_kinds[0])
+    parts = [
+        f"{name} {np.asarray(drawn[name]).dtype}".encode() + np.asarray(drawn[name]).tobytes() for name in sorted(drawn)
+    ]
+    return sha256(b"".join(parts)).hexdigest()[:8]
+
+
+def _measurement(samples: Sequence[Sample]) -> Measurement:
+    found = estimate([each.time_us for each in samples])
+    return Measurement(found.mid, found.low, found.high, found.count)
+
+
+def _verdict(timed: Timed, where: str) -> Verdict:
+    if timed.verdict is not None and (timed.fell is None or not timed.verdict.ok):
+        return timed.verdict
+    return Verdict((), (timed.fell.reason if timed.fell else "nothing was compared",), (), where)
+
+
+def _twin(attempt: Attempt) -> object:
+    """What attempts at one machine code have in common, launched alike."""
+    assert attempt.resources is not None, "what is timed was compiled"
+    return attempt.resources.sass_digest, attempt.identity.plan
+
+
+def _key(identity: Identity) -> str:
+    return sha256(repr(identity).encode()).hexdigest()[:16]

@@ -1,0 +1,200 @@
+"""The door to the GPU: which one it is, and cubins loaded and launched on the caller's arrays and stream.
+
+CuPy is imported when a function is called; each of them but `available` raises MachineError where there is no GPU.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from tuner import arch
+from tuner.arch import GPU
+from tuner.arch.naming import Told, identify
+from tuner.base.cache import spare
+from tuner.errors import InputError, MachineError, UsageError
+
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
+_NO_DEVICE = 100  # cudaErrorNoDevice
+_COMPUTE_MODE, _EXCLUSIVE_PROCESS = 20, 3  # cudaDevAttrComputeMode, cudaComputeModeExclusiveProcess
+_CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS, _L2_BYTES = 13, 36, 37, 38  # cudaDeviceAttr
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12])"
+_WITHOUT = "install one, or use NumPy arrays, which run on the CPU emulator"
+_VARIABLE, _USUAL = "CUPY_CACHE_DIR", "~/.cupy/kernel_cache"
+
+
+def available() -> bool:
+    """Whether this machine has CuPy, a CUDA driver and a device."""
+    try:
+        opened()
+    except MachineError:
+        return False
+    return True
+
+
+def trouble() -> str:
+    """Why no GPU can be used on a machine that has a CUDA driver; empty without one, and where a GPU can be used."""
+    try:
+        _with_driver()
+    except MachineError:
+        return ""
+    try:
+        current_gpu()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
+def describe() -> str:
+    """One line about the current device."""
+    found, (major, minor), runtime = current_gpu(), driver(), opened().cuda.runtime
+    ordinal, count = runtime.getDevice(), runtime.getDeviceCount()
+    named = f"{found.name} ({found.arch.name})" if arch.is_listed(found) else found.name
+    among = f", number {ordinal} of {count} (CUDA_VISIBLE_DEVICES chooses)" if count > 1 else ""
+    alone = ", which one process at a time may open" if exclusive(ordinal) else ""
+    return f"{_name(ordinal)} as {named}, driver for CUDA {major}.{minor}{among}{alone}"
+
+
+def driver() -> tuple[int, int]:
+    """The newest CUDA that the driver supports, such as (13, 0): it loads cubins of that major version and older."""
+    major, minor = divmod(opened().cuda.runtime.driverGetVersion() // 10, 100)
+    return major, minor
+
+
+def current_gpu(ordinal: int | None = None) -> GPU:
+    """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not known."""
+    cuda = opened().cuda
+    return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
+
+
+def exclusive(ordinal: int) -> bool:
+    """Whether one process at a time may open a GPU, as batch systems set it."""
+    return int(opened().cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, ordinal)) == _EXCLUSIVE_PROCESS
+
+
+def bus_id(ordinal: int) -> str:
+    """Where a GPU is on the PCI bus; slices of one are at the same place."""
+    return str(opened().cuda.runtime.deviceGetPCIBusId(ordinal))
+
+
+def named(name: str) -> GPU:
+    """The GPU that a user names: what `arch.gpu` knows, and the one in this machine where its model is not listed.
+
+    Raises UsageError, with what is known, for anything else.
+    """
+    try:
+        found = arch.gpu(name)
+    except UsageError:
+        if (here := _here()) and arch.is_called(here, name):
+            return here
+        raise
+    here = None if arch.is_listed(found) else _here()
+    return here if here and here.name == found.name else found
+
+
+def adopt(name: str, array: Any) -> Any:
+    """A CuPy view of a foreign array in GPU memory, ordered after the producer's work on CuPy's current stream."""
+    cupy = opened()
+    try:
+        return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: CuPy cannot read this {type(array).__qualname__} ({error})") from error
+
+
+def grant_shared(function: Any, nbytes: int) -> None:
+    """Let a kernel take so much dynamic shared memory, beside what is static in it.
+
+    Raises CUDADriverError where the device has less.
+    """
+    driver = opened().cuda.driver
+    if nbytes > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr):
+        driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, nbytes)
+
+
+@cache
+def _gpu(ordinal: int) -> GPU:
+    runtime = opened().cuda.runtime
+    properties = runtime.getDeviceProperties(ordinal)
+
+    def told(attribute: int) -> int:
+        try:
+            return int(runtime.deviceGetAttribute(attribute, ordinal))
+        except runtime.CUDARuntimeError:  # of what it does not know
+            return 0
+
+    return identify(
+        Told(
+            _name(ordinal),
+            10 * int(properties["major"]) + int(properties["minor"]),
+            int(properties["multiProcessorCount"]),
+            clock_mhz=told(_CLOCK_KHZ) / 1000,
+            memory_mhz=told(_MEMORY_KHZ) / 1000,
+            bus_bits=told(_BUS_BITS),
+            l2_bytes=told(_L2_BYTES),
+        )
+    )
+
+
+def _here() -> GPU | None:
+    """The current device; None where there is none, or it is of no arch that is served."""
+    try:
+        return current_gpu()
+    except MachineError:
+        return None
+
+
+def _name(ordinal: int) -> str:
+    name: bytes = opened().cuda.runtime.getDeviceProperties(ordinal)["name"]
+    return name.decode()
+
+
+@cache
+def driver_error() -> type[Exception]:
+    from cupy.cuda.driver import CUDADriverError
+
+    return CUDADriverError  # type: ignore[no-any-return]  # CuPy ships no types
+
+
+@cache
+def opened() -> ModuleType:
+    """CuPy, on a machine where it has a device to work with."""
+    cupy = _with_driver()
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise MachineError(f"no GPU ({error}): {_remedy(cupy, getattr(error, 'status', 0))}") from error
+    return cupy
+
+
+def _remedy(cupy: ModuleType, status: int) -> str:
+    if status == _INSUFFICIENT_DRIVER:
+        major = cupy.cuda.runtime.driverGetVersion() // 1000
+        return f"install a newer driver, or 'kerntune[cuda{major}]', and use NumPy arrays until then"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if status == _NO_DEVICE and visible is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible!r} names none that is here, so unset it, or use NumPy arrays"
+    return _WITHOUT
+
+
+def _with_driver() -> ModuleType:
+    """CuPy, on a machine with a CUDA driver."""
+    prepare_cache()
+    try:
+        import cupy
+    except ImportError as error:
+        why = str(error.__cause__ or error).partition("\n")[0]  # CuPy's own words fill a page
+        raise MachineError(f"no GPU can be used without CuPy ({why}): {_INSTALL}") from error
+    # With no driver every other call says that the driver is too old; the version 0 is the plain answer.
+    if cupy.cuda.runtime.driverGetVersion() == 0:
+        raise MachineError(f"no GPU, because there is no CUDA driver: {_WITHOUT}")
+    return cast(ModuleType, cupy)
+
+
+def prepare_cache() -> None:
+    """To be called before CuPy is imported. Nothing of ours is kept there, so a temporary folder will do."""
+    try:
+        Path(os.environ.get(_VARIABLE, _USUAL)).expanduser().mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows of a home
+        os.environ[_VARIABLE] = str(spare("cupy"))

@@ -1,0 +1,1 @@
+"""What each instruction of the PTX ISA does, a family a module."""

@@ -1,0 +1,1 @@
+"""PTX as text: modules, entries, tables, calls."""

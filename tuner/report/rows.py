@@ -1,0 +1,95 @@
+"""What a search found, for a terminal: its winner as labels and values."""
+
+from tuner.base.result import Resources, TuningRecord, spelled
+from tuner.report import BeliefFacts
+from tuner.report.notation import counted
+from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_lane, work_facts
+from tuner.search.contest import passed
+from tuner.search.study import Outcome, ranked
+
+
+def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """The record, how it stands beside the others, and how the search went."""
+    record, won = outcome.record, winner(outcome)
+    assert record is not None and won is not None
+    prediction = record.prediction
+    rows = [
+        ("implementation", record.identity.implementation),
+        ("config", spelled(record.config)),
+        ("resources", _resources(record)),
+        ("machine code", _lint(record.resources)),
+        ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
+        *([("not seen", record.verdict.unseen)] if record.verdict.unseen else []),
+        ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
+    ]
+    if prediction is not None:
+        rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model}: a rank, not a time)"))
+    rows += [(f"against {rival.implementation}", rival.reason) for rival in rivals(outcome)]
+    if record.measurement is not None:
+        m = record.measurement
+        rows.append(("time", f"{m.time_us:.2f} us [{m.low_us:.2f}, {m.high_us:.2f}], {m.samples} samples"))
+    rows += [(fact.label, f"{fact.value} {fact.note}") for fact in work_facts(won, outcome.request.gpu, record)]
+    earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
+    rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))
+    rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
+    rows.append(("stopped", outcome.why_stopped))
+    return rows
+
+
+def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:
+    lane = winning_lane(outcome)
+    return belief_facts(lane) if lane else []
+
+
+def _lint(used: Resources) -> str:
+    """What the rules on machine code say of a kernel."""
+    if used.lint is None:
+        return "; ".join(used.flaws) or "not checked"
+    return "; ".join((*used.lint.failures, *used.lint.unchecked)) or "no rule is broken"
+
+
+def _resources(record: TuningRecord) -> str:
+    used = record.resources
+    spills = "no spills" if not used.spill_bytes else f"{used.spill_bytes} B spilled"
+    return (
+        f"{used.registers} registers, {spills}, {_memory(used.smem_bytes)} shared memory, "
+        f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} an SM (limited by {used.limiter})"
+    )
+
+
+def _errors(record: TuningRecord) -> str:
+    return ", ".join(f"{e.name} error {e.rmse_ratio:.1e} of {e.limit:.1e} allowed" for e in record.verdict.errors)
+
+
+def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
+    """A margin of 0 is a tie, or there is nothing to compare with."""
+    if record.margin or len(passed(outcome.tried)) > 1:
+        return f"{record.margin:.1%} to the runner-up"
+    if len(outcome.tried) == 1:
+        return "nothing else was tried"
+    works = [each for each in outcome.tried if each.attempt.value is not None and not each.wrong]
+    alike = len(works) > 1 and len(ranked(works)) == 1
+    return "all that works is the same machine code" if alike else "nothing else passed its checks"
+
+
+def _to_default(outcome: Outcome) -> str:
+    default, record = default_tried(outcome), outcome.record
+    value = default.attempt.value if default else None
+    if default is None or value is None or record is None:
+        return ""
+    own = record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
+    if dict(default.attempt.config) == dict(record.config):
+        return ", and it is the default"
+    if default.wrong:
+        return "; the default is wrong"
+    return f", {value / own - 1:.1%} to the default" if own else ""
+
+
+def _belief_words(fact: BeliefFacts) -> str:
+    """`history of H100: rank correlation 0.80, kept`."""
+    rank = "too few results to judge" if fact.correlation is None else f"rank correlation {fact.correlation:.2f}"
+    return f"{fact.source}: {rank}, {'kept' if fact.kept else 'dropped'}"
+
+
+def _memory(nbytes: int) -> str:
+    return f"{nbytes / 1024:.1f} KiB" if nbytes >= 1024 else f"{nbytes} bytes"

@@ -1,0 +1,220 @@
+"""What a search found, as people and programs read it: report data, a winner's rows, JSON."""
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import __version__, operators, report
+from tuner.arch import GPU
+from tuner.base.assets import TEMPLATES
+from tuner.base.result import TuningRecord, to_data
+from tuner.compiler.render import render
+from tuner.evaluate.predict import floor
+from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
+from tuner.search.lanes import Lane
+from tuner.search.portfolio import Family
+from tuner.search.study import Outcome, Tried
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Cost, Operator
+from tuner.spec.problem import from_fields, to_fields
+from tuner.spec.telling import search_command
+
+
+def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
+    """Write the page of one or more searches. Raises MachineError where nothing can be written."""
+    report.write(text(outcomes, "html", families), path)
+
+
+FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] = {
+    "html": report.render,
+    "md": report.markdown,
+    "json": report.data_json,
+}
+
+
+def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()) -> str:
+    """The report in one of FORMATS."""
+    return FORMATS[form]([report_data(outcome) for outcome in outcomes], families)
+
+
+def report_data(outcome: Outcome) -> ReportData:
+    """Everything the report shows of one search."""
+    request, record, won = outcome.request, outcome.record, winner(outcome)
+    default = default_tried(outcome)
+    return ReportData(
+        operator=request.operator.name,
+        implementations=tuple(outcome.race.lanes),
+        problem=to_fields(request.problem),
+        gpu=request.gpu.name,
+        arch=request.gpu.arch.name,
+        device=request.gpu.device.name,
+        evidence=outcome.evidence,
+        attempts=[each.attempt for each in outcome.tried],
+        search=_search_facts(outcome),
+        command=request.command,
+        record=record,
+        verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
+        default=default.attempt if default else None,
+        spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),
+        importance=outcome.race.importance(),
+        work=work_facts(won, request.gpu, record) if won and record else (),
+        source=render(won).text if won else "",
+        default_source=render(replace(won, config=request.default(won.implementation))).text if won else "",
+        environment=environment(record),
+        usage=usage(request.operator, request.problem),
+        export=export(request.operator, request.problem, request.gpu),
+    )
+
+
+def default_tried(outcome: Outcome) -> Tried | None:
+    """The winner's implementation's default config, where it was tried."""
+    won = winner(outcome)
+    if won is None:
+        return None
+    wanted = won.implementation.name, outcome.request.default(won.implementation)
+    return next((each for each in outcome.tried if each.candidate.key == wanted), None)
+
+
+def winner(outcome: Outcome) -> Instance | None:
+    """What the record is of."""
+    if outcome.record is None:
+        return None
+    operator, of = outcome.request.operator, outcome.record
+    implementation = operators.implementation(operator.name, of.identity.implementation)
+    return Instance(operator, implementation, outcome.request.problem, from_fields(implementation.config, of.config))
+
+
+def winning_lane(outcome: Outcome) -> Lane | None:
+    return outcome.race.lanes.get(outcome.record.identity.implementation) if outcome.record else None
+
+
+def rivals(outcome: Outcome) -> tuple[Rival, ...]:
+    """The implementations that raced the winner and lost."""
+    lanes = outcome.race.lanes.values()
+    verdicts = {i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict}
+    attempts = [each.attempt for each in outcome.tried]
+    closed = {lane.implementation.name: lane.closed_because for lane in lanes}
+    return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
+
+
+def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
+    """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
+    least = won.operator.cost(won.problem)
+    if not won.implementation.declared:
+        return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
+    whole = floor.together(floor.declared(won, gpu))
+    facts = []
+    if whole.mma:
+        facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
+    facts.append(Fact("DRAM traffic", f"{whole.bytes_ratio:.2f} ×", "the least possible, as declared"))
+    return (*facts, *_rate_facts(least, gpu, record, multiplies=whole.mma > 0))
+
+
+def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
+    if record.measurement is None:
+        return
+    found, device = floor.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
+    share = f", {found.of_tensor_peak:.1%} of the 16-bit tensor peak" if multiplies else ""
+    if least.flops:
+        yield Fact("arithmetic (measured)", f"{found.flops / 1e12:.3g} TFLOP/s", f"of the mathematics{share}")
+    note = f"of the least traffic, {found.of_bandwidth:.1%} of {device.dram_gb_s / 1e3:.3g} TB/s"
+    yield Fact("memory (measured)", f"{found.bytes / 1e12:.3g} TB/s", note)
+
+
+def data(outcome: Outcome) -> dict[str, Any]:
+    """One search as JSON-able data."""
+    return {
+        "operator": outcome.request.operator.name,
+        "problem": to_fields(outcome.request.problem),
+        "gpu": outcome.request.gpu.name,
+        "evidence": outcome.record.evidence.value if outcome.record else None,
+        "record": to_data(outcome.record) if outcome.record else None,
+        "tried": len(outcome.tried),
+        "failed": sum(each.attempt.failure is not None for each in outcome.tried),
+        "reused": outcome.reused,
+        "seconds": round(outcome.seconds, 2),
+        "why_stopped": outcome.why_stopped,
+        "guided_by": [asdict(fact) for fact in _search_facts(outcome).beliefs],
+        "rivals": {rival.implementation: rival.reason for rival in rivals(outcome)},
+    }
+
+
+def environment(record: TuningRecord | None) -> dict[str, str]:
+    """What the result depends on besides the config."""
+    found = {
+        "tuner": __version__,
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+    }
+    if record:
+        found |= {
+            "compiler": record.identity.toolkit,
+            "options": record.identity.options,
+            "policy": record.identity.policy,
+            "source digest": record.identity.source,
+            "made": record.created,
+        }
+    return found
+
+
+def usage(operator: Operator[Any], problem: Any) -> str:
+    """Python that runs the winner: the call's tensors by name, and the options that this problem takes."""
+    words = (_passed(operator, problem, parameter) for parameter in signature(operator.call).parameters.values())
+    outputs = ", ".join(argument.name for argument in operator.outputs)
+    call = f"dispatcher.{operator.name}({', '.join(filter(None, words))})"
+    found = "" if operator.folder.parent == TEMPLATES else f"  # {operators.VARIABLE} says where {operator.name} is"
+    return f"from tuner import dispatcher{found}\n\n{outputs} = {call}\n"
+
+
+def export(operator: Operator[Any], problem: Any, gpu: GPU) -> str:
+    """The command that writes what serves a problem as C++."""
+    return search_command(operator, problem, gpu).replace("tuner search", "tuner render", 1) + " --standalone DIR"
+
+
+def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
+    """A parameter as the call spells it; empty where the call leaves it out."""
+    name, required = parameter.name, parameter.default is Parameter.empty
+    option = getattr(problem, name, parameter.default)
+    tensor = next((each for each in operator.arguments if each.name == name and each.given), None)
+    if tensor is not None and not required:
+        return f"{name}={name}" if all(tensor.shape(problem)) else ""
+    if tensor is not None or option is Parameter.empty:
+        return f"{name}={name}" if parameter.kind is Parameter.KEYWORD_ONLY else name
+    absent = parameter.default is None and not option  # 0 of a size that need not be given
+    passed = not absent and option != parameter.default and isinstance(option, bool | int | float | str)
+    return f"{name}={option!r}" if passed else ""
+
+
+def _search_facts(outcome: Outcome) -> SearchFacts:
+    request, lane = outcome.request, winning_lane(outcome)
+    return SearchFacts(
+        method=request.method,
+        seed=request.seed,
+        budget=request.tries,
+        effort=request.effort,
+        stopped=outcome.why_stopped,
+        seconds=outcome.seconds,
+        resumed=outcome.reused,
+        prior_correlation=lane.sampler.prior_correlation if lane else None,
+        beliefs=tuple(fact for each in outcome.race.lanes.values() for fact in belief_facts(each)),
+    )
+
+
+def belief_facts(lane: Lane) -> list[BeliefFacts]:
+    """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
+    name = lane.implementation.name
+    found = [BeliefFacts(name, b.source, b.correlation(lane.results), b in lane.kept) for b in lane.beliefs]
+    return found if len(found) > 1 else []
+
+
+def _space_facts(lane: Lane) -> SpaceFacts:
+    space = lane.space
+    counts, estimated = space.counts(), not space.enumerated
+    return SpaceFacts(lane.implementation.name, space.raw_size, len(space), counts, lane.closed_because, estimated)

@@ -1,0 +1,1 @@
+"""Which config is best: tries dealt to implementations, the final race, and the record that is left."""

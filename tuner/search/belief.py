@@ -1,0 +1,44 @@
+"""What is believed of a space before a search: orders of its configs, each kept while results bear it out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.search.sampler.history import History, Prior, ranks
+from tuner.spec.space import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """A cost of every config from one source, only good to compare: a prediction, or results from elsewhere."""
+
+    source: str  # "prediction", "history of H100"
+    cost: Array  # [configs], lower is better, any unit; NaN where it is not known
+
+    def correlation(self, results: Mapping[int, float | None]) -> float | None:
+        """Spearman's rank correlation with the first results that work; None before there are eight.
+
+        `results` maps indices of configs to values in the order in which they came; None: it failed.
+        """
+        return Prior(self.cost).correlation(_history(results))
+
+    def holds(self, results: Mapping[int, float | None]) -> bool:
+        """Whether the results leave it standing."""
+        return Prior(self.cost).holds(_history(results))
+
+
+def _history(results: Mapping[int, float | None]) -> History:
+    values = [np.inf if value is None else value for value in results.values()]
+    return History(np.array([*results], int), np.array(values), np.zeros(0, int))
+
+
+def together(beliefs: Sequence[Belief]) -> Array | None:
+    """One cost of every config [configs]: the mean of the beliefs' ranks on a logarithmic axis; None without any.
+
+    The axis gives the first hundredth of the configs half of the room: who is best matters, who is worst does not.
+    """
+    if len(beliefs) < 2:
+        return beliefs[0].cost if beliefs else None
+    cost: Array = np.mean([np.log1p(ranks(each.cost)) for each in beliefs], axis=0)
+    return cost

@@ -1,0 +1,200 @@
+"""One search over many problems: neighbours learn from each other, and a portfolio of few configs serves them all."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.base.result import order
+from tuner.evaluate.evaluator import Candidate
+from tuner.search import portfolio
+from tuner.search.portfolio import Family, Place, Portfolio, Terms
+from tuner.search.session import Observe, Session
+from tuner.search.study import Outcome, Request, Tried
+from tuner.spec.problem import extents, statics, to_fields
+from tuner.spec.space import Array
+from tuner.spec.telling import telling
+from tuner.store.records import distance
+
+Watch = Callable[[Request], AbstractContextManager[Observe]]
+
+_COLUMNS = 8  # configs that are compared at least, where so many are good; every winner is
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What was found for each problem, in the order given, and a family for each kernel that several problems share."""
+
+    outcomes: tuple[Outcome, ...]
+    families: tuple[Family, ...]
+
+
+def campaign(
+    requests: Sequence[Request], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
+) -> Campaign:
+    """Search the problems one after another, then find the portfolios. What one finds is where its neighbours start.
+
+    `stopped()` turning true ends it with the problems that were searched, and without portfolios.
+    """
+    outcomes: list[Outcome] = []
+    for request in requests:
+        with watch(request) as observe:
+            outcomes.append(session.search(request, observe, stopped))
+        if stopped():
+            return Campaign(tuple(outcomes), ())
+    families = []
+    for places in _families(outcomes):
+        if stopped():
+            break
+        shared, family = _share([outcomes[place] for place in places], session, watch, terms)
+        for place, outcome in zip(places, shared, strict=True):
+            outcomes[place] = outcome
+        families.append(family)
+    return Campaign(tuple(outcomes), tuple(families))
+
+
+def known(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
+    """The portfolios of problems by what was tried and judged already."""
+    found = []
+    for places in _families(outcomes):
+        shared = [outcomes[place] for place in places]
+        columns = list(_columns(shared, terms.within))
+        regrets = _regrets(shared, columns)
+        for i, outcome in enumerate(shared):
+            judged = {each.candidate.key for each in outcome.tried if each.verdict}
+            regrets[i, [column.key not in judged for column in columns]] = np.inf
+        found.append(_family(shared, columns, regrets, portfolio.choose(regrets, terms), terms))
+    return tuple(found)
+
+
+def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
+    """Places of problems with equal static fields, where there are several."""
+    grouped: dict[object, list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        problem = outcome.request.problem
+        grouped.setdefault(tuple(getattr(problem, name) for name in statics(problem)), []).append(place)
+    return (places for places in grouped.values() if len(places) > 1)
+
+
+def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
+    """Try the best of each on all, then choose; every member gets a verdict on each problem that it serves."""
+    columns = list(_columns(outcomes, terms.within))
+    shared = []
+    for outcome in outcomes:
+        if wanted := outcome.race.untried(columns):
+            with watch(outcome.request) as observe:
+                outcome = session.extend(outcome, wanted, observe)
+        shared.append(outcome)
+    while True:
+        regrets = _regrets(shared, columns)
+        chosen = portfolio.choose(regrets, terms)
+        open_ = [_unjudged(outcome, columns, chosen.serves[i : i + 1]) for i, outcome in enumerate(shared)]
+        if not any(open_):
+            return shared, _family(shared, columns, regrets, chosen, terms)
+        for i, wanted in enumerate(open_):
+            if wanted:
+                with watch(shared[i].request) as observe:
+                    shared[i] = session.judge(shared[i], wanted, observe)
+
+
+def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Candidate]:
+    """The winners, then runner-ups near them in turns: distinct configs."""
+    right = [_right(outcome) for outcome in outcomes]
+    found = {each[0].candidate.key: each[0].candidate for each in right if each}
+    for place in range(1, max(map(len, right), default=0)):
+        for each in right:
+            if len(found) < _COLUMNS and place < len(each) and _behind(each[place], each[0]) <= within:
+                found.setdefault(each[place].candidate.key, each[place].candidate)
+    return found.values()
+
+
+def _right(outcome: Outcome) -> list[Tried]:
+    """What passed its checks, the record's config first, then the best."""
+    right = [each for each in outcome.tried if each.right and each.attempt.value is not None]
+    best = sorted(right, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
+    return sorted(best, key=lambda each: not _is_record(outcome, each.candidate))
+
+
+def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Candidate]) -> Array:
+    """How far each config is behind the best of each problem [problems, configs]; inf: failed, wrong or not tried."""
+    return np.array([_row(outcome, columns) for outcome in outcomes]).reshape(len(outcomes), len(columns))
+
+
+def _row(outcome: Outcome, columns: Sequence[Candidate]) -> list[float]:
+    known = {each.candidate.key: each for each in outcome.tried}
+    found = [known.get(column.key) for column in columns]
+    open_ = [each for each in found if each and each.verdict is None and each.attempt.value is not None]
+    best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
+    if best is None:
+        return [float("inf")] * len(columns)
+    return [_behind(each, best) if each is not None else float("inf") for each in found]
+
+
+def _behind(each: Tried, best: Tried) -> float:
+    """By what share a config's value is over the best one's, at least 0; inf where it may not serve."""
+    value, least = each.attempt.value, best.attempt.value
+    if value is None or least is None or each.wrong or each.attempt.flawed > best.attempt.flawed:
+        return float("inf")
+    return max(0.0, value / least - 1)
+
+
+def _unjudged(outcome: Outcome, columns: Sequence[Candidate], serves: Sequence[int]) -> list[Candidate]:
+    known = {each.candidate.key: each for each in outcome.tried}
+    wanted = [columns[column] for column in serves if column >= 0]
+    return [each for each in wanted if known[each.key].verdict is None]
+
+
+def _family(
+    outcomes: Sequence[Outcome], columns: Sequence[Candidate], regrets: Array, chosen: Portfolio, terms: Terms
+) -> Family:
+    number = {column: place for place, column in enumerate(chosen.members)}
+    problem = outcomes[0].request.problem
+    return Family(
+        statics={name: value for name, value in telling(problem).items() if name in statics(problem)},
+        evidence=outcomes[0].evidence,
+        terms=terms,
+        members=tuple((columns[c].implementation.name, to_fields(columns[c].config)) for c in chosen.members),
+        places=tuple(
+            _place(outcomes, i, columns, regrets, number.get(chosen.serves[i]), chosen) for i in range(len(outcomes))
+        ),
+    )
+
+
+def _place(
+    outcomes: Sequence[Outcome],
+    i: int,
+    columns: Sequence[Candidate],
+    regrets: Array,
+    member: int | None,
+    chosen: Portfolio,
+) -> Place:
+    own = to_fields(outcomes[i].request.problem)
+    nearest = _nearest(outcomes, i)
+    served = [k for k, column in enumerate(columns) if nearest is not None and _is_record(outcomes[nearest], column)]
+    unlisted = float(regrets[i, served[0]]) if served else float("inf")
+    return Place(
+        problem=own,
+        member=member,
+        regret=_known(chosen.regrets[i]) if member is not None else None,
+        nearest=to_fields(outcomes[nearest].request.problem) if nearest is not None else None,
+        unlisted_regret=_known(unlisted),
+    )
+
+
+def _nearest(outcomes: Sequence[Outcome], i: int) -> int | None:
+    """The other problem with a record whose sizes are nearest: what the dispatcher falls back to."""
+    own, names = to_fields(outcomes[i].request.problem), extents(outcomes[i].request.problem)
+    others = [k for k, each in enumerate(outcomes) if k != i and each.record is not None]
+    return min(others, key=lambda k: distance(own, to_fields(outcomes[k].request.problem), names), default=None)
+
+
+def _is_record(outcome: Outcome, candidate: Candidate) -> bool:
+    record = outcome.record
+    if record is None or record.identity.implementation != candidate.implementation.name:
+        return False
+    return dict(record.config) == to_fields(candidate.config)
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None

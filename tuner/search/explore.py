@@ -1,0 +1,81 @@
+"""Exploring: ask the samplers, evaluate, tell, until the budget or the model says stop."""
+
+from dataclasses import dataclass
+
+from tuner.search.run import BATCH, Run
+
+SMALL_GAIN = 0.01  # relative improvement under which searching on does not pay
+_LOOKS = 3  # batches in a row that must expect so little and find no more
+_LEAST = 24  # tries before that is believed
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often in a row little was expected, and little was found."""
+
+    looks: int = 0
+    gain: float = 1.0  # that was expected last
+
+    def after(self, gain: float | None, found: float) -> "Patience":
+        """After a batch that was expected to gain `gain` (None: no model says) and gained `found`, both relative."""
+        if gain is None or gain >= SMALL_GAIN or found >= SMALL_GAIN:
+            return Patience()
+        return Patience(self.looks + 1, gain)
+
+    @property
+    def over(self) -> bool:
+        return self.looks >= _LOOKS
+
+    def __str__(self) -> str:
+        return (
+            f"the expected improvement was under {SMALL_GAIN:.0%} {self.looks} batches in a row (last {self.gain:.1%})"
+        )
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why exploring ended. `early`: there was budget left, and by the model nothing to find."""
+
+    why: str
+    early: bool = False
+    final: bool = False  # nothing may be tried after it
+
+
+def explore(run: Run, limit: int) -> Stop:
+    """Try what the samplers ask for until the search has made `limit` tries, or something else says stop."""
+    patience = Patience()
+    while True:
+        if stop := _reason_to_stop(run, limit, patience):
+            return stop
+        batch = run.race.ask(min(BATCH, limit - len(run.log.tried)))
+        if not batch:
+            return Stop(f"every config of {_spaces(run)} was tried", final=True)
+        before = run.best_value
+        run.try_all(batch, "explore", run.most)
+        patience = patience.after(run.race.expected_improvement(), gained(before, run.best_value))
+        run.race.judge()
+
+
+def _spaces(run: Run) -> str:
+    given_up = any(lane.told < len(lane.space) for lane in run.race.lanes.values())
+    return "the implementations that were not given up" if given_up else "the space"
+
+
+def gained(before: float | None, after: float | None) -> float:
+    """By what share of it a value fell; all of it where there was none before."""
+    if after is None:
+        return 0.0
+    return 1.0 if before is None else 1 - after / before
+
+
+def _reason_to_stop(run: Run, limit: int, patience: Patience) -> Stop | None:
+    request, tried = run.request, len(run.log.tried)
+    if run.stopped():
+        return Stop("interrupted", final=True)
+    if tried >= limit:
+        return Stop(f"the budget of {request.tries} {'try' if request.tries == 1 else 'tries'} is spent")
+    if request.exploring_s is not None and run.seconds >= request.exploring_s:
+        return Stop(f"the budget of {request.seconds:g} s is spent", early=True)
+    if patience.over and tried >= max(_LEAST, request.tries // 2):
+        return Stop(str(patience), early=True)
+    return None

@@ -1,0 +1,152 @@
+"""What is stored from elsewhere and may guide a search: other GPUs, other sizes, and earlier code for the same."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.arch import GPU
+from tuner.base.assets import TEMPLATES, python_of
+from tuner.base.cache import digest_of, key_of
+from tuner.base.canonical import decode, encode
+from tuner.base.result import Fields, Scalar
+from tuner.spec.operator import Operator
+from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
+from tuner.spec.space import Space
+from tuner.store.read import arch_of
+from tuner.store.records import distance
+from tuner.store.sql import Store
+
+_OTHER_ARCH = 1.0  # as far as a doubling of one size
+_AT_MOST = 3  # sources of each kind that are looked at for results
+
+
+@dataclass(frozen=True)
+class Past:
+    """Results of one implementation from one place; values of different places do not compare."""
+
+    source: str  # "history of H100", "history of seq_q=2048 for 4096", "history of earlier code"
+    results: Mapping[str, float | None]  # canonical config → value, lower is better; None: it failed
+
+    def within(self, space: Space[Any], config: type[Any]) -> dict[int, float | None]:
+        """The results by index in `space`, as far as it holds their configs.
+
+        A size that is no choice here (budgets of shared memory follow the device) becomes the nearest that is one;
+        of results that thereby meet in one config, the first exact one counts, else the first.
+        """
+        exact: dict[int, float | None] = {}
+        moved: dict[int, float | None] = {}
+        for text, value in self.results.items():
+            fields = decode(text)
+            near = _fitted(fields, space)
+            each = from_fields(config, near) if near else None
+            if each is not None and space.refusal(each) is None:
+                (exact if near == fields else moved).setdefault(space.index(each), value)
+        return {**moved, **exact}
+
+
+def _fitted(fields: Fields, space: Space[Any]) -> Fields | None:
+    """A config's fields with values that are choices of `space`; None where that cannot be."""
+    if fields.keys() != set(space.names):
+        return None
+    found = {name: _nearest_choice(fields[name], choices) for name, choices in space.choices.items()}
+    return None if None in found.values() else {name: value for name, value in found.items() if value is not None}
+
+
+def _nearest_choice(value: Scalar, choices: Sequence[Scalar]) -> Scalar | None:
+    if value in choices:
+        return value
+    sizes = [each for each in choices if isinstance(each, int) and not isinstance(each, bool) and each > 0]
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        return None
+    return min(sizes, key=lambda each: abs(math.log(each / value)), default=None)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A problem on a GPU that was searched, and how far it is from what is asked."""
+
+    kind: int  # 0 the same problem and GPU, 1 other sizes on the GPU, 2 another GPU
+    distance: float
+    problem: str
+    gpu: str
+    source: str
+
+
+def code_of(operator: Operator[Any]) -> str:
+    """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
+    plans launch what is judged.
+    """
+    return key_of(*(digest_of(each, python_of(each)) for each in (operator.folder.parent, TEMPLATES)))[:16]
+
+
+def pasts(
+    store: Store,
+    operator: Operator[Any],
+    problem: Any,
+    target: GPU,
+    policy: str,
+    resumed: Collection[int],
+    own: bool,
+) -> dict[str, list[Past]]:
+    """By implementation, what the nearest places of each kind have to tell, found under the same policy.
+
+    Places have the problem's static fields; of each kind (earlier code for the same, other sizes on the GPU, other
+    GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; without
+    `own` all of the same problem and GPU is left out.
+    """
+    found: dict[str, list[Past]] = {}
+    every, code = list(_places(store, operator, problem, target)), code_of(operator)
+    for kind in range(0 if own else 1, 3):
+        places = sorted((each for each in every if each.kind == kind), key=_nearest)
+        taken: set[str] = set()
+        for place in places[:_AT_MOST]:
+            for name, results in _results(store, operator.name, code, place, policy, resumed).items():
+                if name not in taken:
+                    taken.add(name)
+                    found.setdefault(name, []).append(Past(place.source, results))
+    return found
+
+
+def _places(store: Store, operator: Operator[Any], problem: Any, target: GPU) -> Iterable[_Place]:
+    searched = {(each.problem, each.gpu) for each in store.studies() if each.operator == operator.name}
+    wanted, kinds = to_fields(problem), statics(operator.problem)
+    for text, name in searched:
+        stored = decode(text)
+        if stored.keys() == wanted.keys() and all(stored[each] == wanted[each] for each in kinds):
+            yield _place(operator, problem, target, text, name)
+
+
+def _place(operator: Operator[Any], problem: Any, target: GPU, text: str, name: str) -> _Place:
+    sizes = _sizes(operator, to_fields(problem), decode(text))
+    octaves = distance(to_fields(problem), decode(text), extents(operator.problem))
+    if name != target.name:
+        foreign = arch_of(name) != target.arch.name
+        return _Place(2, octaves + _OTHER_ARCH * foreign, text, name, f"history of {name} {sizes}".rstrip())
+    if text == canonical(problem):
+        return _Place(0, 0.0, text, name, "history of earlier code")
+    return _Place(1, octaves, text, name, f"history of {sizes}")
+
+
+def _nearest(place: _Place) -> tuple[float, str, str]:
+    return place.distance, place.gpu, place.problem
+
+
+def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
+    names = [name for name in extents(operator.problem) if stored[name] != wanted[name]]
+    return " ".join(f"{name}={stored[name]} for {wanted[name]}" for name in names)
+
+
+def _results(
+    store: Store, operator: str, code: str, place: _Place, policy: str, resumed: Collection[int]
+) -> dict[str, dict[str, float | None]]:
+    """Implementation → canonical config → value. What is wrong by today's `code`, or has flaws, does not work."""
+    stored = store.attempts(operator=operator, problem=place.problem, gpu=place.gpu, policy=policy)
+    verdicts = store.verdicts([each.id for each in stored], code)
+    wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
+    found: dict[str, dict[str, float | None]] = {}
+    for each in stored:
+        if each.id not in resumed and not each.attempt.spared:
+            value = None if each.id in wrong or each.attempt.flawed else each.attempt.value
+            found.setdefault(each.attempt.identity.implementation, {})[encode(each.attempt.config)] = value
+    return found

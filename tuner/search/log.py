@@ -1,0 +1,154 @@
+"""What was tried in a search: each attempt in memory and in the store at once, and what earlier sessions left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tuner.base.result import Attempt, Identity, Stage, Verdict, order
+from tuner.evaluate.evaluator import AnyImplementation, Candidate, Evaluator
+from tuner.search.history import code_of
+from tuner.search.lanes import Race
+from tuner.search.request import Request
+from tuner.spec.problem import canonical, from_fields, to_fields
+from tuner.spec.space import Space
+from tuner.store.sql import Store
+
+_BY_SOURCE = {Stage.RENDER, Stage.COMPILE}  # failures that rendered text alone decides; others hang on what runs it
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An attempt with the row that stores it, and its verdict once it has one."""
+
+    row: int
+    candidate: Candidate
+    attempt: Attempt
+    differs: int  # fields of its config that are not its implementation's default
+    verdict: Verdict | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether it passed its checks."""
+        return self.verdict is not None and self.verdict.ok
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it was checked, and does not compute what it should."""
+        return self.verdict is not None and not self.verdict.ok
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A stored attempt of an earlier session that is still true."""
+
+    row: int
+    candidate: Candidate
+    attempt: Attempt
+    verdict: Verdict | None
+    outdated: bool = False  # a cost by other Python: a plan, or what it declares, may have changed
+
+
+class Log:
+    """The attempts of one search, in order; the race hears of each."""
+
+    def __init__(
+        self, request: Request, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
+    ) -> None:
+        """`tried` is what the race knows already."""
+        self._store, self._study, self._race = store, study, race
+        self._positions = {each.row: place for place, each in enumerate(tried)}
+        self._default = cache(lambda one: to_fields(request.default(one)))  # of an implementation
+        self._code = code_of(request.operator)
+        self.tried = list(tried)
+        self.failed = sum(each.attempt.failure is not None for each in tried)
+        self.best = next(iter(ranked(tried)), None)
+
+    def add(self, candidate: Candidate, attempt: Attempt) -> None:
+        (row,) = self._store.append([attempt], self._study)
+        self._remember(row, candidate, attempt)
+
+    def judge(self, tried: Tried, verdict: Verdict) -> None:
+        self._store.append_verdict(tried.row, verdict, self._code)
+        self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
+
+    def find(self, candidate: Candidate) -> Tried | None:
+        """The attempt at a config, if it was tried."""
+        return next((each for each in self.tried if each.candidate.key == candidate.key), None)
+
+    def take(self, earlier: Sequence[Earlier]) -> int:
+        """Take over what earlier sessions stored; how many attempts that are."""
+        for each in earlier:
+            attempt = replace(each.attempt, config=to_fields(each.candidate.config))  # stored text is sorted
+            self._remember(each.row, each.candidate, attempt, each.verdict)
+        return len(earlier)
+
+    def _remember(self, row: int, candidate: Candidate, attempt: Attempt, verdict: Verdict | None = None) -> None:
+        default = self._default(candidate.implementation)
+        differs = sum(default[name] != value for name, value in attempt.config.items())
+        tried = Tried(row, candidate, attempt, differs, verdict)
+        self._positions[row] = len(self.tried)
+        self.tried.append(tried)
+        self.failed += attempt.failure is not None
+        self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
+        self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=attempt.flawed)
+
+
+def earlier(
+    request: Request,
+    store: Store,
+    evaluator: Evaluator,
+    implementations: Sequence[AnyImplementation],
+    spaces: Sequence[Space[Any]],
+) -> list[Earlier]:
+    """What is stored for a request, as far as it is still true today; of each config the newest attempt.
+
+    A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
+    lost is given again.
+    """
+    stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
+    code = code_of(request.operator)
+    given = store.verdicts([each.id for each in stored], code)
+    verdicts = {row: verdict for row, verdict in given.items() if not verdict.lost}
+    today = {each.id for each in store.studies() if each.versions.get("code") == code}
+    known = {each.name: (each, space) for each, space in zip(implementations, spaces, strict=True)}
+    found: dict[Identity, Earlier] = {}
+    for each in stored:
+        identity, name = each.attempt.identity, each.attempt.identity.implementation
+        lasts = _lasts(each.attempt) or each.study in today
+        tried = name in known and lasts and not each.attempt.spared
+        candidate = _candidate(*known[name], each.attempt) if tried else None
+        # Code, compiler or policy may have changed since.
+        if candidate is not None and evaluator.identity(candidate) == identity:
+            verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
+            outdated = each.study not in today and _predicted(each.attempt)
+            found[identity] = Earlier(each.id, candidate, each.attempt, verdict, outdated)
+    return list(found.values())
+
+
+def _predicted(attempt: Attempt) -> bool:
+    return attempt.failure is None and attempt.measurement is None
+
+
+def _lasts(attempt: Attempt) -> bool:
+    return attempt.failure is None or attempt.failure.stage in _BY_SOURCE
+
+
+def _candidate(implementation: AnyImplementation, space: Space[Any], attempt: Attempt) -> Candidate | None:
+    """The candidate of a stored attempt; None where today's space does not hold it."""
+    if attempt.config.keys() != set(space.names):
+        return None
+    config = from_fields(implementation.config, attempt.config)
+    return Candidate(implementation, config) if space.refusal(config) is None else None
+
+
+def ranked(tried: Sequence[Tried]) -> list[Tried]:
+    """Those that work and were not found wrong, best first; what has flaws, such as spills, stands behind. Of equal
+    machine code, which counts once, what passed its checks stands for all, then the config nearest to the default.
+    """
+    twins: dict[object, Tried] = {}
+    for each in sorted(tried, key=lambda each: (not each.right, each.differs)):
+        used = each.attempt.resources
+        if each.attempt.value is not None and used is not None and not each.wrong:
+            twins.setdefault((used.sass_digest, each.attempt.identity.plan), each)
+    return sorted(twins.values(), key=lambda each: order(each.attempt, each.attempt.value or 0.0))

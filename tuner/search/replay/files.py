@@ -1,0 +1,92 @@
+"""Recordings as files: Kernel Tuner's caches and T4, the exchange format of the auto-tuning community."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import UsageError
+from tuner.search.replay.recording import Recording, Row, recording
+from tuner.spec.space import Space
+
+_FAILED_VALUE = 1e19  # Kernel Tuner once wrote the largest float for a failure
+_REFUSED = ("InvalidConfig", "constraints")  # outside the space: nothing that a search would try
+_STAGES = {"CompilationFailedConfig": "compile", "RuntimeFailedConfig": "runtime"}
+
+
+def read(path: Path, space: Space[Any] | None = None) -> Recording:
+    """The recording in a file, by the first objective of a T4 file or "time"; raises UsageError when it is none.
+
+    With a `space` (of a T1 file), its configs that the file lacks have failed.
+    """
+    try:
+        rows = _rows(parse(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no recording: an entry is broken ({type(error).__name__}: {error})") from error
+    if rows is None:
+        raise UsageError(f"{path} is no recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
+    return recording(path.name.split(".")[0], [row for row in rows if row.failure not in _REFUSED], space)
+
+
+def _rows(data: Mapping[str, Any]) -> list[Row] | None:
+    if "cache" in data:
+        return [_row_of_cache(data["tune_params"], entry) for entry in data["cache"].values()]
+    return [_row_of_t4(entry) for entry in data["results"]] if "results" in data else None
+
+
+def t4(rows: Sequence[Row], unit: str, objective: str = "time") -> dict[str, Any]:
+    """Rows as a T4 document, ready for JSON; values and samples are in `unit`."""
+    results = [_entry(row, unit, objective) for row in rows]
+    return {"schema_version": "1.0.0", "metadata": {"timeunit": unit}, "results": results}
+
+
+def _entry(row: Row, unit: str, objective: str) -> dict[str, Any]:
+    worked = row.value is not None
+    return {
+        "configuration": dict(row.config),
+        "objectives": [objective],
+        "measurements": [{"name": objective, "value": row.value, "unit": unit}] if worked else [],
+        "invalidity": "correct" if worked else row.failure,
+        "correctness": float(worked),
+        "times": {"runtimes": list(row.samples)},
+    }
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, plain or gzipped; raises UsageError when there is none."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    closed = text.rstrip().rstrip(",") + "}}"  # a cache of a run that was stopped lacks its end
+    for candidate in (text, closed):
+        try:
+            document = json.loads(candidate)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(document, dict):
+            return document
+    raise UsageError(f"{path} is no recording: not a JSON object")
+
+
+def _row_of_cache(parameters: Mapping[str, Any], entry: Mapping[str, Any]) -> Row:
+    config = {name: entry[name] for name in parameters}
+    value = entry.get("time")
+    if isinstance(value, int | float) and value < _FAILED_VALUE:
+        return Row(config, float(value), tuple(entry.get("times") or ()))
+    return Row(config, None, failure=_STAGES.get(str(value), str(value)))
+
+
+def _row_of_t4(entry: Mapping[str, Any]) -> Row:
+    objective = (entry.get("objectives") or ["time"])[0]
+    values = [each["value"] for each in entry["measurements"] if each["name"] == objective]
+    if entry["invalidity"] == "correct" and values and isinstance(values[0], int | float):
+        return Row(entry["configuration"], float(values[0]), tuple(entry["times"].get("runtimes") or ()))
+    return Row(entry["configuration"], None, failure=entry["invalidity"])

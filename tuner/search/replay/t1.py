@@ -1,0 +1,62 @@
+"""T1: the search space of a kernel as the auto-tuning community writes it down, read as a Space.
+
+The part that counts here is `ConfigurationSpace`: `TuningParameters` with `Name`, `Type` and `Values` (a list written
+as an expression), and `Conditions` with an `Expression` each (github.com/odgaard/TuningSchema, version 1.0.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import UsageError
+from tuner.search.replay.expression import evaluate
+from tuner.search.replay.files import parse
+from tuner.spec.space import Array, Columns, Constraint, Space
+
+_TYPES: Mapping[str, Callable[[Any], Any]] = {"int": int, "uint": int, "float": float, "bool": bool, "string": str}
+
+
+def read(path: Path) -> Space[Any]:
+    """The space that a T1 file describes; raises UsageError when the file describes none."""
+    document = parse(path)
+    try:
+        described = document["ConfigurationSpace"]
+        parameters = described["TuningParameters"]
+        choices = {each["Name"]: _choices(each) for each in parameters}
+        constraints = tuple(_constraint(each["Expression"], choices) for each in described.get("Conditions", ()))
+        return Space(make_dataclass("Described", list(choices), frozen=True), choices, constraints)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no T1 file: {type(error).__name__} {error} in its ConfigurationSpace") from error
+
+
+def _choices(parameter: Mapping[str, Any]) -> Sequence[Any]:
+    if parameter["Type"] not in _TYPES:
+        raise ValueError(f"type {parameter['Type']!r} of {parameter['Name']} (known: {', '.join(_TYPES)})")
+    values = parameter["Values"]
+    listed = evaluate(values, _no_name) if isinstance(values, str) else values
+    return tuple(dict.fromkeys(_TYPES[parameter["Type"]](value) for value in listed))
+
+
+def _no_name(word: str) -> Any:
+    raise ValueError(f"{word!r} stands for nothing in a list of values")
+
+
+def _constraint(expression: str, choices: Mapping[str, Sequence[Any]]) -> Constraint:
+    """The condition as a constraint, whose reason is the expression itself."""
+
+    def holds(columns: Columns) -> Array:
+        truth: Array = np.asarray(evaluate(expression, lambda word: getattr(columns, word))) != 0
+        return truth
+
+    def first(word: str) -> Array:
+        if word not in choices:
+            raise ValueError(f"{word!r} is no parameter")
+        return np.array(choices[word][:1])
+
+    evaluate(expression, first)  # what cannot be computed is said here, not in the middle of an enumeration
+    return Constraint(expression, holds)

@@ -1,0 +1,61 @@
+"""What a search is asked for, and how far it may go."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.arch import GPU
+from tuner.errors import UsageError
+from tuner.search.sampler import METHODS
+from tuner.spec.operator import Implementation, Operator
+
+EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
+_SHARE = 8  # of what is left, one part in so many is kept for the sweep
+_MOST = 2**31 - 1  # what databases and generators of random numbers take
+SWEEP = 32  # tries that a sweep gets at most
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to search for. `budget` is in tries and stands above `effort`; `seconds` limits the looking."""
+
+    operator: Operator[Any]
+    problem: Any
+    gpu: GPU
+    effort: str = "normal"
+    budget: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    method: str = "gp"
+    resume: bool = True
+    implementation: str | None = None  # only this one
+    command: str = ""
+    history: bool = True  # start from what is stored of other GPUs, other sizes and earlier code
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise UsageError(f"unknown effort {self.effort!r} (known: {', '.join(EFFORTS)})")
+        if self.method not in METHODS:
+            raise UsageError(f"unknown sampler {self.method!r} (known: {', '.join(METHODS)})")
+        if self.budget is not None and self.budget < 1:
+            raise UsageError(f"a budget of {self.budget} tries finds nothing: give at least 1")
+        if self.tries > _MOST:
+            raise UsageError(f"a budget of {self.tries} tries: give at most {_MOST}")
+        if not 0 <= self.seed <= _MOST:
+            raise UsageError(f"seed {self.seed}: give 0 to {_MOST}")
+
+    def default(self, implementation: Implementation[Any, Any]) -> Any:
+        """The config that an implementation has there where nothing was tuned."""
+        return implementation.default(self.problem, self.gpu.arch)
+
+    @property
+    def tries(self) -> int:
+        return self.budget if self.budget is not None else EFFORTS[self.effort]
+
+    def reserve(self, left: int) -> int:
+        """Of `left` tries, those that a sweep around the best keeps from exploring."""
+        return min(left // _SHARE, SWEEP)
+
+    @property
+    def exploring_s(self) -> float | None:
+        """The share of `seconds` after which exploring makes room for the sweep."""
+        return None if self.seconds is None else self.seconds * (1 - 1 / _SHARE)

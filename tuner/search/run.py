@@ -1,0 +1,88 @@
+"""A search under way: what it may still try, and the one place where configs are evaluated and judged."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tuner.compiler.render import forget
+from tuner.errors import TemplateError
+from tuner.evaluate.evaluator import Candidate, Evaluator
+from tuner.search.lanes import Race
+from tuner.search.log import Log, Tried
+from tuner.search.request import Request
+
+BATCH = 16  # configs that compile side by side between two looks at the model
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands; a stream of these is all that a display needs."""
+
+    phase: str  # "explore", "sweep", "share" (configs of other problems) or "check"
+    done: int
+    total: int
+    failed: int
+    best: Tried | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search under way."""
+
+    request: Request
+    evaluator: Evaluator
+    race: Race
+    log: Log
+    observe: Callable[[Progress], None] = lambda _: None
+    stopped: Callable[[], bool] = lambda: False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> int:
+        """Tries that the budget still allows."""
+        return max(0, self.request.tries - len(self.log.tried))
+
+    @property
+    def most(self) -> int:
+        """Tries that the search may make: its budget, or all configs there are."""
+        return min(self.request.tries, sum(len(lane.space) for lane in self.race.lanes.values()))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.request.seconds is not None and self.seconds >= self.request.seconds
+
+    @property
+    def best_value(self) -> float | None:
+        return self.log.best.attempt.value if self.log.best else None
+
+    def try_all(self, batch: Sequence[Candidate], phase: str, total: int) -> None:
+        """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out."""
+        for position, attempt in self.evaluator.attempts(batch):
+            self.log.add(batch[position], attempt)
+            self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best))
+            if self.stopped():
+                return
+
+    def judge(self, open_: Sequence[Tried]) -> None:
+        """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
+        self._refuse_changed(open_)
+        wrong = 0
+        for done, (position, verdict) in enumerate(self.evaluator.verdicts([each.candidate for each in open_]), 1):
+            self.log.judge(open_[position], verdict)
+            wrong += not verdict.ok
+            self.observe(Progress("check", done, len(open_), wrong, self.log.best))
+
+    def _refuse_changed(self, open_: Sequence[Tried]) -> None:
+        """A verdict on today's source says nothing about an attempt at another."""
+        forget()
+        for each in open_:
+            identity = each.attempt.identity
+            if self.evaluator.identity(each.candidate) != identity:
+                what = f"{identity.operator}/{identity.implementation}"
+                raise TemplateError(
+                    f"the source of {what} changed during the search: search again, from what it is now"
+                )

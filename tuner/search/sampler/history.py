@@ -1,0 +1,75 @@
+"""What a strategy knows when it proposes: results so far, configs being tried, and a belief about all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tuner.spec.space import Array
+
+_JUDGED_FROM, _JUDGED_TO = 8, 16  # valid results that judge a prior; later ones are all good, and rank by chance
+_WRONG = 0.2  # rank correlation below which a prior is dropped
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Results in the order in which they came, and configs asked for without a result yet."""
+
+    tried: Array  # indices of the configs [n]
+    values: Array  # [n], lower is better; inf: it failed
+    pending: Array  # indices [m]
+
+    @cached_property
+    def known(self) -> Array:
+        """Indices that must not be proposed again [n + m]."""
+        return np.concatenate([self.tried, self.pending])
+
+    @cached_property
+    def worked(self) -> Array:
+        """Which results are values: booleans [n]."""
+        return np.isfinite(self.values)
+
+    def best(self, count: int) -> Array:
+        """Indices of the best results, best first; failures last."""
+        return self.tried[np.argsort(self.values, kind="stable")[:count]]
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A predicted order of all configs, believed until the first results speak against it."""
+
+    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected, NaN where it is not known
+
+    def best(self, count: int, codes: Array) -> list[int]:
+        """Indices of configs that are predicted best, each different from the others in over one parameter."""
+        chosen: list[int] = []
+        for index in np.argsort(self.cost, kind="stable"):
+            if np.all(np.count_nonzero(codes[chosen] != codes[index], axis=1) > 1):
+                chosen.append(int(index))
+            if len(chosen) == count:
+                break
+        return chosen
+
+    def correlation(self, history: History) -> float | None:
+        """Spearman's rank correlation with the first valid results; None before there are eight."""
+        ranked = ~np.isnan(self.cost[history.tried])
+        first = np.flatnonzero(history.worked & ranked)[:_JUDGED_TO]
+        predicted, found = self.cost[history.tried[first]], history.values[first]
+        if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
+            return None
+        return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
+
+    def holds(self, history: History) -> bool:
+        """Whether the results leave the prior standing."""
+        correlation = self.correlation(history)
+        return correlation is None or correlation >= _WRONG
+
+
+def ranks(values: Array) -> Array:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, place, count = np.unique(np.nan_to_num(values, nan=np.inf), return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    found: Array = (last - (count + 1) / 2)[place]
+    return found

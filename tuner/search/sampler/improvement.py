@@ -1,0 +1,176 @@
+"""The Gaussian strategy: the config with the largest expected improvement under the model of all results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from threadpoolctl import ThreadpoolController
+
+from tuner.search.sampler.features import Coordinates, coordinates
+from tuner.search.sampler.gaussian import (
+    FREE_SPREAD,
+    Hyperparameters,
+    Posterior,
+    fit,
+    log_expected_improvement,
+    spread_after,
+)
+from tuner.search.sampler.history import History, ranks
+from tuner.search.sampler.starts import Starts
+from tuner.search.sampler.strategies import POOL, Categorical, candidates
+from tuner.spec.space import Array, Space
+
+_FAILED = 0.8  # a failure scores like this quantile of the valid results
+_SURE_FAILURE = 0.9  # highest believed probability that a config fails
+_HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
+_ROOM = 64  # rows that a model can grow by before it is fitted again
+_MOST_RESULTS = 1000  # a fit compares each pair of them
+_MOST_LEARNT = 600  # … and a prediction for all configs fits anew, from more steps
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A fit, and its posterior on a pool of candidates; grows row by row until the next fit is due."""
+
+    coordinates: Coordinates
+    hyperparameters: Hyperparameters
+    pool: Array  # indices of the candidates
+    posterior: Posterior
+    fitted: int  # results at the fit
+    rows: list[int]  # indices of the configs that the posterior is conditioned on
+
+    def covers(self, history: History) -> bool:
+        """Whether the history continues the rows, and brings too few results for another fit."""
+        n = len(history.tried)
+        continues = self.rows == history.known[: len(self.rows)].tolist()
+        return continues and n - self.fitted < max(2, n // 10) and len(history.known) < self.fitted + _ROOM
+
+    def extend(self, known: Array) -> None:
+        """Condition on the configs of `known` that are not rows yet."""
+        fresh = known[len(self.rows) :]
+        if len(fresh):
+            self.posterior.append(self.coordinates.of(fresh))
+            self.rows.extend(fresh.tolist())
+
+
+class Gaussian:
+    """The largest expected improvement under a Gaussian process over the whole valid set.
+
+    The model sees scores, not values: the mean of normal scores (ranks, deaf to outliers) and of logarithms
+    (which keep the gaps among the good), with failures as bad as the worst fifth. The improvement is weighed by the
+    probability that a config works, which the same kernel interpolates. Beyond a thousand results the categorical
+    strategy goes on.
+    """
+
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
+        self._space, self._rng, self._starts = space, rng, starts
+        self._axes = coordinates(space)
+        self._beyond = Categorical(space, rng, starts)
+        self._model: Model | None = None
+        # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
+        self._threads = ThreadpoolController()
+        self.expected_improvement: float | None = None
+
+    def propose(self, history: History) -> int:
+        start = self._starts.next(history)
+        if start is not None:
+            return start
+        if len(history.tried) > _MOST_RESULTS:
+            self.expected_improvement = None
+            return self._beyond.propose(history)
+        with self._threads.limit(limits=1):
+            return self._most_promising(history)
+
+    def _most_promising(self, history: History) -> int:
+        model = self._model_of(history)
+        scores = standard_scores(history.values)
+        posterior, best = model.posterior, float(scores[history.worked].min())
+        gain = log_expected_improvement(posterior.mean(scores), posterior.deviation(scores), best)
+        gain += np.log1p(-np.clip(posterior.mean(1.0 - history.worked), 0, _SURE_FAILURE))
+        gain[np.isin(model.pool, history.known)] = -np.inf
+        chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
+        promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
+        self.expected_improvement = relative_gain(float(np.exp(promising).sum()), scores, history)
+        return int(model.pool[chosen])
+
+    def _model_of(self, history: History) -> Model:
+        """The last model with a few more rows, or a new fit."""
+        if self._model is None or not self._model.covers(history):
+            self._model = self._fit(history)
+        self._model.extend(history.known)
+        return self._model
+
+    def _fit(self, history: History) -> Model:
+        axes, last = self._axes, self._model.hyperparameters if self._model is not None else None
+        points, scores = axes.of(history.tried), standard_scores(history.values)
+        iterations = 30 if last is None else 12
+        # Around the starts of a prior long scales would hold the search: what is near differs by little there.
+        guided = self._starts.guided(history)
+        typical = axes.typical_scales / 2 if guided else axes.typical_scales
+        spread = FREE_SPREAD if guided else spread_after(len(points))
+        fitted = fit(points, axes.axis_of_column, scores, typical, last, iterations, spread)
+        pool = candidates(self._space, history, self._rng)
+        posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
+        return Model(axes, fitted, pool, posterior, len(history.tried), [])
+
+
+def predicted_scores(space: Space[Any], history: History, most: int = _MOST_LEARNT) -> Array:
+    """The model's mean for every config of the space, given a history [configs]; lower is better.
+
+    Of more than `most` results it learns from so many.
+    """
+    history = representative(history, most)
+    axes, scores = coordinates(space), standard_scores(history.values)
+    with ThreadpoolController().limit(limits=1):
+        points = axes.of(history.tried)
+        fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, None, 60, spread_after(len(points)))
+        means = []
+        for pool in np.array_split(np.arange(len(space)), max(1, len(space) // POOL)):
+            posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(points))
+            posterior.append(points)
+            means.append(posterior.mean(scores))
+    return np.concatenate(means)
+
+
+def representative(history: History, most: int) -> History:
+    """A history of at most so many results: half of them the best, half spread evenly over the ranks of the others."""
+    ranked = np.argsort(history.values, kind="stable")
+    if len(ranked) <= most:
+        return history
+    best, others = ranked[: most // 2], ranked[most // 2 :]
+    spread = others[np.linspace(0, len(others) - 1, most - len(best)).astype(int)]
+    kept = np.sort(np.concatenate([best, spread]))
+    return History(history.tried[kept], history.values[kept], history.pending)
+
+
+def standard_scores(values: Array) -> Array:
+    """Values as the model sees them: mean 0, variance 1 [n]; inf is a failure."""
+    worked = np.isfinite(values)
+    valid = values[worked]
+    normal = ndtri((ranks(valid) + 0.5) / len(valid))
+    scores = np.empty(len(values))
+    scores[worked] = (normal + _standard(_gaps(valid))) / 2
+    scores[~worked] = np.quantile(scores[worked], _FAILED)
+    return _standard(scores)
+
+
+def relative_gain(improvement: float, scores: Array, history: History) -> float:
+    """An improvement of the score as a share of the best value, by the slope between the best and the best third."""
+    gaps, valid = _gaps(history.values[history.worked]), scores[history.worked]
+    order = np.argsort(valid)
+    best, third = order[0], order[max(1, len(order) // 3)]
+    slope = (gaps[third] - gaps[best]) / max(valid[third] - valid[best], 1e-9)
+    return float(-np.expm1(-improvement * slope))
+
+
+def _gaps(values: Array) -> Array:
+    """Values on an axis of relative differences, where there is one."""
+    return np.log(values) if values.min() > 0 else values
+
+
+def _standard(scores: Array) -> Array:
+    standard: Array = (scores - scores.mean()) / (scores.std() + 1e-9)
+    return standard

@@ -1,0 +1,34 @@
+"""The methods by name: what proposes, what it starts from, and the trials it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.search.sampler.history import Prior
+from tuner.search.sampler.improvement import Gaussian
+from tuner.search.sampler.starts import Starts
+from tuner.search.sampler.strategies import Categorical, Exhaustive, Genetic, Random, Strategy
+from tuner.search.sampler.trials import RepairedTPE, Trials, ValidSampler
+from tuner.spec.space import Space
+
+
+def build(
+    space: Space[Any], method: str, seed: int, starts: Sequence[int], prior: Prior | None
+) -> tuple[Trials, Strategy | None]:
+    """Empty trials over `space` and the strategy behind them (None: Optuna's own)."""
+    rng = np.random.default_rng(seed)
+    design = Starts(space, rng, tuple(dict.fromkeys(starts)), prior)
+    if method == "tpe":
+        return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None
+    strategies: dict[str, Callable[[], Strategy]] = {
+        "gp": lambda: Gaussian(space, rng, design),
+        "categorical": lambda: Categorical(space, rng, design),
+        "genetic": lambda: Genetic(space, rng, design),
+        "random": lambda: Random(space, rng, starts),
+        "exhaustive": lambda: Exhaustive(space, starts, prior),
+    }
+    strategy = strategies[method]()
+    return Trials(ValidSampler(space, lambda _study, _trial, history: strategy.propose(history))), strategy

@@ -1,0 +1,67 @@
+"""What is tried before a model is asked: given configs, the best of a prior, a balanced design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.search.sampler.history import History, Prior
+from tuner.spec.space import Array, Space
+
+_FIRST = 6  # results before a model is asked
+_WORKING = 3  # of which at least so many are valid
+_DRAWN = 30  # configs that compete for a place in the design
+_OF_PRIOR = 10  # configs that a prior ranks best, among the starts
+_THIRD = 3  # of them one in so many is of the design, so that the judgement of the prior sees more than its best
+
+
+class Starts:
+    """The given configs in order, those that a prior ranks best, and configs whose values were tried least.
+
+    A prior that the results contradict has no further say.
+    """
+
+    def __init__(
+        self, space: Space[Any], rng: np.random.Generator, given: Sequence[int], prior: Prior | None = None
+    ) -> None:
+        self._space, self._rng, self._given, self._prior = space, rng, given, prior
+        self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
+
+    def next(self, history: History) -> int | None:
+        """The next start; None once a model can be asked."""
+        given = first_free(self._given, history)
+        if given is not None:
+            return given
+        known = len(history.known)
+        believed = first_free(self._believed, history)
+        if believed is not None and self.guided(history):
+            return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(history)
+        if known < _FIRST or np.count_nonzero(history.worked) < _WORKING:
+            return self._least_tried(history)
+        return None
+
+    def guided(self, history: History) -> bool:
+        """Whether a prior, still believed, says where good configs are."""
+        return self._prior is not None and self._prior.holds(history)
+
+    def _least_tried(self, history: History) -> int:
+        """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
+        drawn = free(self._space, history.known, _DRAWN, self._rng)
+        codes, known = self._space.codes_of(drawn), self._space.codes_of(history.known)
+        sizes = np.array([len(values) for values in self._space.choices.values()])
+        seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
+        return int(drawn[np.argmin(seen)])
+
+
+def first_free(given: Sequence[int], history: History) -> int | None:
+    """The first of the given configs that is not known; None when all are."""
+    known = set(history.known.tolist())
+    return next((index for index in given if index not in known), None)
+
+
+def free(space: Space[Any], known: Array, count: int, rng: np.random.Generator) -> Array:
+    """Up to `count` distinct indices of a space that are not `known`, in random order."""
+    drawn = space.draw(count + len(known), rng)
+    return drawn[~np.isin(drawn, known)][:count]

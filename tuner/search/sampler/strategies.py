@@ -1,0 +1,137 @@
+"""Strategies without a model of correlations: exhaustive, random, categorical and genetic proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tuner.errors import UsageError
+from tuner.search.sampler.history import History, Prior
+from tuner.search.sampler.starts import Starts, first_free, free
+from tuner.spec.space import Array, Space
+
+POOL = 20_000  # candidates scored at once; from a larger space a sample is scored, and the neighbours of the best
+_SMALL_POOL = 2_000  # … by a strategy that is to take less than a millisecond
+_ELITE = 5  # results whose neighbours are always candidates
+
+
+class Strategy(Protocol):
+    """Proposes one config that is not in the history; called only while there is one."""
+
+    expected_improvement: float | None  # share by which the best value should still fall; None where no model says
+
+    def propose(self, history: History) -> int: ...
+
+
+class Exhaustive:
+    """Every config: the starts, then in the order of the prior or else of the space. A race, or a limit of time, may
+    end it early.
+    """
+
+    expected_improvement: float | None = None
+
+    def __init__(self, space: Space[Any], given: Sequence[int], prior: Prior | None) -> None:
+        if not space.enumerated:
+            raise UsageError(f"about {len(space):,} configs cannot all be tried: take another sampler")
+        others = np.arange(len(space)) if prior is None else np.argsort(prior.cost, kind="stable")
+        self._order: tuple[int, ...] = tuple(dict.fromkeys((*given, *others.tolist())))
+        self._next = 0
+
+    def propose(self, history: History) -> int:
+        known = set(history.known.tolist())
+        self._next = next(place for place in range(self._next, len(self._order)) if self._order[place] not in known)
+        return self._order[self._next]
+
+
+class Random:
+    """The starts, then configs drawn uniformly."""
+
+    expected_improvement: float | None = None
+
+    def __init__(self, space: Space[Any], rng: np.random.Generator, given: Sequence[int]) -> None:
+        self._space, self._rng, self._given = space, rng, given
+
+    def propose(self, history: History) -> int:
+        given = first_free(self._given, history)
+        return int(free(self._space, history.known, 1, self._rng)[0]) if given is None else given
+
+
+class Categorical:
+    """Good against bad values, each parameter for itself (naive Bayes); far under a millisecond a proposal."""
+
+    expected_improvement: float | None = None
+
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
+        self._space, self._rng, self._starts = space, rng, starts
+        self._sizes = [len(values) for values in space.choices.values()]
+
+    def propose(self, history: History) -> int:
+        start = self._starts.next(history)
+        if start is not None:
+            return start
+        pool = candidates(self._space, history, self._rng, _SMALL_POOL)
+        count = min(25, -(-len(history.tried) // 10))
+        ranked, codes = self._space.codes_of(history.best(len(history.tried))), self._space.codes_of(pool)
+        good, bad = ranked[:count], ranked[count:]
+        score = np.zeros(len(pool))
+        for j, size in enumerate(self._sizes):
+            score += (_log_shares(good[:, j], size) - _log_shares(bad[:, j], size))[codes[:, j]]
+        return int(pool[np.argmax(score + 1e-9 * self._rng.random(len(pool)))])
+
+
+class Genetic:
+    """A steady-state population: half of the children are a neighbour of a parent, half cross two parents."""
+
+    expected_improvement: float | None = None
+    _POPULATION = 12
+
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
+        self._space, self._rng, self._starts = space, rng, starts
+
+    def propose(self, history: History) -> int:
+        start = self._starts.next(history)
+        if start is not None:
+            return start
+        population = history.best(self._POPULATION)
+        mother, father = (int(population[self._place(len(population))]) for _ in range(2))
+        if self._rng.random() < 0.5:
+            free = np.setdiff1d(self._space.neighbours(mother), history.known)
+            if len(free):
+                return int(self._rng.choice(free))
+        return self._cross(mother, father, history)
+
+    def _place(self, count: int) -> int:
+        """A place in the ranking, the better the likelier."""
+        return min(int(self._rng.exponential(count / 3)), count - 1)
+
+    def _cross(self, mother: int, father: int, history: History) -> int:
+        """The free config nearest to a uniform crossover."""
+        codes = self._space.codes_of(np.array([mother, father]))
+        child = np.where(self._rng.random(codes.shape[1]) < 0.5, codes[0], codes[1])
+        return nearest(self._space, child, history, self._rng)
+
+
+def candidates(space: Space[Any], history: History, rng: np.random.Generator, sample: int = POOL) -> Array:
+    """Free configs worth scoring: all of them, or `sample` of more than POOL and the neighbours of the best results."""
+    if space.enumerated and len(space) <= max(POOL, 2 * len(history.known)):
+        mask = np.ones(len(space), dtype=bool)
+        mask[history.known] = False
+        return np.flatnonzero(mask)
+    near = [space.neighbours(int(index)) for index in history.best(_ELITE)]
+    pool = np.concatenate([space.draw(sample, rng), *near])
+    return pool[~np.isin(pool, history.known)]
+
+
+def nearest(space: Space[Any], codes: Array, history: History, rng: np.random.Generator) -> int:
+    """The free config with the fewest other values than `codes` [parameters], ties drawn at random."""
+    pool = candidates(space, history, rng)
+    distance = np.count_nonzero(space.codes_of(pool) != codes, axis=1)
+    return int(pool[np.argmin(distance + 0.5 * rng.random(len(pool)))])
+
+
+def _log_shares(codes: Array, size: int) -> Array:
+    """Logarithm of each value's share among `codes`, with one result's worth of uniform belief: [size]."""
+    shares: Array = np.log((np.bincount(codes, minlength=size) + 1 / size) / (len(codes) + 1))
+    return shares

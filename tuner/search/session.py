@@ -1,0 +1,129 @@
+"""Searches with what this machine has: measured where the GPU that is asked for is here, predicted elsewhere."""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from tuner.arch import GPU, is_listed
+from tuner.base.cache import cache_dir
+from tuner.base.result import Evidence
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import MachineError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate, Evaluator
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench, Measurer
+from tuner.evaluate.predictor import Predictor
+from tuner.machines import gpu
+from tuner.search import study
+from tuner.search.settle import settle
+from tuner.search.study import Outcome, Progress, Request
+from tuner.store.sql import Store
+
+Observe = Callable[[Progress], None]
+
+
+class Session(Protocol):
+    """Searches of problems for one GPU, which share compilers, a checker and a store."""
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        """Search one problem."""
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        """Try more configs on a problem that was searched."""
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        """Give tried configs of a problem a verdict."""
+
+
+class Predicted:
+    """A session on a machine without the GPU."""
+
+    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
+        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        return study.search(request, self._store, self._evaluator(request), observe, stopped)
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return study.extend(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return study.judge(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+
+    def _evaluator(self, request: Request) -> Evaluator:
+        return Predictor(request.operator, request.problem, self._target, self._compiler, self._checker)
+
+
+class Measured:
+    """A session on the GPU of this machine. Winners are settled by a final race."""
+
+    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker, bench: Bench) -> None:
+        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+        self._bench = bench
+        self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        found = study.search(request, self._store, self._measurer(request), observe, stopped)
+        return self._settled(found)
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        found = study.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
+        return found if found.record == outcome.record else self._settled(found)
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return study.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        request = outcome.request
+        settled, _ = settle(outcome, self._store, self._measurer(request), request.seed)
+        return settled
+
+    def _measurer(self, request: Request) -> Any:
+        if request.problem not in self._measurers:
+            self._measurers[request.problem] = Measurer(
+                request.operator, request.problem, self._target, self._compiler, self._checker, self._bench
+            )
+        return self._measurers[request.problem]
+
+
+def evidence_for(target: GPU) -> Evidence:
+    """What a search for `target` can know on this machine."""
+    here = _here()
+    return Evidence.MEASURED if here is not None and here.name == target.name else Evidence.PREDICTED
+
+
+def why_predicted(target: GPU) -> str:
+    """What keeps a search from being measured on the GPU of this machine; empty where there is none to be meant."""
+    here = _here()
+    if here is None:
+        return gpu.trouble()
+    meant = target.name == target.arch.name or not is_listed(here)
+    if not meant or here.arch.name != target.arch.name or here.name == target.name:
+        return ""
+    return f"ask for the GPU of this machine by --gpu {shlex.quote(here.name)}"
+
+
+@contextmanager
+def session(
+    target: GPU, store: Store, compiler: Compiler, checker: Checker, policy: MeasurementPolicy
+) -> Iterator[Session]:
+    """A session of what this machine can know, timed by `policy`; a device process lives as long as it."""
+    if evidence_for(target) is Evidence.PREDICTED:
+        yield Predicted(target, store, compiler, checker)
+        return
+    with Worker(Physical()) as worker:
+        bench = Bench(worker, policy, Ledger(cache_dir() / "ledger" / target.name))
+        yield Measured(target, store, compiler, checker, bench)
+
+
+def _here() -> GPU | None:
+    """The GPU of this machine; None where there is none, or it is of no arch that we know."""
+    try:
+        return gpu.current_gpu() if gpu.available() else None
+    except MachineError:
+        return None

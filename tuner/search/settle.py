@@ -1,0 +1,140 @@
+"""The end of a measured search: finalists, default and previous winner race, and the race's winner is the record."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tuner.base.canonical import encode
+from tuner.base.result import Evidence, Measurement, TuningRecord, order
+from tuner.evaluate.measure.final import Rules, Standing, decide
+from tuner.evaluate.measurer import Measurer
+from tuner.search.contest import passed, record_of
+from tuner.search.study import FINALISTS, Outcome, Tried, ranked
+from tuner.spec.problem import to_fields
+from tuner.store.sql import Store
+
+_LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
+_LEAST_ROUNDS = 3  # at own clocks, or those at one clock decide
+_WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
+
+
+def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
+    """Race the best of a measured search and promote the winner. The outcome with its record, and how the race ended.
+
+    Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
+    """
+    field, standing = _raced(_field(outcome, store, measurer), outcome, measurer, seed)
+    if standing is None:
+        return outcome, None
+    record = _record(field, standing, len(outcome.tried))
+    store.promote(record)
+    return replace(outcome, record=record), standing
+
+
+def _raced(
+    field: list[Tried], outcome: Outcome, measurer: Measurer, seed: int, *, own_clock: bool = False
+) -> tuple[list[Tried], Standing | None]:
+    """(who came through, how it ended); None where nobody did.
+
+    In turns all run at one clock. Where one of them draws so much that it would lower its own, those that are near and
+    the default race again, each at its own clock: so they run where nothing else does, and what a kernel draws is what
+    it takes from its neighbours where power is short.
+    """
+    left, raced = measurer.race([each.candidate for each in field], seed, own_clock=own_clock) if field else ([], None)
+    if raced is None or not raced.times_us:
+        return [], None
+    field = [field[i] for i in left]
+    policy, default = measurer.bench.policy, _default(field, outcome)
+    standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
+    near = [i for i, place in enumerate(standing.places) if place.ratio.low <= 1 + policy.drift or i == default]
+    if raced.capped and not own_clock and len(near) > 1:
+        left_of_them, again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
+        if again and again.places[again.winner].time_us.count >= _LEAST_ROUNDS:
+            return left_of_them, again
+    return field, standing
+
+
+def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
+    """Who races: right, of this search, and near the best; the default and the last record's config in any case."""
+    right = passed(outcome.tried)
+    if not right:
+        return []
+    near = _within(_WITHIN, right[:FINALISTS], right[0])
+    wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
+    wanted += _misjudged(outcome, right[0], near, measurer)
+    missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
+    verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
+    judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
+    distinct = {each.row: each for each in (*near, *judged) if each.right}
+    return list(distinct.values())
+
+
+def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], measurer: Measurer) -> list[Tried]:
+    """Whom screening may have put too far behind: those that a change of pace which no canary sees explains.
+
+    And times of another day, or from before a change that one saw, do not compare with those since: where some that are
+    near the best are of then, the best since.
+    """
+    found = ranked(outcome.tried)
+    alike = _within(1 + measurer.bench.policy.drift, found[: 2 * FINALISTS], best)
+    since = [each for each in found if measurer.is_current(each.attempt) and each.attempt.flawed <= best.attempt.flawed]
+    if all(measurer.is_current(each.attempt) for each in near) or not since:
+        return alike
+    return [*alike, *_within(_WITHIN, since[:FINALISTS], since[0])]
+
+
+def _within(factor: float, tried: Sequence[Tried], best: Tried) -> list[Tried]:
+    """Those that take at most so many times as long as the best; none with flaws, unless that has some."""
+    most = factor * (best.attempt.value or 0.0)
+    return [
+        each for each in tried if (each.attempt.value or 0.0) <= most and each.attempt.flawed <= best.attempt.flawed
+    ]
+
+
+def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
+    """The attempt at a config in this search, if it came through."""
+    for each in outcome.tried:
+        same = each.candidate.implementation.name == implementation and encode(each.attempt.config) == config
+        if same and each.attempt.value is not None:
+            return each
+    return None
+
+
+def _default_config(outcome: Outcome) -> tuple[str, str]:
+    """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
+    lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
+    first = lanes[0].implementation
+    return first.name, encode(to_fields(outcome.request.default(first)))
+
+
+def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:
+    """The measured record before this search's own."""
+    assert outcome.record is not None, "a search that found something right has a record"
+    key = outcome.record.identity
+    for record in store.history(key.operator, key.problem, key.gpu):
+        if record.evidence is Evidence.MEASURED and record != outcome.record:
+            return record.identity.implementation, encode(record.config)
+    return "", ""
+
+
+def _default(field: Sequence[Tried], outcome: Outcome) -> int | None:
+    found = _found(outcome, *_default_config(outcome))
+    rows = [each.row for each in field]
+    return rows.index(found.row) if found and found.row in rows else None
+
+
+def _key(tried: Tried) -> tuple[Any, ...]:
+    """Of equally fast kernels, the one without flaws, nearest to its default, that takes least; then any order."""
+    used = tried.attempt.resources
+    assert used is not None, "what was measured was compiled"
+    flawed, _, smem_bytes, name = order(tried.attempt, 0.0)
+    return flawed, tried.differs, smem_bytes, used.registers * used.threads, name
+
+
+def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
+    """The winner's, with its time and margin in the race in place of those that it had when it was screened."""
+    ratios = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+    time = standing.places[standing.winner].time_us
+    raced = Measurement(time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability)
+    record = record_of([field[standing.winner]], Evidence.MEASURED, tried)
+    return replace(record, measurement=raced, margin=min(ratios, default=1.0) - 1)

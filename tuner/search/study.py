@@ -1,0 +1,233 @@
+"""A search session: seeds, budget, resume, a last sweep, the check of the finalists → TuningRecord."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner import __version__
+from tuner.base.result import Evidence, TuningRecord, order
+from tuner.evaluate.evaluator import Candidate, Evaluator, contenders
+from tuner.search.contest import contest, passed, record_of
+from tuner.search.explore import SMALL_GAIN, Stop, explore
+from tuner.search.history import Past, code_of, pasts
+from tuner.search.lanes import Method, Race, lane
+from tuner.search.log import Earlier, Log, Tried, earlier, ranked
+from tuner.search.request import EFFORTS, SWEEP, Request
+from tuner.search.run import Progress, Run
+from tuner.search.sweep import Swept, sweep
+from tuner.spec.problem import canonical
+from tuner.store.sql import Store
+
+__all__ = [
+    "EFFORTS",
+    "FINALISTS",
+    "Outcome",
+    "Progress",
+    "Request",
+    "Tried",
+    "extend",
+    "judge",
+    "ranked",
+    "recall",
+    "search",
+]
+
+FINALISTS = 8  # configs that get a verdict
+_ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, and how it went."""
+
+    request: Request
+    record: TuningRecord | None
+    tried: tuple[Tried, ...]  # in order; those of earlier sessions first
+    reused: int
+    race: Race
+    seconds: float
+    why_stopped: str
+    evidence: Evidence
+
+
+def search(
+    request: Request,
+    store: Store,
+    evaluator: Evaluator,
+    observe: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Search one problem. Every attempt is stored as it finishes; `stopped()` turning true ends the search cleanly.
+
+    The outcome's record is None when no config passed its checks: then nothing is promoted.
+    """
+    race, kept = _start(request, store, evaluator)
+    study = _begin(store, request, evaluator.policy)
+    run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
+    try:
+        reused = run.log.take([each for each in kept if not each.outdated])
+        _predict_again(run, [each for each in kept if each.outdated])
+        _introduce(run)
+        if run.log.best:
+            evaluator.resume(run.log.best.candidate)
+        why = _look(run)
+        record = _decide(run)
+        if record is not None:
+            record = _promoted(record, store, study)
+    except BaseException as error:
+        store.end_study(study, f"ended by {type(error).__name__}")
+        raise
+    store.end_study(study, why)
+    return Outcome(request, record, tuple(run.log.tried), reused, race, run.seconds, why, evaluator.evidence)
+
+
+def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
+    """What is stored about a problem, as the outcome of a search that tries nothing."""
+    race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
+    run = Run(request, evaluator, race, Log(request, store, None, race))
+    reused = run.log.take(kept)
+    tried = tuple(run.log.tried)
+    right = passed(tried)
+    record = record_of(right, evaluator.evidence, len(tried)) if right else None
+    return Outcome(request, record, tried, reused, race, run.seconds, "nothing was searched", evaluator.evidence)
+
+
+def extend(
+    outcome: Outcome,
+    store: Store,
+    evaluator: Evaluator,
+    wanted: Sequence[Candidate],
+    observe: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
+    new = outcome.race.untried(wanted)
+    if not new:
+        return outcome
+    study = _begin(store, outcome.request, evaluator.policy)
+    run = _reopened(outcome, store, evaluator, study, observe)
+    before = run.log.best
+    run.try_all(new, "share", len(outcome.tried) + len(new))
+    better = run.log.best is not before  # in rank: a clean config may be slower than one with flaws
+    record = _decide(run) if better else outcome.record
+    if record is not None and better:
+        record = _promoted(record, store, study)
+    store.end_study(study, "configs of other problems were tried")
+    return replace(outcome, record=record, tried=tuple(run.log.tried))
+
+
+def judge(
+    outcome: Outcome,
+    store: Store,
+    evaluator: Evaluator,
+    wanted: Sequence[Candidate],
+    observe: Callable[[Progress], None] = lambda _: None,
+) -> Outcome:
+    """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
+    run = _reopened(outcome, store, evaluator, None, observe)
+    run.judge([each for candidate in wanted if (each := run.log.find(candidate)) and each.verdict is None])
+    record, right = outcome.record, passed(run.log.tried)
+    if record is None and right:
+        record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
+    return replace(outcome, record=record, tried=tuple(run.log.tried))
+
+
+def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> TuningRecord:
+    """The record as it is stored: a search that ends where an earlier one did adds none."""
+    key = record.identity
+    stored = store.history(key.operator, key.problem, key.gpu)
+    newest = next((each for each in stored if each.evidence is record.evidence), None)
+    if newest is not None and replace(newest, created=record.created) == record:
+        return replace(record, created=newest.created)  # its config is in the order of its fields, not sorted
+    store.promote(record, study)
+    return record
+
+
+def _reopened(
+    outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
+) -> Run:
+    """A run that goes on with what a finished one knows."""
+    log = Log(outcome.request, store, study, outcome.race, outcome.tried)
+    return Run(outcome.request, evaluator, outcome.race, log, observe)
+
+
+def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool = True) -> tuple[Race, list[Earlier]]:
+    """The race at the start of a search, and the attempts of earlier sessions that it takes over.
+
+    Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
+    """
+    r, arch = request, request.gpu.arch
+    found = contenders(r.operator, r.problem, r.gpu, r.implementation)
+    spaces = [each.space(r.problem, arch) for each in found]
+    kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
+    known: Mapping[str, Sequence[Past]] = {}
+    if r.history:
+        resumed = {each.row for each in kept if not each.outdated}
+        known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
+    whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
+    method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
+    prior = evaluator.prior if guided else None
+    lanes = [
+        lane(each, space, r.default(each), prior, method, known.get(each.name, ()))
+        for each, space in zip(found, spaces, strict=True)
+    ]
+    return Race(lanes), kept
+
+
+def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
+    """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
+    best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
+    batch = [each.candidate for each in best_first[: run.left]]
+    run.try_all(batch, "explore", len(run.log.tried) + len(batch))
+
+
+def _introduce(run: Run) -> None:
+    """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
+    compared, although what there was has spent the budget.
+    """
+    if run.log.tried and not run.out_of_time:
+        new = [lane.implementation for lane in run.race.lanes.values() if not lane.told]
+        batch = [Candidate(each, run.request.default(each)) for each in new]
+        run.try_all(batch, "explore", len(run.log.tried) + len(batch))
+
+
+def _begin(store: Store, request: Request, policy: str) -> int:
+    return store.begin_study(
+        operator=request.operator.name,
+        problem=canonical(request.problem),
+        gpu=request.gpu.name,
+        command=request.command,
+        seed=request.seed,
+        method=request.method,
+        effort=request.effort,
+        budget=request.tries,
+        versions={"tuner": __version__, "policy": policy, "code": code_of(request.operator)},
+    )
+
+
+def _look(run: Run) -> str:
+    """Explore, then sweep around the best; again while tries are left and the last sweep says that it pays."""
+    done = Swept()
+    while True:
+        reserve = run.request.reserve(run.left)
+        stop = explore(run, len(run.log.tried) + run.left - reserve)
+        if stop.final:
+            return _why(stop, done)
+        found = sweep(run, min(run.left, SWEEP) if stop.early else reserve)
+        done = done.plus(found)
+        if run.stopped():
+            return _why(Stop("interrupted"), done)
+        if not run.left or run.out_of_time or (stop.early and found.gain < SMALL_GAIN):
+            return _why(stop, done)
+
+
+def _why(stop: Stop, swept: Swept) -> str:
+    return "; ".join(filter(None, (stop.why, str(swept))))
+
+
+def _decide(run: Run) -> TuningRecord | None:
+    """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
+    log = run.log
+    for _ in range(_ROUNDS):
+        run.judge([each for each in contest(log.tried)[:FINALISTS] if each.verdict is None])
+        if right := passed(log.tried, FINALISTS):
+            return record_of(right, run.evaluator.evidence, len(log.tried))
+    return None

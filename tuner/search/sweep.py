@@ -1,0 +1,113 @@
+"""The end of exploring: the neighbours of the best are tried, then what the winner does not need is set back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from tuner.base.result import Fields, Scalar
+from tuner.evaluate.evaluator import Candidate
+from tuner.search.contest import contest, ties
+from tuner.search.explore import gained
+from tuner.search.log import Tried, ranked
+from tuner.search.run import BATCH, Run
+from tuner.spec.problem import to_fields
+
+_BEST = 3  # configs whose neighbours are tried
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep did: tries at neighbours, tries at setting parameters back, and the relative gain of both."""
+
+    neighbours: int = 0
+    resets: int = 0
+    gain: float = 0.0
+
+    def __str__(self) -> str:
+        """A clause for "why it stopped"; empty where nothing was left to try."""
+        if not self.neighbours + self.resets:
+            return ""
+        gain = f"better by {self.gain:.1%}" if self.gain > 0 else "nothing better"
+        done = f"{self.neighbours} {'try' if self.neighbours == 1 else 'tries'} at neighbours of the best {_BEST}"
+        return f"{done} and {self.resets} at setting parameters back to their default found {gain}"
+
+    def plus(self, other: "Swept") -> "Swept":
+        gain = 1 - (1 - self.gain) * (1 - other.gain)
+        return Swept(self.neighbours + other.neighbours, self.resets + other.resets, gain)
+
+
+def sweep(run: Run, share: int) -> Swept:
+    """Spend up to `share` tries on the neighbours of the best, half of them kept for setting parameters back."""
+    before, first = run.best_value, len(run.log.tried)
+    while _try_new(run, first + share - share // 2, _neighbours(run)):
+        pass
+    middle = len(run.log.tried)
+    set_back(run, first + share)
+    return Swept(middle - first, len(run.log.tried) - middle, max(0.0, gained(before, run.best_value)))
+
+
+def set_back(run: Run, limit: int) -> None:
+    """Set parameters of the winner to their default while that costs nothing: all that is free at once, else one.
+
+    What ties is left to the contest, and to the final race where times were measured.
+    """
+    best = base = next(iter(contest(run.log.tried)), None)
+    while best is not None and base is not None:
+        steps = _steps(run, base)
+        while _try_new(run, limit, steps.values()):
+            pass
+        found = {name: run.log.find(candidate) for name, candidate in steps.items()}
+        free = {name: each for name, each in found.items() if each is not None and ties(each, best)}
+        base = _all_at_once(run, base, best, tuple(free), limit) or next(iter(ranked(list(free.values()))), None)
+
+
+def _steps(run: Run, base: Tried) -> dict[str, Candidate]:
+    """By parameter, `base` with that one set back to its default, where that is a config of the space."""
+    default = _default(run, base)
+    names = [name for name, value in default.items() if base.attempt.config[name] != value]
+    changed = {name: _changed(run, base, {name: default[name]}) for name in names}
+    return {name: candidate for name, candidate in changed.items() if candidate is not None}
+
+
+def _all_at_once(run: Run, base: Tried, best: Tried, names: tuple[str, ...], limit: int) -> Tried | None:
+    """`base` with several parameters set back, where that ties with the best."""
+    default = _default(run, base)
+    together = _changed(run, base, {name: default[name] for name in names}) if len(names) > 1 else None
+    if together is None:
+        return None
+    _try_new(run, limit, [together])
+    found = run.log.find(together)
+    return found if found and ties(found, best) else None
+
+
+def _default(run: Run, tried: Tried) -> Fields:
+    return to_fields(run.request.default(tried.candidate.implementation))
+
+
+def _changed(run: Run, base: Tried, values: Mapping[str, Scalar]) -> Candidate | None:
+    """`base` with other values, where that is a config of the space."""
+    config: Any = base.candidate.config
+    typed = {name: type(getattr(config, name))(value) for name, value in values.items()}
+    candidate = Candidate(base.candidate.implementation, replace(config, **typed))
+    return candidate if run.race.knows(candidate) else None
+
+
+def _neighbours(run: Run) -> Iterator[Candidate]:
+    """Untried neighbours of the best configs, the most promising of each in turns."""
+    best = contest(run.log.tried)[:_BEST]
+    for turn in zip_longest(*(run.race.neighbours(each.candidate) for each in best)):
+        yield from (each for each in turn if each is not None)
+
+
+def _try_new(run: Run, limit: int, wanted: Iterable[Candidate]) -> bool:
+    """Try a batch of what is wanted and new, up to `limit` tries of the whole search; whether there was any."""
+    room = min(limit, run.request.tries) - len(run.log.tried)
+    if run.stopped() or run.out_of_time or room <= 0:
+        return False
+    batch: dict[object, Candidate] = {}
+    for each in wanted:
+        if len(batch) < min(BATCH, room) and not run.race.told(each):
+            batch.setdefault(each.key, each)
+    run.try_all(list(batch.values()), "sweep", run.most)
+    return bool(batch)

@@ -1,0 +1,42 @@
+"""What an operator's folder says: problem, arguments, space, plan. Authors of operators import all of it from here."""
+
+from tuner.base.result import Fields, Scalar
+from tuner.spec.argument import Argument, Role, within
+from tuner.spec.constraint import Constraint
+from tuner.spec.draw import drawn, normal
+from tuner.spec.dtype import DType, Precision
+from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work
+from tuner.spec.plan import Launch, Plan, Workspace
+from tuner.spec.problem import Array, Arrays, extent, static
+from tuner.spec.space import Space, Value
+from tuner.spec.tensor_map import TensorMap
+
+__all__ = [
+    "Argument",
+    "Array",
+    "Arrays",
+    "Constraint",
+    "Cost",
+    "DType",
+    "Fields",
+    "Implementation",
+    "Launch",
+    "Operator",
+    "Plan",
+    "Precision",
+    "Request",
+    "Role",
+    "Scalar",
+    "Space",
+    "TensorMap",
+    "Tolerance",
+    "Updated",
+    "Value",
+    "Work",
+    "Workspace",
+    "drawn",
+    "extent",
+    "normal",
+    "static",
+    "within",
+]

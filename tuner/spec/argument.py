@@ -1,0 +1,171 @@
+"""What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.errors import InputError, TemplateError
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import MappedTensor, TensorMap
+
+_WORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
+const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern false
+float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+protected public register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
+template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+while xor xor_eq
+"""
+KEYWORDS = frozenset(_WORDS.split())  # of C++17: no parameter and no member can have such a name
+
+
+class Role(Enum):
+    INPUT = "input"
+    UPDATED = "updated"  # read, and written in place: the caller's own array changes
+    OUTPUT = "output"
+    SCALAR = "scalar"
+
+
+class Located(NamedTuple):
+    """A tensor or a workspace in a device's memory."""
+
+    address: int  # of its first element; 0 for an input that is not given
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()  # in elements
+
+    @classmethod
+    def of(cls, address: int, array: npt.NDArray[Any]) -> "Located":
+        """An array's shape and strides, at an address."""
+        return cls(address, array.shape, tuple(stride // array.itemsize for stride in array.strides))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel, as C++ declares it and as a launch fills it."""
+
+    declaration: str
+    argument: str  # the Argument or Workspace it belongs to
+    dtype: DType
+    axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
+    pointer: bool = False
+    tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
+
+    def value(self, tensors: Mapping[str, Located], scalars: Mapping[str, float]) -> np.generic | MappedTensor:
+        """What a launch passes, in the parameter's own size; a tensor map is yet to be encoded."""
+        if self.axis is None and not self.pointer and self.tensor_map is None:
+            scalar: np.generic = self.dtype.numpy.type(scalars[self.argument])
+            return scalar
+        tensor = tensors[self.argument]
+        if self.tensor_map is not None:
+            return MappedTensor.of(self.tensor_map, self.dtype, *tensor)
+        if self.axis is None:
+            return np.uint64(tensor.address)
+        return np.int64(tensor.strides[self.axis] if tensor.strides else 0)  # of an input that is not given, none
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor with named dims, or a scalar passed by value.
+
+    A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
+    element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
+    others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
+    An output that has elements where another dim has none holds what `without` says for that dim: a number, or what an
+    argument holds, zeros where that is not given.
+    """
+
+    name: str
+    dtype: DType | str  # or the Problem field that holds it
+    dims: tuple[str, ...] = ()
+    role: Role = Role.INPUT
+    strided: bool | Literal["all"] = False
+    default: Callable[[Any], float] | None = None
+    doc: str = ""
+    without: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+
+    @property
+    def given(self) -> bool:
+        """Whether a call brings it, with contents."""
+        return self.role in (Role.INPUT, Role.UPDATED)
+
+    @property
+    def written(self) -> bool:
+        """Whether a kernel leaves results in it."""
+        return self.role in (Role.OUTPUT, Role.UPDATED)
+
+    @property
+    def stepped(self) -> range:
+        """The axes whose strides the kernel takes."""
+        return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
+
+    def free(self, problem: Any) -> bool:
+        """Whether only a call can say the scalar; `problem` is a Problem or its type."""
+        said = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
+        return self.role is Role.SCALAR and not said
+
+    def dtype_of(self, problem: Any) -> DType:
+        found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        if not isinstance(found, DType):
+            raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
+        return found
+
+    def shape(self, problem: Any) -> tuple[int, ...]:
+        return tuple(getattr(problem, dim) for dim in self.dims)
+
+    def nbytes(self, problem: Any) -> int:
+        """Of a dense tensor."""
+        return self.dtype_of(problem).itemsize * prod(self.shape(problem))
+
+    def drawn(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """What `arrays` holds for the tensor: one that has no elements for the problem need not be there.
+
+        Raises InputError where it is missing, or its shape or dtype is not the problem's.
+        """
+        dtype, shape = self.dtype_of(problem).numpy, self.shape(problem)
+        if self.name not in arrays:
+            if 0 not in shape:
+                raise InputError(f"{self.name} is missing: the problem takes {dtype}{list(shape)}")
+            return np.empty(shape, dtype)
+        array = np.asarray(arrays[self.name])
+        if array.shape != shape or array.dtype != dtype:
+            raise InputError(f"{self.name} is {array.dtype}{list(array.shape)}, the problem says {dtype}{list(shape)}")
+        return array
+
+    def laid_out(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The array as a kernel can address it: with its own strides where the kernel takes them, dense otherwise."""
+        rows = self.strided and array.ndim and array.strides[-1] == array.itemsize
+        keeps = (rows or self.strided == "all") and min(array.strides) >= 0
+        return array if keeps else np.ascontiguousarray(array)
+
+    def parameters(self, problem: Any) -> list[Parameter]:
+        """What a kernel that takes it declares: a scalar, or a pointer and its strides."""
+        dtype = self.dtype_of(problem)
+        if self.role is Role.SCALAR:
+            return [Parameter(f"{dtype.cuda} {self.name}", self.name, dtype)]
+        const = " const" if self.role is Role.INPUT else ""
+        pointer = f"{dtype.cuda}{const}* __restrict__ {self.name}"
+        found = [Parameter(pointer, self.name, dtype, pointer=True)]
+        for axis in self.stepped:
+            declaration = f"long long {self.name}_{self.dims[axis]}_stride"
+            found.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
+        return found
+
+
+def within(value: Any, low: float, high: float) -> bool:
+    """Whether a scalar of a call is a number between the two: a text, or an array of several, is not."""
+    try:
+        return bool(low < value < high)
+    except (TypeError, ValueError):
+        return False
+
+
+def span(array: npt.NDArray[Any]) -> int:
+    """Bytes from an array's first element to the end of its last; strides are not negative."""
+    if not array.size:
+        return 0
+    return int(array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)))

@@ -1,0 +1,290 @@
+"""A function of an operator's folder that is held to its promise: where it fails or returns something else, a
+TemplateError names the file, the function and the line."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import wraps
+from itertools import count
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import TemplateError, TunerError
+from tuner.spec.argument import KEYWORDS, Argument, Role
+from tuner.spec.operator import Cost, Implementation, Operator, Tolerance, Work, left_out
+from tuner.spec.plan import Launch, Plan
+from tuner.spec.problem import extents, statics
+from tuner.spec.space import Space
+
+Complaints = Iterator[str]  # what is wrong with a value, the first first
+_COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation
+
+
+def held(
+    function: Callable[..., Any], place: str, folder: Path, called: str, check: Callable[..., Complaints]
+) -> Callable[..., Any]:
+    """`function` of the file `place`, called as `called`; `check` gets what it returned and its arguments."""
+    if function is left_out:
+        return function
+
+    @wraps(function)
+    def run(*args: Any) -> Any:
+        try:
+            found = function(*args)
+        except TunerError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}{line_of(error, folder.__eq__)}"
+            raise TemplateError(f"{place}: {called} failed: {reason}") from error
+        for wrong in check(found, *args):
+            raise TemplateError(f"{place}: {called} {wrong}")
+        return found
+
+    return run
+
+
+def line_of(error: Exception, own: Callable[[Path], bool]) -> str:
+    """Where in files of the operators' `own` folders an error came from; empty where it came from elsewhere."""
+    frames = [each for each in extract_tb(error.__traceback__) if own(Path(each.filename).parent)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def of_kind(found: Any, kind: Any, wanted: str) -> Complaints:
+    """Says what to return instead of a value of another kind."""
+    if not isinstance(found, kind):
+        yield f"returned {shown(found)}: return {wanted}"
+
+
+def shown(found: Any) -> str:
+    """A value in few words."""
+    return f"{found!r:.60}" if found is None or isinstance(found, bool | int | str) else f"a {type(found).__name__}"
+
+
+def is_frozen(kind: Any) -> bool:
+    """Whether a class is a dataclass whose values are constants."""
+    return is_dataclass(kind) and getattr(kind, "__dataclass_params__", None).frozen  # type: ignore[union-attr]
+
+
+def well_formed(operator: Operator[Any]) -> Operator[Any]:
+    """The operator. Raises TemplateError when its Problem, arguments or kinds of inputs make no sense together."""
+    for wrong in _declared(operator):
+        raise TemplateError(f"{operator.name}/operator.py: {wrong}")
+    return operator
+
+
+def held_operator(operator: Operator[Any]) -> Operator[Any]:
+    """The operator with functions that check what they return."""
+    place = f"{operator.name}/operator.py"
+
+    def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
+        return held(getattr(operator, name), place, operator.folder, f"{name}({called})", check)
+
+    return replace(
+        operator,
+        inputs=hold("inputs", "problem, rng, kind", lambda found, problem, *_: _inputs(operator, problem, found)),
+        reference=hold("reference", "problem, arrays", lambda found, problem, _: _exact(operator, problem, found)),
+        rounded=hold("rounded", "problem, arrays", lambda found, problem, _: _results(operator, problem, found)),
+        tolerance=hold("tolerance", "problem", lambda found, _: _tolerances(operator, found)),
+        cost=hold("cost", "problem", lambda found, _: _cost(found)),
+        tails=hold("tails", "problem", _tails),
+    )
+
+
+def _declared(operator: Operator[Any]) -> Complaints:
+    yield from _problem(operator.problem)
+    for argument in operator.arguments:
+        yield from _argument(operator, argument)
+    if not operator.written:
+        yield "no argument has Role.OUTPUT or Role.UPDATED: say where the kernel leaves its results"
+    kinds = operator.input_kinds
+    if not isinstance(kinds, tuple) or not kinds:
+        yield f'input_kinds is {kinds!r}: give a tuple of names, such as ("normal",)'
+
+
+def _problem(problem: Any) -> Complaints:
+    if not is_frozen(problem):
+        yield "Problem must be a frozen dataclass: @dataclass(frozen=True, slots=True)"
+        return
+    for each in fields(problem):
+        if each.metadata.get("kind") not in ("static", "extent"):
+            yield f"Problem.{each.name} must be static(…), which selects code, or extent(…), a size at run time"
+
+
+def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
+    if argument.name in KEYWORDS:
+        yield f"argument {argument.name!r} is a word of C++, which cannot name the parameter of a kernel"
+    known = {each.name: None for each in fields(operator.problem)}
+    readable = {*known, *(name for name in dir(operator.problem) if not name.startswith("_"))}
+    for dim in argument.dims:
+        if dim not in readable:
+            yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
+    given = [each.name for each in operator.arguments if each.given]
+    for dim, value in argument.without.items():
+        if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in given):
+            yield (
+                f"argument {argument.name} has without={{{dim!r}: {value!r}}}: only an output holds something without "
+                f"a dim, a number or what an argument holds ({', '.join(given)})"
+            )
+    if isinstance(argument.dtype, str) and argument.dtype not in readable:
+        yield (
+            f"argument {argument.name} has the dtype of {argument.dtype!r}, which is no field of Problem "
+            f"({', '.join(known)}): name one, or give a DType"
+        )
+
+
+def _inputs(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
+    if not isinstance(found, Mapping):
+        yield f"returned {shown(found)}: return a dict of arrays by argument"
+        return
+    known = {each.name: each for each in operator.arguments if each.role is not Role.OUTPUT}
+    for name in found.keys() - known.keys():
+        yield f"returned {name!r}, which is no argument that a call brings ({', '.join(known)})"
+    for each in known.values():
+        if each.role is Role.SCALAR:
+            if each.name not in found and each.free(problem):
+                yield f"left out {each.name}: return it, or make it a field of Problem, or give the Argument a default"
+        elif each.name in found:
+            yield from _tensor(each, problem, found[each.name])
+        elif 0 not in each.shape(problem):
+            yield f"left out {each.name}: return an array for every tensor that a call brings"
+
+
+def _tensor(argument: Argument, problem: Any, found: Any) -> Complaints:
+    dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
+    is_array = isinstance(found, np.ndarray)
+    if not is_array or found.dtype != dtype or found.shape != shape:
+        actual = f"{found.dtype}{list(found.shape)}" if is_array else shown(found)
+        wanted = f"{dtype}{list(shape)}"
+        cast = f": .astype({_spelled(argument)})" if is_array and found.dtype != dtype else ""
+        yield f"returned {argument.name} as {actual}, the problem says {wanted}{cast}"
+
+
+def _spelled(argument: Argument) -> str:
+    """The expression that gives an argument's NumPy dtype."""
+    return f"problem.{argument.dtype}.numpy" if isinstance(argument.dtype, str) else f"{argument.dtype}.numpy"
+
+
+def _results(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
+    names = [each.name for each in operator.written]
+    if not isinstance(found, Mapping) or set(names) - found.keys():
+        what = shown(found) if not isinstance(found, Mapping) else f"{', '.join(found) or 'nothing'}"
+        yield f"returned {what}: return a dict with {', '.join(names)}"
+        return
+    for each in operator.written:
+        if np.shape(found[each.name]) != each.shape(problem):
+            yield f"returned {each.name} of shape {list(np.shape(found[each.name]))}, not {list(each.shape(problem))}"
+
+
+def _exact(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
+    yield from _results(operator, problem, found)
+    for each in operator.written:
+        array = np.asarray(found[each.name])
+        if array.dtype in (np.float16, np.float32):
+            yield f"returned {each.name} in {array.dtype}: compute in float64, which kernels are judged by"
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            yield f"returned NaN in {each.name}: no kernel can be judged by that; do the inputs make sense?"
+
+
+def _tolerances(operator: Operator[Any], found: Any) -> Complaints:
+    for each in operator.written:
+        if not isinstance(found, Mapping) or not isinstance(found.get(each.name), Tolerance):
+            yield f"says nothing about {each.name}: return {{{each.name!r}: Tolerance(…)}}"
+
+
+def _cost(found: Any) -> Complaints:
+    yield from of_kind(found, Cost, "a Cost")
+    if not found.bytes > 0 or found.flops < 0 or not found.items > 0:
+        yield f"returned {found}: bytes and items must be over 0, flops 0 or more"
+
+
+def _tails(found: Any, problem: Any) -> Complaints:
+    if not isinstance(found, tuple) or not found or not all(isinstance(each, type(problem)) for each in found):
+        yield f"returned {shown(found) if found else 'nothing'}: return a tuple of at least one Problem"
+        return
+    for each in found:
+        for name in statics(problem):
+            if getattr(each, name) != getattr(problem, name):
+                yield (
+                    f"changed {name} from {getattr(problem, name)} to {getattr(each, name)}: it selects the code that "
+                    f"is to be checked; change extents only ({', '.join(extents(problem))})"
+                )
+
+
+def held_implementation(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Implementation[Any, Any]:
+    """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
+    place, config = f"{operator.name}/{implementation.name}.py", implementation.config
+    if not is_frozen(config):
+        raise TemplateError(f"{place}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
+
+    if implementation.checked_on not in ("emulator", "ptx"):
+        raise TemplateError(f"{place}: checked_on is {implementation.checked_on!r}: say 'emulator' or 'ptx'")
+
+    def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
+        return held(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
+
+    plan = hold("plan", "problem, config", lambda found, *_: _plan(found))
+    calls = count()
+
+    def works(found: Any, problem: Any, config: Any, _: Any) -> Complaints:
+        yield from _works(found)
+        if not next(calls):  # the first stands for all: a space may have millions of configs to rank
+            yield from _one_a_launch(found, plan(problem, config))
+
+    return replace(
+        implementation,
+        refusal=hold(
+            "refusal", "problem, arch", lambda found, *_: of_kind(found, (str, type(None)), "None or a reason")
+        ),
+        space=hold("space", "problem, arch", lambda found, *_: _space(found, config)),
+        plan=plan,
+        default=hold("default", "problem, arch", lambda found, *_: of_kind(found, config, "a Config")),
+        work=hold("work", "problem, config, gpu", works),
+    )
+
+
+def _space(found: Any, config: Any) -> Complaints:
+    yield from of_kind(found, Space, "a Space")
+    wanted = [each.name for each in fields(config)]
+    if set(wanted) != set(found.choices):
+        yield f"has choices for {', '.join(found.choices)}: give them for each field of Config ({', '.join(wanted)})"
+    for name, values in found.choices.items():
+        if isinstance(values, str) or not len(values):
+            yield f"has the choices {values!r} for {name}: give a tuple of at least one value"
+
+
+def _plan(found: Any) -> Complaints:
+    yield from of_kind(found, Plan, "a Plan")
+    launches = found.launches
+    if not isinstance(launches, tuple) or not launches or not all(isinstance(each, Launch) for each in launches):
+        yield f"has launches that are {shown(launches)}: give a tuple of Launch, (Launch(…),) for one"
+        return
+    for each in launches:
+        grid = each.grid
+        if not isinstance(grid, tuple) or len(grid) != 3 or not all(_whole(size) for size in grid):
+            yield f"launches {each.entry} with the grid {grid!r}: give three whole numbers (blocks along x, y, z)"
+        elif not _whole(each.threads) or each.threads < 1 or not _whole(each.smem_bytes) or each.smem_bytes < 0:
+            yield (
+                f"launches {each.entry} with {each.threads!r} threads a block and {each.smem_bytes!r} bytes of shared "
+                "memory: give whole numbers, 1 thread or more"
+            )
+        elif each.tensor_columns not in _COLUMNS:
+            yield (
+                f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block "
+                "allocates, 0 for none, else a multiple of 32 up to 512"
+            )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer)
+
+
+def _works(found: Any) -> Complaints:
+    if not isinstance(found, tuple) or not all(isinstance(each, Work) for each in found):
+        yield f"returned {shown(found)}: return a tuple with a Work for each launch, (Work(…),) for one"
+
+
+def _one_a_launch(found: tuple[Work, ...], plan: Plan) -> Complaints:
+    if len(found) != len(plan.launches):
+        yield f"returned {len(found)} Work: return one for each of the {len(plan.launches)} launches of the plan"

@@ -1,0 +1,197 @@
+"""What an operator or an implementation leaves out, made from what it says: its arguments, its reference, its plan."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, replace
+from inspect import Parameter, Signature
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError, UsageError
+from tuner.spec.argument import Argument, Role
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, left_out
+from tuner.spec.plan import Plan
+from tuner.spec.problem import Arrays, extents
+
+Functions = dict[str, Callable[..., Any]]
+
+_SMALL, _LARGE = (1, 7), 131  # extents of small problems: one, and primes that no tile divides
+_UNITS = tuple(1 << n for n in range(9))
+_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5}  # one unit in the last place; sums for fp32
+_LOAD = 16  # bytes that a thread has in flight, where nobody declares it
+
+
+def completed(operator: Operator[Any]) -> Operator[Any]:
+    """The operator with nothing left out."""
+    made: Functions = {
+        "inputs": lambda problem, rng, _kind: inputs(operator, problem, rng),
+        "rounded": lambda problem, arrays: rounded(operator, problem, arrays),
+        "tolerance": lambda problem: tolerance(operator, problem),
+        "cost": lambda problem: cost(operator, problem),
+        "tails": tails,
+        "call": call(operator),
+    }
+    return replace(operator, **_missing(operator, made))
+
+
+def completed_implementation(
+    operator: Operator[Any], implementation: Implementation[Any, Any]
+) -> Implementation[Any, Any]:
+    """The implementation with nothing left out; `operator` is complete."""
+    made: Functions = {
+        "refusal": lambda _problem, _arch: None,
+        "default": lambda problem, arch: first(implementation, problem, arch),
+        "work": lambda problem, config, _gpu: work(operator.cost(problem), implementation.plan(problem, config)),
+    }
+    return replace(implementation, declared=implementation.work is not left_out, **_missing(implementation, made))
+
+
+def _missing(value: Any, made: Functions) -> dict[str, Any]:
+    return {name: function for name, function in made.items() if getattr(value, name) is left_out}
+
+
+def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> Arrays:
+    """Standard normal numbers for every tensor that is given."""
+    for each in operator.arguments:
+        if each.free(problem):
+            wanted = "write inputs, or give the Argument a default"
+            raise TemplateError(f"{operator.name}: no inputs are made up for {each.name}, a free scalar: {wanted}")
+    return {each.name: _normal(operator, each, problem, rng) for each in operator.arguments if each.given}
+
+
+def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
+    dtype = argument.dtype_of(problem)
+    if dtype not in _ABSOLUTE:
+        raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, {dtype.value}: write inputs")
+    return rng.standard_normal(argument.shape(problem)).astype(dtype.numpy)
+
+
+def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
+    """The reference, each result rounded once, to its dtype."""
+    exact = operator.reference(problem, arrays)
+    kinds = {each.name: each.dtype_of(problem).numpy for each in operator.written}
+    return {name: np.asarray(exact[name]).astype(kind).astype(np.float64) for name, kind in kinds.items()}
+
+
+def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
+    """One unit in the last place of 16-bit results, 1e-5 of fp32, and nothing of integers."""
+    return {each.name: Tolerance(_ABSOLUTE.get(each.dtype_of(problem), 0.0)) for each in operator.written}
+
+
+def cost(operator: Operator[Any], problem: Any) -> Cost:
+    """Every tensor moved once, what is updated in place twice; no arithmetic."""
+    tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
+    moved = sum(each.nbytes(problem) for each in (*tensors, *operator.updated))
+    return Cost(flops=0.0, bytes=float(moved))
+
+
+def tails(problem: Any) -> tuple[Any, ...]:
+    """Extents of 1, of 7, and each in turn of 131 while the others are 2; less what the Problem refuses.
+
+    Of an extent that takes only multiples of a power of two these are multiples of it: 8, 56, 136 and 16 of 8.
+    """
+    units = {name: _unit(problem, name) for name in extents(problem)}
+    wanted = [{name: unit * size for name, unit in units.items()} for size in _SMALL]
+    for large, unit in units.items():
+        others = {name: 2 * each for name, each in units.items()}
+        wanted.append({**others, large: -(-_LARGE // unit) * unit})
+    found = tuple(dict.fromkeys(each for extent in wanted if (each := _accepted(problem, extent)) is not None))
+    if not found:
+        raise TemplateError(f"no tails are made up, since Problem refuses all of {wanted}: write tails")
+    return found
+
+
+def _unit(problem: Any, name: str) -> int:
+    """The smallest power of two that the Problem takes for an extent, the others being what they are, or 1."""
+    for unit in _UNITS:
+        for others in ({}, dict.fromkeys(extents(problem), 1)):
+            if _accepted(problem, {**others, name: unit}) is not None:
+                return unit
+    return 1
+
+
+def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
+    """The problem with other extents; None where it refuses them."""
+    try:
+        return replace(problem, **extent)
+    except UsageError:
+        return None
+
+
+def call(operator: Operator[Any]) -> Callable[..., Request]:
+    """The tensors that are given, in order; then by name what they do not show: fields of the Problem, and scalars,
+    of which None leaves one at its default."""
+    given = {each.name: each for each in operator.arguments if each.given}
+    chosen = {each.name: each for each in fields(operator.problem) if each.name not in _shown(operator)}
+    free = [each.name for each in operator.arguments if each.free(operator.problem)]
+    usual = [each.name for each in operator.arguments if each.role is Role.SCALAR and each.default is not None]
+    parameters = [
+        Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=Updated if each.written else Any)
+        for each in given.values()
+    ]
+    parameters += [
+        Parameter(each.name, Parameter.KEYWORD_ONLY, default=_usual(operator, each), annotation=each.type)
+        for each in chosen.values()
+    ]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, annotation=float) for name in free]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=float | None) for name in usual]
+    shown = Signature(parameters)
+
+    def request(*args: Any, **kwargs: Any) -> Request:
+        bound = shown.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        arrays, statics = ({name: values[name] for name in names} for names in (given, chosen))
+        return Request(arrays, statics, {name: values[name] for name in (*free, *usual) if values[name] is not None})
+
+    request.__signature__ = shown  # type: ignore[attr-defined]  # what help() and torch read
+    request.__name__, request.__doc__ = operator.name, operator.summary
+    return request
+
+
+def _shown(operator: Operator[Any]) -> set[Any]:
+    """The fields of the Problem that a given tensor shows by a dim or its dtype."""
+    return {name for each in operator.arguments if each.given for name in (*each.dims, each.dtype)}
+
+
+def _usual(operator: Operator[Any], each: Field[Any]) -> Any:
+    """A size has no default in a call: the Problem's is where a search starts."""
+    return Parameter.empty if each.default is MISSING or each.name in extents(operator.problem) else each.default
+
+
+def first(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> Any:
+    """The first config that the constraints allow, in the order of the choices."""
+    space = implementation.space(problem, arch)
+    if not len(space):
+        raise UsageError(f"{implementation.name} has no config for this problem on {arch.name}: {_refusing(space)}")
+    return space[0]
+
+
+def _refusing(space: Any) -> str:
+    return "; ".join(f"{reason!r} refuses {count}" for reason, count in space.counts()) or "a parameter has no choice"
+
+
+def work(least: Cost, plan: Plan) -> tuple[Work, ...]:
+    """The least work, shared out among the launches; what else there is, machine code tells (`undeclared`)."""
+    share = 1 / len(plan.launches)
+    return tuple(_least(least, share, prod(each.grid), each.threads) for each in plan.launches)
+
+
+def _least(least: Cost, share: float, ctas: int, threads: int) -> Work:
+    return Work(
+        ctas=ctas,
+        warps=-(-threads // 32),
+        mma=0.0,
+        fma=share * least.flops / 64,
+        mufu=0.0,
+        alu=0.0,
+        smem_wavefronts=0.0,
+        l2_bytes=share * least.bytes,
+        dram_bytes=share * least.bytes,
+        barriers=0.0,
+        longest_cta=1.0,
+        chain=max(1.0, share * least.bytes / (ctas * threads * _LOAD)),
+    )

@@ -1,0 +1,167 @@
+"""What a folder of templates/ has to say, with all that it imports for it: the operator (what is computed) and its
+implementations (how)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.base.result import Fields
+from tuner.errors import TemplateError
+from tuner.spec.argument import Argument, Role
+from tuner.spec.plan import Plan
+from tuner.spec.problem import Arrays, P
+from tuner.spec.space import Space
+
+C = TypeVar("C")
+Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work any implementation must do: the two floors.
+
+    `items` is what people count a problem's size in, such as the queries of all heads, and `item` one of them in words.
+    """
+
+    flops: float
+    bytes: float
+    items: float = 1.0
+    item: str = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
+
+    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
+    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tcgen05` counts them where one
+    thread issues them and tensor memory takes the sums: an m128n8k16 is 8. `tf32` says how many of `mma`
+    have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other`
+    say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
+    to what the next step needs; 0 where nobody counted. The others are shuffles, loads from shared memory and barriers,
+    which take as long as an mma, or what else takes that long: 8 fma.
+    """
+
+    ctas: int
+    warps: int  # a CTA
+    mma: float
+    fma: float  # fp32 FMA, FADD, FMUL, FMNMX
+    mufu: float  # ex2, lg2, rcp …
+    alu: float  # integer, logic, conversion, move
+    smem_wavefronts: float  # 128-byte shared-memory cycles, conflicts included
+    l2_bytes: float  # between L2 and the SMs
+    dram_bytes: float  # between DRAM and L2, at least
+    barriers: float  # block barriers, summed over CTAs
+    longest_cta: float  # the largest CTA's work over the mean's
+    chain: float  # dependent loop steps of the longest CTA
+    stages: int = 1  # loop steps whose loads have a place: one less are in flight while a step computes
+    wgmma: float = 0.0  # of m16n8k16, through wgmma
+    tf32: float = 0.0  # of mma, at half the rate
+    step_mma: float = 0.0
+    step_other: float = 0.0
+    cluster_bytes: float = 0.0  # between the SMs of a cluster
+    tcgen05: float = 0.0  # of m16n8k16, through tcgen05
+    paired: float = 0.0  # of fma, two to an instruction
+    around: float = 0.0  # passes, by all warps, of what lies around the main loop; 0 where it is short beside that
+
+    @property
+    def products(self) -> float:
+        """In units of m16n8k16, whichever instruction makes them."""
+        return self.mma + self.wgmma + self.tcgen05
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An output is right when its RMSE ratio is at most max(`absolute`, `slack` × the error of `Operator.rounded`)."""
+
+    absolute: float
+    slack: float = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of an application: array arguments by name, the Problem's static fields that arrays do not show, scalars.
+
+    `axes[name]` says where each of the argument's dims lies in the caller's array (default: in order).
+    """
+
+    arrays: Mapping[str, Any]
+    statics: Fields = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def left_out(*_: Any) -> Any:
+    """Stands for a function that a folder does not define: `defaults` puts one in its place."""
+    raise TemplateError("an operator is complete when `operators` has loaded it")
+
+
+@dataclass(frozen=True)
+class Operator(Generic[P]):
+    """What is computed. `folder` is where it was found.
+
+    inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
+    arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
+    call does not touch; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is the problem's
+    statics on small extents that hit every edge; call(...) is the application's signature. What has a default may be
+    left out: `operators` loads the operator with what `defaults` makes of the rest.
+    """
+
+    name: str
+    summary: str
+    problem: type[P]
+    arguments: tuple[Argument, ...]
+    reference: Callable[[P, Arrays], Arrays]
+    inputs: Callable[[P, np.random.Generator, str], Arrays] = left_out
+    input_kinds: tuple[str, ...] = ("normal",)
+    rounded: Callable[[P, Arrays], Arrays] = left_out
+    tolerance: Callable[[P], Mapping[str, Tolerance]] = left_out
+    cost: Callable[[P], Cost] = left_out
+    tails: Callable[[P], tuple[P, ...]] = left_out
+    call: Callable[..., Request] = left_out
+    folder: Path = Path()
+
+    def argument(self, name: str) -> Argument:
+        return next(argument for argument in self.arguments if argument.name == name)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """What a call returns."""
+        return tuple(argument for argument in self.arguments if argument.role is Role.OUTPUT)
+
+    @property
+    def updated(self) -> tuple[Argument, ...]:
+        """What a call changes in place."""
+        return tuple(argument for argument in self.arguments if argument.role is Role.UPDATED)
+
+    @property
+    def written(self) -> tuple[Argument, ...]:
+        """Where a call leaves results: its outputs, and what it updates."""
+        return tuple(argument for argument in self.arguments if argument.written)
+
+
+@dataclass(frozen=True)
+class Implementation(Generic[P, C]):
+    """One way to compute an operator: its Config, space and plan.
+
+    refusal(problem, arch) says why it cannot serve a problem there at all (None: it can); default(problem, arch) is a
+    config that always works there; work(problem, config, gpu) has one Work a launch, in the plan's order. These three
+    may be left out, too.
+    """
+
+    name: str
+    summary: str
+    config: type[C]
+    space: Callable[[P, Arch], Space[C]]
+    plan: Callable[[P, C], Plan]
+    refusal: Callable[[P, Arch], str | None] = left_out
+    default: Callable[[P, Arch], C] = left_out
+    work: Callable[[P, C, GPU], tuple[Work, ...]] = left_out
+    declared: bool = True  # whether `work` is the implementation's own
+    example: P | None = None  # a problem it serves, where it refuses the operator's default problem
+    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
+    unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it

@@ -1,0 +1,52 @@
+"""A kernel's parameter list, and the values of its scalars."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.errors import TemplateError
+from tuner.spec.argument import Parameter, Role
+from tuner.spec.operator import Operator
+from tuner.spec.plan import Launch, Plan
+from tuner.spec.problem import P
+
+
+def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:
+    """The parameters of one kernel, in order."""
+    known = {argument.name: argument for argument in operator.arguments}
+    spaces = {workspace.name: workspace for workspace in plan.workspaces}
+    maps = {each.name: each for each in plan.maps}
+    names = launch.arguments if launch.arguments is not None else (*known, *spaces, *maps)
+    found: list[Parameter] = []
+    for name in names:
+        if name in known:
+            found += known[name].parameters(problem)
+        elif name in spaces:
+            dtype, restrict = spaces[name].dtype, "" if spaces[name].exchanged else "__restrict__ "
+            found.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
+        elif name in maps:
+            argument = known[maps[name].argument]
+            declaration = f"const __grid_constant__ TensorMap {name}"
+            found.append(Parameter(declaration, argument.name, argument.dtype_of(problem), tensor_map=maps[name]))
+        else:
+            raise TemplateError(f"launch {launch.entry} takes {name!r}: no argument, workspace or tensor map")
+    return tuple(found)
+
+
+def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:
+    """The C++ parameter list of one kernel."""
+    return ", ".join(parameter.declaration for parameter in parameters(operator, problem, plan, launch))
+
+
+def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """The values of scalar arguments: what the caller gave, a Problem field, or a default; without what is free."""
+    found: dict[str, float] = {}
+    for argument in operator.arguments:
+        if argument.role is not Role.SCALAR:
+            continue
+        if given and given.get(argument.name) is not None:
+            found[argument.name] = given[argument.name]
+        elif argument.default is not None:
+            found[argument.name] = argument.default(problem)
+        elif not argument.free(problem):
+            found[argument.name] = getattr(problem, argument.name)
+    return found

@@ -1,0 +1,57 @@
+"""How to run a config on a problem: launches, and the memory that they share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
+
+from tuner.base.result import Scalar
+from tuner.spec.dtype import DType
+from tuner.spec.tensor_map import TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Device memory that the launches of one plan share."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    exchanged: bool = False  # between blocks of one launch: __restrict__ would let accesses pass acquires and releases
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * int(prod(self.shape))  # a plan may count with NumPy
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
+
+    `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
+    A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05).
+    """
+
+    entry: str
+    grid: tuple[int, int, int]
+    threads: int
+    smem_bytes: int
+    arguments: tuple[str, ...] | None = None
+    cluster: int = 1
+    tensor_columns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to run a config on a problem. `constants` are what the template reads besides Problem and Config fields;
+    like everything a template reads they may depend on static fields only, so that one cubin serves every extent."""
+
+    launches: tuple[Launch, ...]
+    constants: Mapping[str, Scalar]
+    workspaces: tuple[Workspace, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of how the rendered text is launched, and on what memory: what the text itself does not say."""
+        return sha256(repr((self.launches, self.workspaces, self.maps)).encode()).hexdigest()[:16]

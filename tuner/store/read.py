@@ -1,0 +1,99 @@
+"""Reading records where they are, without SQLAlchemy: a SQLite file, a JSON-lines file or a folder of them."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tuner.arch import gpu
+from tuner.base.canonical import decode
+from tuner.base.result import Evidence, Fields, TuningRecord
+from tuner.errors import StoreError, UsageError
+from tuner.store import lines
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record with where it was found, its problem as data, and the arch of its GPU (empty where that is unknown)."""
+
+    record: TuningRecord
+    place: str  # the file and the line or row
+    problem: Fields
+    arch: str
+
+
+def read(source: str | Path) -> tuple[list[Found], list[str]]:
+    """The records of a place, preferred ones first, and a sentence for all that could not be read there."""
+    refused: list[str] = []
+    found: list[Found] = []
+    try:
+        for name, line in _lines(source):
+            try:
+                found.append(_found(lines.from_line(line), name))
+            except StoreError as error:
+                refused.append(f"{name}: {error}")
+    except (StoreError, OSError, sqlite3.Error) as error:
+        kind, url, _ = str(source).partition("://")
+        refused.append(f"{f'{kind}://…' if url else source}: {error}")  # a URL may hold a password
+    return sorted(found, key=_preference, reverse=True), refused
+
+
+def _preference(found: Found) -> tuple[bool, str]:
+    return found.record.evidence is Evidence.MEASURED, found.record.created
+
+
+def _found(record: TuningRecord, place: str) -> Found:
+    return Found(record, place, decode(record.identity.problem), arch_of(record.identity.gpu))
+
+
+@cache
+def arch_of(name: str) -> str:
+    """The arch of a GPU that a record names; empty for one that is unknown today."""
+    try:
+        return gpu(name).arch.name
+    except UsageError:
+        return ""
+
+
+def _lines(source: str | Path) -> Iterable[tuple[str, str]]:
+    """Each record's line, with a name for it."""
+    if "://" in str(source):
+        raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return [line for file in sorted(path.glob("*.jsonl")) for line in _lines(file)]
+    if not path.exists():
+        raise StoreError("there is no such file")
+    if is_text(source):
+        return [(f"{path}, line {number}", line) for number, line in lines.lines(path)]
+    return _rows(path)
+
+
+def is_text(source: str | Path) -> bool:
+    """Whether a place holds records as lines of text: a `.jsonl` file, or a folder of them."""
+    path = Path(source).expanduser()
+    return path.suffix == ".jsonl" or path.is_dir()
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str]]:
+    with closing(_open(path)) as connection:
+        # The newest first, so that of two made in the same second the later one is preferred.
+        for number, line in connection.execute("SELECT id, record FROM records ORDER BY id DESC"):
+            yield f"{path}, record {number}", line
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection that only reads; in a folder where SQLite cannot make its log, one that does without."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True)
+    return connection

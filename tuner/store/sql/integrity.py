@@ -1,0 +1,36 @@
+"""What is wrong with a database that opens: pages that contradict each other, rows that hold no value."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, RowMapping, Table, select, text
+
+from tuner.errors import StoreError
+from tuner.store.sql import rows
+from tuner.store.sql.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, VERDICTS
+
+_READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
+    (STUDIES, rows.study_of),
+    (ATTEMPTS, rows.attempt_of),
+    (VERDICTS, rows.verdict_of),
+    (RECORDS, rows.record_of),
+    (DEVICES, rows.facts_of),
+)
+
+
+def damage(connection: Connection, pragma: str) -> list[str]:
+    """What SQLite's `quick_check` or `integrity_check` says, the first 20 lines; empty when all is well."""
+    if connection.dialect.name != "sqlite":
+        return []
+    return [line for line in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() if line != "ok"]
+
+
+def unreadable(connection: Connection) -> list[str]:
+    """A sentence for every row that cannot be read."""
+    found = []
+    for table, read in _READERS:
+        for row in connection.execute(select(table)).mappings():
+            try:
+                read(row)
+            except StoreError as error:
+                found.append(str(error))
+    return found

@@ -1,0 +1,91 @@
+"""Bringing a database to this program's schema: made when it is empty, migrated when older, refused when newer."""
+
+import sqlite3
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from tuner.base.assets import DB
+from tuner.errors import StoreError
+from tuner.store.sql.database import Place
+
+MIGRATIONS = DB / "migrations"
+VERSION_TABLE = "tuner_schema_version"
+
+
+@cache
+def newest(folder: Path = MIGRATIONS) -> str:
+    """The version that the steps in `folder` lead to; their files are versions/v<version>_<what>.py."""
+    return max(path.name[1:].partition("_")[0] for path in (folder / "versions").glob("v*_*.py"))
+
+
+def migrate(reader: Engine, writer: Engine, place: Place, folder: Path = MIGRATIONS) -> None:
+    """Leave the database with the newest schema of `folder`, or as it was.
+
+    Raises StoreError when it is newer, not ours, or older and not writable.
+    """
+    with reader.begin() as connection:
+        version = _version(connection, place, folder)
+    if version == newest(folder):
+        return
+    if not place.writable:
+        found = f"version {version}" if version else "empty"
+        raise StoreError(
+            f"the database {place.label} is {found}, this program needs version {newest(folder)}, and it cannot be "
+            "written: copy it to a folder that can, and name it with --db"
+        )
+    with writer.begin() as connection:
+        _lock(connection)
+        version = _version(connection, place, folder)  # another process may have been faster
+        if version != newest(folder):
+            if version and place.path is not None:
+                _back_up(place.path, version)
+            _upgrade(connection, folder)
+
+
+def _version(connection: Connection, place: Place, folder: Path) -> str:
+    """The schema's version; empty when there are no tables."""
+    tables = inspect(connection).get_table_names()
+    if not tables:
+        return ""
+    if VERSION_TABLE not in tables:
+        raise StoreError(f"{place.label} is {_whose(tables)}, not a tuner database: name another with --db")
+    version = str(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar())
+    if not version.isdigit() or int(version) > int(newest(folder)):
+        raise StoreError(
+            f"the database {place.label} has schema version {version}, and this program knows up to {newest(folder)}: "
+            "update tuner, or name another database with --db; nothing was changed"
+        )
+    return version
+
+
+def _whose(tables: list[str]) -> str:
+    if {"studies", "trials", "version_info"} <= set(tables):
+        return "a study storage of Optuna"
+    return f"a database of something else (tables {', '.join(sorted(tables)[:3])} …)"
+
+
+def _lock(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":  # SQLite's writer holds the lock from BEGIN IMMEDIATE on
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('tuner schema'))"))
+
+
+def _back_up(path: Path, version: str) -> None:
+    """Copy the database beside itself; what is already there is kept."""
+    target = path.with_name(f"{path.name}.bak-{version}")
+    count = 2
+    while target.exists():
+        target, count = path.with_name(f"{path.name}.bak-{version}.{count}"), count + 1
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+
+
+def _upgrade(connection: Connection, folder: Path) -> None:
+    from alembic import command  # half a second, and only when there is something to do
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    command.upgrade(config, "head")
