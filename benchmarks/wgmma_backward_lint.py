@@ -20,7 +20,7 @@ from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_config import (
+from tuner.operators.flash_attention_backward.wgmma.config import (
     Config,
     kv_register_estimate,
     q_register_estimate,

@@ -26,8 +26,8 @@ from tuner.compiler.toolkit import Options
 from tuner.evaluate.predict.compiled import predict_launches
 from tuner.evaluate.predict.cost import in_turn
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_once_config import Config
-from tuner.operators.flash_attention_backward.wgmma_once_work import key_steps, sections
+from tuner.operators.flash_attention_backward.wgmma_once.config import Config
+from tuner.operators.flash_attention_backward.wgmma_once.work import key_steps, sections
 from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention_backward")

@@ -16,7 +16,7 @@ import numpy as np
 from tuner import operators
 from tuner.arch import ARCHES
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.wgmma_work import order, tiles
+from tuner.operators.flash_attention.wgmma.work import order, tiles
 from tuner.spec.problem import Array
 
 WGMMA = operators.implementation("flash_attention", "wgmma")

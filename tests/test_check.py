@@ -27,9 +27,11 @@ def test_a_kernel_whose_bits_depend_on_the_order_of_threads_is_no_winner(
 ) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "unsteady", ignore=shutil.ignore_patterns("__pycache__"))
     _edit(folder / "operator.py", 'name="row_norm"', 'name="unsteady"')
-    _edit(folder / "two_pass.cu.jinja", "squares[row] = sum;", "squares[row] = 0;")
+    _edit(folder / "two_pass/kernel.cu.jinja", "squares[row] = sum;", "squares[row] = 0;")
     turn = "float const turn = atomicAdd(squares, 1.0f);"
-    _edit(folder / "two_pass.cu.jinja", "float const root = sqrtf(squares[row] / kWidth", _ROOT.format(turn=turn))
+    _edit(
+        folder / "two_pass/kernel.cu.jinja", "float const root = sqrtf(squares[row] / kWidth", _ROOT.format(turn=turn)
+    )
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     operator, implementation = operators.load("unsteady"), operators.implementation("unsteady", "two_pass")
     config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
@@ -44,7 +46,11 @@ def test_a_kernel_that_never_ends_is_a_finding_with_its_place(
 ) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "endless", ignore=shutil.ignore_patterns("__pycache__"))
     _edit(folder / "operator.py", 'name="row_norm"', 'name="endless"')
-    _edit(folder / "two_pass.cu.jinja", "    sum += value * value;", "    sum += value * value;\n    i -= sum >= 0;")
+    _edit(
+        folder / "two_pass/kernel.cu.jinja",
+        "    sum += value * value;",
+        "    sum += value * value;\n    i -= sum >= 0;",
+    )
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     monkeypatch.setattr("tuner.evaluate.check.checker.most_seconds", lambda _: 0.5)
     monkeypatch.setattr("tuner.evaluate.check.on_ptx.most_seconds", lambda _: 0.5)
@@ -89,7 +95,7 @@ def test_what_was_right_is_known_on_every_gpu_until_the_code_changes(
     assert known.find(key_of(job)) == first
     with Checker(1, timeout_s=0.001, known=known) as checker:  # too short to run anything
         assert list(checker.check_many([job, job])) == [(0, first), (1, first)]
-        _edit(folder / "naive.cu.jinja", "// ", "//  ")
+        _edit(folder / "naive/kernel.cu.jinja", "// ", "//  ")
         ((_, changed),) = checker.check_many([job])
     assert not changed.ok
 

@@ -26,7 +26,7 @@ from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot
 
 pytestmark = pytest.mark.skipif("cuda_fp16.h" in headers.lacking(), reason="needs the headers of CUDA")
-TEMPLATE = "plain.cu.jinja"
+TEMPLATE = "plain/kernel.cu.jinja"
 
 
 def instance_of(name: str, columns: int = 256) -> Instance:
@@ -60,7 +60,11 @@ def test_a_kernel_in_plain_cuda_is_right_and_the_verdict_says_what_it_has_not_se
     ],
 )
 def test_a_mistake_is_found(edit: Edit, found: str, tmp_path: Path) -> None:
-    wider = ("plain.py", '"threads": (32, 64', '"threads": (64, 32')  # several warps, which wait for each other
+    wider = (
+        "plain/implementation.py",
+        '"threads": (32, 64',
+        '"threads": (64, 32',
+    )  # several warps, which wait for each other
     verdict = verdict_of(tmp_path, edit, wider)
     assert not verdict.ok
     assert re.search(found, verdict.reason), verdict.reason
@@ -143,16 +147,16 @@ def test_a_call_with_numpy_arrays_runs_its_ptx(tmp_path: Path) -> None:
 def test_where_the_emulator_compiles_plain_cuda_is_refused_with_the_way_out(
     edits: tuple[Edit, ...], why: str, tmp_path: Path
 ) -> None:
-    emulated = ("plain.py", ', checked_on="ptx"', "")
+    emulated = ("plain/implementation.py", ', checked_on="ptx"', "")
     with (
         own_operator(tmp_path, emulated, *edits, example=PLAIN_EXAMPLE) as name,
-        pytest.raises(TemplateError, match=rf"plain\.cu\.jinja.*{why}.*checked_on='ptx'"),
+        pytest.raises(TemplateError, match=rf"plain/kernel\.cu\.jinja.*{why}.*checked_on='ptx'"),
     ):
         render(instance_of(name))
 
 
 def test_what_the_emulator_does_not_build_names_the_way_out(tmp_path: Path) -> None:
-    edit = "block.cu.jinja", "  DYNAMIC_SHARED(smem);", "  __shared__ float s_more[32];\n  DYNAMIC_SHARED(smem);"
+    edit = "block/kernel.cu.jinja", "  DYNAMIC_SHARED(smem);", "  __shared__ float s_more[32];\n  DYNAMIC_SHARED(smem);"
     with own_operator(tmp_path, edit) as name:
         operator, block = operators.load(name), operators.implementation(name, "block")
         instance = Instance.default(operator, block, operator.problem(), gpu("sm_80").arch)
@@ -173,7 +177,7 @@ def test_a_warm_up_serves_where_the_headers_are_not(tmp_path: Path, monkeypatch:
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:
-    edit = "plain.py", 'checked_on="ptx"', 'checked_on="gpu"'
+    edit = "plain/implementation.py", 'checked_on="ptx"', 'checked_on="gpu"'
     with (
         own_operator(tmp_path, edit, example=PLAIN_EXAMPLE) as name,
         pytest.raises(TemplateError, match="checked_on is 'gpu': say 'emulator' or 'ptx'"),

@@ -414,7 +414,7 @@ def test_an_export_that_cannot_be_written_is_one_message(searched: Path) -> None
 
 def test_a_template_error_is_told_with_file_and_line(tmp_path: Path, folder_of_operators: pytest.MonkeyPatch) -> None:
     operator = _copy_of_flash_attention(tmp_path, "torn")
-    template = operator / "naive.cu.jinja"
+    template = operator / "naive/kernel.cu.jinja"
     template.write_text(template.read_text() + "\n{{ no_such_name }}\n")
     folder_of_operators.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     done = run("render", "torn", "--gpu", "sm_80", "--implementation", "naive")
@@ -439,7 +439,7 @@ def test_a_field_without_a_default_must_be_given_or_named_in_the_file(
 def test_an_empty_space_is_told_and_ends_with_exit_code_1(
     tmp_path: Path, folder_of_operators: pytest.MonkeyPatch
 ) -> None:
-    module = _copy_of_flash_attention(tmp_path, "empty") / "naive.py"
+    module = _copy_of_flash_attention(tmp_path, "empty") / "naive/implementation.py"
     never = "constraints=(Constraint('never', lambda c: c.threads < 0),"
     module.write_text(module.read_text().replace("constraints=(", never))
     folder_of_operators.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
@@ -528,7 +528,7 @@ def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: 
     place = ["edited", "--gpu", "sm_80", "--head-dim", "8", "--db", tmp_path / "tuner.db"]
     found = run("search", *place, "--budget", 1, "--quiet", "--report", tmp_path / "r.html")
     assert found.exit_code == 0, found.output
-    template = operator / "naive.cu.jinja"
+    template = operator / "naive/kernel.cu.jinja"
     template.write_text(template.read_text() + "\n// edited\n")
     done = run("report", *place)
     assert done.exit_code == 1

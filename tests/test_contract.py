@@ -21,7 +21,7 @@ from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 
-OPERATOR, BLOCK, TEMPLATE = "operator.py", "block.py", "block.cu.jinja"
+OPERATOR, BLOCK, TEMPLATE = "operator.py", "block/implementation.py", "block/kernel.cu.jinja"
 RETURNED = 'return {"y": p / p.sum(axis=1, keepdims=True)}'
 X = 'Argument("x", "dtype", ("rows", "columns"))'
 LAUNCHES = '(Launch("row_softmax_block", (problem.rows, 1, 1), config.threads, shared),)'
@@ -57,7 +57,10 @@ WHEN_CALLED: list[tuple[Edit, str]] = [
     ),
     ((OPERATOR, "inputs=inputs,", "inputs=inputs, tolerance=lambda problem: {},"), "says nothing about y"),
     ((OPERATOR, "inputs=inputs,", "inputs=inputs, cost=lambda problem: None,"), "returned None: return a Cost"),
-    ((BLOCK, "return Plan(", "return ("), r"block\.py: plan\(problem, config\) returned a tuple: return a Plan"),
+    (
+        (BLOCK, "return Plan(", "return ("),
+        r"block/implementation\.py: plan\(problem, config\) returned a tuple: return a Plan",
+    ),
     ((BLOCK, LAUNCHES, LAUNCHES[1:-2]), "launches that are a Launch: give a tuple"),
     ((BLOCK, "problem.rows, 1, 1", "problem.rows / 1, 1, 1"), r"with the grid \(\d+\.0, 1, 1\): give three whole"),
     ((BLOCK, "config.threads, shared", "0, shared"), "with 0 threads a block"),
@@ -110,15 +113,17 @@ def test_a_function_that_breaks_its_promise_is_named_with_what_to_do(edit: Edit,
 
 def test_a_template_without_a_module_is_named_with_the_file_that_is_missing(tmp_path: Path) -> None:
     with own_operator(tmp_path) as name:
-        (tmp_path / name / "block.py").unlink()
-        with pytest.raises(TemplateError, match=r"block\.py is missing beside block\.cu\.jinja"):
+        (tmp_path / name / "block/implementation.py").unlink()
+        with pytest.raises(TemplateError, match=r"block/implementation\.py is missing beside kernel\.cu\.jinja"):
             operators.implementations(name)
 
 
 def test_an_operator_without_a_template_has_no_implementation(tmp_path: Path) -> None:
     with own_operator(tmp_path) as name:
-        (tmp_path / name / "block.cu.jinja").unlink()
-        with pytest.raises(TemplateError, match=r"has no implementation: .* holds no <implementation>\.cu\.jinja"):
+        (tmp_path / name / "block/kernel.cu.jinja").unlink()
+        with pytest.raises(
+            TemplateError, match=r"has no implementation: .* holds no <implementation>/kernel\.cu\.jinja"
+        ):
             operators.implementations(name)
 
 
@@ -138,7 +143,7 @@ def test_two_operators_of_one_name_are_refused_with_both_places(
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        (((TEMPLATE, "{{ vector }}", "1"),), "block.cu.jinja never reads vector"),
+        (((TEMPLATE, "{{ vector }}", "1"),), "block/kernel.cu.jinja never reads vector"),
         (
             (
                 (BLOCK, '{"warps": warps}', '{"warps": warps, "M": problem.rows}'),

@@ -209,7 +209,7 @@ SCALED = (
     ("operator.py", "    # a size", '    Argument("scale", DType.FP32, role=Role.SCALAR),\n    # a size'),
     ("operator.py", 'return {"x"', 'return {"scale": 3.0, "x"'),
     ("operator.py", '{"y": p /', '{"y": arrays["scale"] * p /'),
-    ("block.cu.jinja", "held[step][j] * inverse", "held[step][j] * inverse * scale"),
+    ("block/kernel.cu.jinja", "held[step][j] * inverse", "held[step][j] * inverse * scale"),
 )
 
 

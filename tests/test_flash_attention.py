@@ -17,8 +17,8 @@ from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.operators.flash_attention.mma_sync_config import Config
-from tuner.operators.flash_attention.mma_sync_work import chunk_offset
+from tuner.operators.flash_attention.mma_sync.config import Config
+from tuner.operators.flash_attention.mma_sync.work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

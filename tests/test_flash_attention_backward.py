@@ -20,7 +20,7 @@ from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward import mma_sync
-from tuner.operators.flash_attention_backward.mma_sync_config import Config
+from tuner.operators.flash_attention_backward.mma_sync.config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR, flash_attention_backward
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.spec.dtype import DType

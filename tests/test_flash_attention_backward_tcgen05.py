@@ -18,8 +18,8 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.tcgen05_config import Config, kv_columns, q_columns
-from tuner.operators.flash_attention_backward.tcgen05_work import values_read
+from tuner.operators.flash_attention_backward.tcgen05.config import Config, kv_columns, q_columns
+from tuner.operators.flash_attention_backward.tcgen05.work import values_read
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.parameters import scalars
@@ -179,8 +179,8 @@ def test_views_of_another_layout_need_no_copy() -> None:
     assert all(np.array_equal(dense[name], strided[name]) for name in ("dq", "dk", "dv"))
 
 
-PASS, PRODUCTS, ROWS = "tcgen05_pass.cuh", "tcgen05_products.cuh", "tcgen05_rows.cuh"
-STORE, BLOCK, LOADER = "tcgen05_store.cuh", "tcgen05_block.cuh", "wgmma_pass.cuh"
+PASS, PRODUCTS, ROWS = "tcgen05/pass.cuh", "tcgen05/products.cuh", "tcgen05/rows.cuh"
+STORE, BLOCK, LOADER = "tcgen05/store.cuh", "tcgen05/block.cuh", "panels/pass.cuh"
 FENCE = "tcgen05_fence_after_thread_sync();\n"
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
 MULTIPLY = "mbarrier_wait(barriers.product_read(kPlace, i), index % 2 ^ 1);\n      " + FENCE

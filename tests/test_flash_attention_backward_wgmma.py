@@ -24,7 +24,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Buffer, Mode, build
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_config import (
+from tuner.operators.flash_attention_backward.wgmma.config import (
     Config,
     kv_register_estimate,
     q_register_estimate,
@@ -162,7 +162,7 @@ def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question
 TILES = {f"tile<{D}, {width}>": (D, width) for D in (16, 40, 72, 96, 128) for width in (16, 32, 64) if width < 2 * D}
 WORDS, ROWS = 64, 48
 TEXT = """
-#include "flash_attention/wgmma_panels.cuh"
+#include "flash_attention/panels/panels.cuh"
 #include "thread.cuh"
 template <int kD, int kColumns>
 __device__ void tile(unsigned long long* out) {
@@ -198,8 +198,8 @@ def test_scores_and_sums_read_what_tma_wrote_of_one_tile(name: str) -> None:
         assert memory[mn_major(words[steps + step], col, row)] == (16 * step + row, col)
 
 
-SUMS, STEPS, PASS = "wgmma_sums.cuh", "wgmma_rows.cuh", "wgmma_pass.cuh"
-STORE, SIGHT, KERNEL = "wgmma_store.cuh", "wgmma_sight.cuh", "wgmma.cu.jinja"
+SUMS, STEPS, PASS = "wgmma/sums.cuh", "panels/rows.cuh", "panels/pass.cuh"
+STORE, SIGHT, KERNEL = "panels/store.cuh", "panels/sight.cuh", "wgmma/kernel.cu.jinja"
 NEXT_HEAD = ", g_values += head_values"
 FIRST_TILE = "max(key0 - reach, 0) / Pass::kTile"
 OWN_BARRIER = "Pass::kSplit ? 8 : 1 + rows.warpgroup, kReaders"

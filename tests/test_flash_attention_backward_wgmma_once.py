@@ -20,7 +20,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator, ptx
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_once_config import Config
+from tuner.operators.flash_attention_backward.wgmma_once.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.parameters import scalars
@@ -133,7 +133,7 @@ def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
     assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))
 
 
-PARTS, SUMS, KERNELS = "wgmma_once_parts.cuh", "wgmma_once_sums.cuh", "wgmma_once.cu.jinja"
+PARTS, SUMS, KERNELS = "wgmma_once/parts.cuh", "wgmma_once/sums.cuh", "wgmma_once/kernel.cu.jinja"
 BUGS = (
     Bug("nobody_waits_for_his_turn", PARTS, "while (load_acquire(g_turns + tile) != turn) backoff();", ";", "race"),
     Bug("a_part_is_written_over_before_it_was_taken", PARTS, "  exchange.parts.wait_empty(number);\n", "", "race"),
@@ -190,7 +190,7 @@ def test_a_packed_sequence_has_its_gradients_and_none_of_the_nan_in_the_next() -
 
 def test_a_packed_sequence_that_keeps_keys_of_the_next_is_seen(tmp_path: Path) -> None:
     kept = Bug(
-        "", "wgmma_once_pass.cuh", "    if (other != tile) clear<kRows>(s_block + other, max(left, 0));\n", "", "dq"
+        "", "wgmma_once/pass.cuh", "    if (other != tile) clear<kRows>(s_block + other, max(left, 0));\n", "", "dq"
     )
     assert kept.seen in changed_beside_nan(kept.put_into(OPERATOR, tmp_path))[0]
 

@@ -115,7 +115,7 @@ def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) ->
     assert {finding.kind for finding in happened.findings} <= {"uninitialized"}
 
 
-PASS, STORE, FENCED = "wgmma_pass.cuh", "wgmma_store.cuh", "    fence_proxy_async();\n    __syncwarp();"
+PASS, STORE, FENCED = "panels/pass.cuh", "panels/store.cuh", "    fence_proxy_async();\n    __syncwarp();"
 BUGS = (
     Bug("zeros_that_wgmma_may_not_see", PASS, FENCED, "    __syncwarp();", "proxy_fence"),
     Bug("the_next_sequence_is_stored_over", STORE, "Pass::kPacked && row + 64 > target.rows", "false", "dk"),

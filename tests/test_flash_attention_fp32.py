@@ -17,7 +17,7 @@ from tuner.evaluate.predict.cost import uncompiled
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.cases import round_tf32
-from tuner.operators.flash_attention.mma_tf32_config import Config
+from tuner.operators.flash_attention.mma_tf32.config import Config
 from tuner.operators.flash_attention.operator import flash_attention
 from tuner.operators.flash_attention.problem import Problem
 from tuner.spec.dtype import DType, Precision

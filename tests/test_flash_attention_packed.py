@@ -18,7 +18,7 @@ from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.operators.flash_attention.mma_sync_config import Config
+from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.operator import Problem, flash_attention
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

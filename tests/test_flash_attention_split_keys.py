@@ -18,7 +18,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.split_keys_config import Config
+from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot

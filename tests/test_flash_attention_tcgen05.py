@@ -19,8 +19,8 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.tcgen05_config import Config, used_columns
-from tuner.operators.flash_attention.tcgen05_work import tiles
+from tuner.operators.flash_attention.tcgen05.config import Config, used_columns
+from tuner.operators.flash_attention.tcgen05.work import tiles
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
@@ -203,7 +203,7 @@ CLEAR = "if (own >= Tile::BN) return;"
 def test_values_of_another_sequence_that_are_multiplied_are_seen(
     old: str, new: str, finite: bool, tmp_path: Path
 ) -> None:
-    o, happened = beside(np.nan, CHECKED[0], injected(OPERATOR, tmp_path, "tcgen05_block.cuh", old, new))
+    o, happened = beside(np.nan, CHECKED[0], injected(OPERATOR, tmp_path, "tcgen05/block.cuh", old, new))
     assert np.isfinite(o).all() == finite
     assert {each.kind for each in happened.findings} == ({"proxy_fence"} if finite else set())
 
@@ -267,13 +267,13 @@ def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(D: int, 
     assert TCGEN05.space(problem, BLACKWELL).refusal(config) is None
 
 
-TILE, PRODUCTS = "tcgen05_tile.cuh", "tcgen05_products.cuh"
+TILE, PRODUCTS = "tcgen05/tile.cuh", "tcgen05/products.cuh"
 KEYS, ROWS, OUTPUT, BLOCK, LOADER = (
-    "tcgen05_keys.cuh",
-    "tcgen05_rows.cuh",
-    "tcgen05_output.cuh",
-    "tcgen05_block.cuh",
-    "wgmma_tile.cuh",
+    "tcgen05/keys.cuh",
+    "tcgen05/rows.cuh",
+    "tcgen05/output.cuh",
+    "tcgen05/block.cuh",
+    "panels/tile.cuh",
 )
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
 FREE = "  if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);\n"
@@ -352,7 +352,7 @@ BUGS = (
     Bug("o_is_not_rescaled", ROWS, "rescale_output();\n    store", ";\n    store", "o"),
     Bug(
         "strides_of_v_swapped",
-        "tcgen05_panels.cuh",
+        "tcgen05/panels.cuh",
         "tcgen05_descriptor(s_tile, 2 * columns * kRows, 16 * columns,",
         "tcgen05_descriptor(s_tile, 16 * columns, 2 * columns * kRows,",
         "o",

@@ -20,8 +20,8 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.wgmma_config import Config, consumer_registers, register_estimate
-from tuner.operators.flash_attention.wgmma_work import order, shares, tiles
+from tuner.operators.flash_attention.wgmma.config import Config, consumer_registers, register_estimate
+from tuner.operators.flash_attention.wgmma.work import order, shares, tiles
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
@@ -257,7 +257,7 @@ def test_maxima_of_either_sign_are_raised_before_exponentials_overflow(last: int
 )
 def test_an_error_in_the_bounds_of_maxima_is_seen(old: str, new: str, last: int, first: int, tmp_path: Path) -> None:
     arrays = rising_scores(last, first)
-    operator = injected(OPERATOR, tmp_path, "wgmma_softmax.cuh", old, new)
+    operator = injected(OPERATOR, tmp_path, "wgmma/softmax.cuh", old, new)
     outputs, _ = emulator.run(Instance(operator, WGMMA, HOSTILE, LAZY), arrays, Mode())
     assert not all(error.ok for error in errors(OPERATOR, HOSTILE, arrays, outputs))
 
@@ -292,9 +292,9 @@ PAIRED = replace(BASE, cluster=2)  # and side by side
 PAIRS_WALKING = replace(PAIRED, blocks=2)
 
 
-CONSUMER, OVERLAP, OUTPUT = "wgmma_consumer.cuh", "wgmma_overlap.cuh", "wgmma_output.cuh"
-TILE, PANELS, KERNEL, POSTS = "wgmma_tile.cuh", "wgmma_panels.cuh", "wgmma.cu.jinja", "wgmma_posts.cuh"
-SCHEDULE, BLOCK, KEYS = "wgmma_schedule.cuh", "wgmma_block.cuh", "wgmma_keys.cuh"
+CONSUMER, OVERLAP, OUTPUT = "wgmma/consumer.cuh", "wgmma/overlap.cuh", "wgmma/output.cuh"
+TILE, PANELS, KERNEL, POSTS = "panels/tile.cuh", "panels/panels.cuh", "wgmma/kernel.cu.jinja", "wgmma/posts.cuh"
+SCHEDULE, BLOCK, KEYS = "panels/schedule.cuh", "wgmma/block.cuh", "panels/keys.cuh"
 RELEASE = "    if (issued) release(barriers.values_empty(released));\n"
 WAIT = "    wgmma_wait<kInFlight>();\n    fence_registers(r_o);\n"
 PREPARE = (

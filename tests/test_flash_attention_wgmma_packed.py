@@ -17,7 +17,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.wgmma_config import Config
+from tuner.operators.flash_attention.wgmma.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
@@ -93,7 +93,7 @@ def test_packed_sequences_are_refused_what_they_cannot_have(config: Config, reas
     assert any(reason in each for each in WGMMA.space(PACKED, HOPPER).refusals(config))
 
 
-NEIGHBOURS, FENCED = "wgmma_packed.cuh", "  fence_proxy_async();\n"
+NEIGHBOURS, FENCED = "wgmma/packed.cuh", "  fence_proxy_async();\n"
 AWAITED = "  mbarrier_wait(rows.barriers.values_full(rows.keys.stage), rows.keys.parity);\n"
 BUGS = (
     Bug("values_of_the_next_sequence", BLOCK, "clear_neighbours(rows, keys, smem, work);", ";", "o"),

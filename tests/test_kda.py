@@ -14,11 +14,11 @@ from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import distance
 from tuner.machines import emulator
-from tuner.operators.kda.fused_config import Config as FusedConfig
+from tuner.operators.kda.fused.config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
-from tuner.operators.kda.prep_scan_config import Config
+from tuner.operators.kda.prep_scan.config import Config
 from tuner.operators.kda.problem import Problem
-from tuner.operators.kda.recurrent import Config as RecurrentConfig
+from tuner.operators.kda.recurrent.implementation import Config as RecurrentConfig
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.problem import Arrays

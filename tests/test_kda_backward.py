@@ -15,7 +15,7 @@ from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import distance
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.operators.kda_backward.chunked_config import Config
+from tuner.operators.kda_backward.chunked.config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem
 from tuner.spec.dtype import DType

@@ -15,10 +15,10 @@ from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.machines import emulator
-from tuner.operators.kda.naive import Config as NaiveConfig
+from tuner.operators.kda.naive.implementation import Config as NaiveConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.problem import Problem
-from tuner.operators.kda.recurrent import Config as RecurrentConfig
+from tuner.operators.kda.recurrent.implementation import Config as RecurrentConfig
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot

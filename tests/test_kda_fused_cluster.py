@@ -11,8 +11,8 @@ from tuner.arch import ARCHES, gpu
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.operators.kda.fused_cluster_config import Config
-from tuner.operators.kda.fused_cluster_work import cluster_bytes
+from tuner.operators.kda.fused_cluster.config import Config
+from tuner.operators.kda.fused_cluster.work import cluster_bytes
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

@@ -12,7 +12,7 @@ from tuner.compiler.render import render
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.operators.kda.fused_wgmma_config import (
+from tuner.operators.kda.fused_wgmma.config import (
     CARRIER_REGISTERS,
     WARP,
     Config,
@@ -21,7 +21,7 @@ from tuner.operators.kda.fused_wgmma_config import (
     producer_registers,
     threads,
 )
-from tuner.operators.kda.prep_scan_config import thread_registers
+from tuner.operators.kda.prep_scan.config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

@@ -15,9 +15,9 @@ from tuner.evaluate.check.checker import CHECKED, PLAIN
 from tuner.evaluate.check.compare import distance
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.machines import emulator
-from tuner.operators.kda.fused_config import Config as FusedConfig
+from tuner.operators.kda.fused.config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
-from tuner.operators.kda.prep_scan_config import Config
+from tuner.operators.kda.prep_scan.config import Config
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

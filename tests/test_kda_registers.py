@@ -13,7 +13,7 @@ from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.machines import emulator
-from tuner.operators.kda.prep_scan_config import by_registers
+from tuner.operators.kda.prep_scan.config import by_registers
 from tuner.operators.kda.problem import Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

@@ -20,7 +20,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.machines import emulator
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.operators.kda.segmented_config import Config
+from tuner.operators.kda.segmented.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 

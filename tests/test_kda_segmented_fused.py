@@ -11,7 +11,7 @@ from tuner.arch import ARCHES, gpu
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.operators.kda.segmented_fused_config import Config
+from tuner.operators.kda.segmented_fused.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 

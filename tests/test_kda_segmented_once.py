@@ -11,7 +11,7 @@ from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.problem import Precision, Problem
-from tuner.operators.kda.segmented_once_config import Config
+from tuner.operators.kda.segmented_once.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 

@@ -26,8 +26,8 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.mla_decode.problem import Problem
-from tuner.operators.mla_decode.split_keys_config import Config
-from tuner.operators.mla_decode.wgmma import Config as WgmmaConfig
+from tuner.operators.mla_decode.split_keys.config import Config
+from tuner.operators.mla_decode.wgmma.implementation import Config as WgmmaConfig
 from tuner.operators.paged_attention.cases import paged
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
@@ -270,18 +270,18 @@ def test_wgmma_says_what_it_does_not_serve(sizes: dict[str, Any], arch: str, sai
 # File, what becomes what, and the finding or the wrong output that gives it away.
 BUGS = {
     "p_is_not_handed_over": (
-        "wgmma_products.cuh",
+        "wgmma/products.cuh",
         "      fence_proxy_async();\n      __syncthreads();",
         "      __syncthreads();",
         "proxy_fence",
     ),
     "late_rows_are_filled_while_they_are_read": (
-        "wgmma_products.cuh",
+        "wgmma/products.cuh",
         "      end_basic_block(",
         "      ring.issue_late();\n      end_basic_block(",
         "in_flight",
     ),
-    "o_is_not_scaled": ("wgmma_products.cuh", "      rescale(r_o, factor);\n", "", "o"),
+    "o_is_not_scaled": ("wgmma/products.cuh", "      rescale(r_o, factor);\n", "", "o"),
 }
 
 

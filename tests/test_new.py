@@ -90,8 +90,8 @@ def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None
     (work,) = re.findall(r"^```python\n(def work.*?)^```", README, re.MULTILINE | re.DOTALL)
     imports = "from tuner.arch import GPU\nfrom tuner.spec.operator import Work\n\n\n"
     edits = (
-        ("block.py", "IMPLEMENTATION = ", f"{imports}{work}\n\nIMPLEMENTATION = "),
-        ("block.py", "plan=plan)", "plan=plan, work=work)"),
+        ("block/implementation.py", "IMPLEMENTATION = ", f"{imports}{work}\n\nIMPLEMENTATION = "),
+        ("block/implementation.py", "plan=plan)", "plan=plan, work=work)"),
     )
     with own_operator(tmp_path, *edits) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")
@@ -111,7 +111,7 @@ def search_of(name: str, place: Path) -> str:
 
 
 def test_a_search_that_finds_nothing_says_why_with_the_compilers_words(tmp_path: Path) -> None:
-    with own_operator(tmp_path, ("block.cu.jinja", "Vector result;", "Vector result")) as name:
+    with own_operator(tmp_path, ("block/kernel.cu.jinja", "Vector result;", "Vector result")) as name:
         assert re.search(r"2 failed +compile: kernel\.cu\(\d+\): error: expected a \";\"", search_of(name, tmp_path))
 
 
@@ -119,10 +119,10 @@ def test_a_search_that_finds_nothing_says_why_with_the_compilers_words(tmp_path:
     ("edit", "why"),
     [
         (
-            ("block.cu.jinja", "peak = -kInfinity, sum", "peak = -INFINITY, sum"),
+            ("block/kernel.cu.jinja", "peak = -kInfinity, sum", "peak = -INFINITY, sum"),
             "it does not compile for sm_80: kernel.cu",
         ),
-        (("block.py", "2 * warps * 4 ", "2**18 "), "not one block fits an SM of A100: shared memory"),
+        (("block/implementation.py", "2 * warps * 4 ", "2**18 "), "not one block fits an SM of A100: shared memory"),
     ],
 )
 def test_what_only_the_emulator_runs_is_not_right(
@@ -136,9 +136,9 @@ def test_what_only_the_emulator_runs_is_not_right(
 
 
 def test_a_search_warns_of_promises_that_are_not_kept(tmp_path: Path) -> None:
-    edits = ("block.cu.jinja", "{{ vector }}", "1"), ("block.cu.jinja", "Vector result;", "Vector result")
+    edits = ("block/kernel.cu.jinja", "{{ vector }}", "1"), ("block/kernel.cu.jinja", "Vector result;", "Vector result")
     with own_operator(tmp_path, *edits) as name:
-        warning = "warning: block: block.cu.jinja never reads vector: a search would try equal kernels"
+        warning = "warning: block: block/kernel.cu.jinja never reads vector: a search would try equal kernels"
         assert warning in search_of(name, tmp_path)
 
 

@@ -17,10 +17,10 @@ from tuner.evaluate.check.checker import CHECKED, PLAIN
 from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.operators.flash_attention.split_keys_config import Config
+from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
-from tuner.operators.paged_attention.split_keys_work import Shared
+from tuner.operators.paged_attention.split_keys.work import Shared
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot

@@ -16,7 +16,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.operators.flash_attention.split_keys_config import Config
+from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.operators.paged_attention.problem import Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

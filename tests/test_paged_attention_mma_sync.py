@@ -18,7 +18,7 @@ from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
 from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
-from tuner.operators.paged_attention.mma_sync_config import Config
+from tuner.operators.paged_attention.mma_sync.config import Config
 from tuner.operators.paged_attention.problem import Problem, unpacked
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

@@ -25,8 +25,8 @@ from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
-from tuner.operators.paged_attention.tcgen05_config import Config, blocks
-from tuner.operators.paged_attention.wgmma_work import cut_of
+from tuner.operators.paged_attention.tcgen05.config import Config, blocks
+from tuner.operators.paged_attention.wgmma.work import cut_of
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
@@ -241,12 +241,12 @@ def test_the_compilers_ptx_is_right_on_another_machine() -> None:
     assert verdict.ok, verdict.reason
 
 
-BLOCK, KEYS, LOADER = "tcgen05_block.cuh", "tcgen05_keys.cuh", "wgmma_loader.cuh"
+BLOCK, KEYS, LOADER = "tcgen05/block.cuh", "tcgen05/keys.cuh", "panels/loader.cuh"
 OF_SHARE = "- of.first_key;\n    int const end = work"
 KEYS_EMPTY = "mbarrier_wait(barriers.keys_empty(stage), this->at.parity ^ 1);"
 BUGS = (
     Bug("values_behind_the_last_key", BLOCK, "clear_neighbours(smem, barriers, keys, work);", "", "o"),
-    Bug("windows_begin_within_a_box", "wgmma_keys.cuh", "begin & -box", "begin", "lse"),
+    Bug("windows_begin_within_a_box", "panels/keys.cuh", "begin & -box", "begin", "lse"),
     Bug("a_key_before_the_window", KEYS, "{end - this->window,", "{end - this->window - 1,", "lse"),
     Bug("a_key_behind_the_query", KEYS, "window, end, sinks", "window, end + 1, sinks", "lse"),
     Bug("a_key_behind_the_sinks", KEYS, "window, end, sinks", "window, end, sinks + 1", "lse"),
@@ -278,7 +278,7 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
 
 
 def test_a_page_before_the_window_is_seen(tmp_path: Path) -> None:
-    operator = injected(OPERATOR, tmp_path, "wgmma_keys.cuh", "begin & -box", "(begin & -box) - box")
+    operator = injected(OPERATOR, tmp_path, "panels/keys.cuh", "begin & -box", "(begin & -box) - box")
     sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "seq_q": 3, "page_size": 8, "max_pages": 40}
     problem = Problem(16, window=60, sinks=3, **sizes)
     arrays, expected = with_foreign_entries(problem, 149, {*range(3), *range(149 - 2 - 60, 149)})

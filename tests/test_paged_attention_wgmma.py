@@ -24,8 +24,8 @@ from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
-from tuner.operators.paged_attention.wgmma_config import Config, blocks, box_rows
-from tuner.operators.paged_attention.wgmma_work import cut_of
+from tuner.operators.paged_attention.wgmma.config import Config, blocks, box_rows
+from tuner.operators.paged_attention.wgmma.work import cut_of
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
@@ -274,11 +274,14 @@ class Bug:
 
 
 BUGS = (
-    Bug("values_behind_the_last_key", "wgmma_block.cuh", "clear_neighbours(rows, keys, smem, work);", ""),
-    Bug("a_page_before_the_window", "wgmma_keys.cuh", "begin & -box", "(begin & -box) - box"),
-    Bug("windows_begin_within_a_box", "wgmma_keys.cuh", "begin & -box", "begin"),
+    Bug("values_behind_the_last_key", "wgmma/block.cuh", "clear_neighbours(rows, keys, smem, work);", ""),
+    Bug("a_page_before_the_window", "panels/keys.cuh", "begin & -box", "(begin & -box) - box"),
+    Bug("windows_begin_within_a_box", "panels/keys.cuh", "begin & -box", "begin"),
     Bug(
-        "a_mask_that_knows_no_share", "wgmma_keys.cuh", "- of.first_key;\n    int const begin", ";\n    int const begin"
+        "a_mask_that_knows_no_share",
+        "panels/keys.cuh",
+        "- of.first_key;\n    int const begin",
+        ";\n    int const begin",
     ),
 )
 
@@ -297,8 +300,8 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "left_out"),
     [
-        ("wgmma_block.cuh", "if (Tile::kWalks) __syncwarp();"),
-        ("wgmma_block.cuh", "named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q"),
+        ("wgmma/block.cuh", "if (Tile::kWalks) __syncwarp();"),
+        ("wgmma/block.cuh", "named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q"),
     ],
     ids=["work_is_read", "output_is_read"],
 )

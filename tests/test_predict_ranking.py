@@ -17,7 +17,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.predict.cost import formula, uncompiled
 from tuner.evaluate.predictor import Predictor
-from tuner.operators.flash_attention.split_keys_config import SPLITS
+from tuner.operators.flash_attention.split_keys.config import SPLITS
 from tuner.spec.operator import Work
 
 Tile = tuple[int, int, int]  # BM, BN, warps

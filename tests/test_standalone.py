@@ -118,7 +118,7 @@ def test_the_text_compiles_to_the_same_machine_code(launchers: Any, title: str) 
 
 @pytest.mark.parametrize("name", ["float", "p", "error", "x"])
 def test_a_size_with_the_name_of_something_else_in_a_launcher_is_refused(name: str, tmp_path: Path) -> None:
-    edits = [(file, "rows", name) for file in ("operator.py", "block.py")]
+    edits = [(file, "rows", name) for file in ("operator.py", "block/implementation.py")]
     with (
         own_operator(tmp_path, *edits) as own,
         pytest.raises(UsageError, match=f"^{own}: '{name}' is something else in a C"),

@@ -22,7 +22,7 @@ from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward
 from tuner.operators.streaming_attention_backward import mma_sync
-from tuner.operators.streaming_attention_backward.mma_sync_config import Config
+from tuner.operators.streaming_attention_backward.mma_sync.config import Config
 from tuner.operators.streaming_attention_backward.operator import OPERATOR, streaming_attention_backward
 from tuner.operators.streaming_attention_backward.problem import Problem
 from tuner.spec.dtype import DType

@@ -16,7 +16,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.streaming_attention.problem import Problem
-from tuner.operators.streaming_attention.tcgen05_config import Config
+from tuner.operators.streaming_attention.tcgen05.config import Config
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
@@ -105,7 +105,7 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_mask_is_seen(bug: str, tmp_path: Path) -> None:
-    operator = injected(OPERATOR, tmp_path, "tcgen05_keys.cuh", *BUGS[bug])
+    operator = injected(OPERATOR, tmp_path, "tcgen05/keys.cuh", *BUGS[bug])
     problem = Problem(16, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
     config = replace(BASE, BN=48, value_columns=16, row_tiles=1)
     arrays, outputs, _ = run(problem, config, Mode(), operator=operator)

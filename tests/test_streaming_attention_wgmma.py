@@ -16,8 +16,8 @@ from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.operators.streaming_attention.problem import Problem
-from tuner.operators.streaming_attention.wgmma_config import Config
-from tuner.operators.streaming_attention.wgmma_work import tiles
+from tuner.operators.streaming_attention.wgmma.config import Config
+from tuner.operators.streaming_attention.wgmma.work import tiles
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
@@ -122,7 +122,7 @@ def test_blocks_that_walk_do_the_declared_work() -> None:
 
 @dataclass(frozen=True)
 class Bug:
-    """`old` becomes `new` in wgmma_keys.cuh."""
+    """`old` becomes `new` in panels/keys.cuh."""
 
     name: str
     old: str
@@ -143,7 +143,7 @@ BUGS = (
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_in_the_walk_is_seen(bug: Bug, tmp_path: Path) -> None:
-    operator = injected(OPERATOR, tmp_path, "wgmma_keys.cuh", bug.old, bug.new)
+    operator = injected(OPERATOR, tmp_path, "panels/keys.cuh", bug.old, bug.new)
     problem = Problem(16, batch=1, heads=2, kv_heads=1, seq_q=70, seq_k=300, window=100, sinks=20)
     config = replace(BASE, BN=48, value_columns=16, warpgroups=1, ping_pong=False, cluster=bug.cluster)
     arrays, outputs, happened = run(problem, config, Mode(), operator=operator)

@@ -57,7 +57,7 @@ def test_without_a_loop_every_instruction_runs_once(tmp_path: Path) -> None:
 def test_a_loop_is_passed_as_often_as_its_stores_leave_the_result(tmp_path: Path) -> None:
     steps = "for (int step = 0; step < kSteps; ++step) {\n    int const i = step * kThreads + threadIdx.x;\n"
     storing = f"#pragma unroll\n  {steps}    Vector result"
-    with own_operator(tmp_path, ("block.cu.jinja", storing, storing.replace("unroll", "unroll 1"))) as name:
+    with own_operator(tmp_path, ("block/kernel.cu.jinja", storing, storing.replace("unroll", "unroll 1"))) as name:
         assert work_of_softmax(name, 32, 1).chain == 256 / 32
 
 

@@ -43,7 +43,7 @@ MODES = {1: (128, 1024), 2: (64, 512), 3: (32, 256)}
 # Words of an instance: panels, then (width, first column, byte offset) of each, then the descriptors.
 WORDS = 160
 TEXT = """
-#include "flash_attention/wgmma_panels.cuh"
+#include "flash_attention/panels/panels.cuh"
 #include "thread.cuh"
 template <class P, int kRows>
 __device__ unsigned long long* panels(unsigned long long* out) {

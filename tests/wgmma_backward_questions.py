@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_config import Config
+from tuner.operators.flash_attention_backward.wgmma.config import Config
 from tuner.spec.dtype import DType
 
 OPERATOR = operators.load("flash_attention_backward")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.operators.flash_attention.operator import Problem
-from tuner.operators.flash_attention.wgmma_config import Config
+from tuner.operators.flash_attention.wgmma.config import Config
 from tuner.spec.dtype import DType
 
 KEYS = 64  # a power of two, and one tile: their mean is exact

@@ -1,15 +1,18 @@
-"""Discovery: every folder of templates/ with an operator.py is an operator, every template beside a module an
-implementation. Nothing is registered."""
+"""Discovery: a folder with an operator.py is an operator, a folder in it with a kernel.cu.jinja an implementation.
+
+Nothing is registered.
+"""
 
 import os
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 from tuner.arch import ARCHES
-from tuner.base.assets import TEMPLATES
+from tuner.base.assets import TEMPLATE, TEMPLATES
 from tuner.base.result import Fields
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.contract import held_implementation, held_operator, line_of, well_formed
@@ -19,6 +22,9 @@ from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import from_fields
 
 VARIABLE = "TUNER_OPERATORS"
+# What an older folder imports, and where that is now.
+_IMPORTS = r"s/from tuner\.(operator|space|argument|dtype|tensor_map|draw|result) import/from tuner.spec import/"
+_RELATIVE = r"s/^from \.(\w*) import/from ..\1 import/"
 
 # templates/<name>/operator.py is importable as tuner.operators.<name>.operator; folders of the user come after.
 __path__ = [str(TEMPLATES), *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
@@ -65,16 +71,29 @@ def _load(name: str) -> Operator[Any]:
 def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     """Every implementation of an operator, by name."""
     operator = load(name)
+    _check_shape(operator)
     found = []
-    for template in sorted(operator.folder.glob("*.cu.jinja")):
-        stem = template.name.removesuffix(".cu.jinja")
-        implementation = getattr(_module(name, stem), "IMPLEMENTATION", None)
-        if not isinstance(implementation, Implementation) or implementation.name != stem:
-            raise TemplateError(f"{name}/{stem}.py must define IMPLEMENTATION, an Implementation named {stem!r}")
+    for folder in sorted(template.parent for template in operator.folder.glob(f"*/{TEMPLATE}")):
+        implementation = getattr(_module(name, f"{folder.name}.implementation"), "IMPLEMENTATION", None)
+        if not isinstance(implementation, Implementation) or implementation.name != folder.name:
+            place, wanted = f"{name}/{folder.name}/implementation.py", f"an Implementation named {folder.name!r}"
+            raise TemplateError(f"{place} must define IMPLEMENTATION, {wanted}")
         found.append(completed_implementation(operator, held_implementation(operator, implementation)))
     if not found:
-        raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>.cu.jinja")
+        raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>/{TEMPLATE}")
     return tuple(found)
+
+
+def _check_shape(operator: Operator[Any]) -> None:
+    """Raises TemplateError for the shape of before, with the command that makes it today's."""
+    for template in sorted(operator.folder.glob("*.cu.jinja")):
+        name, folder = template.name.removesuffix(".cu.jinja"), quote(str(operator.folder))
+        moves = f"cd {folder} && mkdir -p {name} && mv {name}.cu.jinja {name}/{TEMPLATE}"
+        moves += f" && mv {name}.py {name}/implementation.py && sed -i -E {quote(_IMPORTS)} *.py {name}/*.py"
+        moves += f" && sed -i -E {quote(_RELATIVE)} {name}/*.py"
+        raise TemplateError(
+            f"{operator.name}/{template.name}: an implementation is a folder now. This moves it: {moves}"
+        )
 
 
 def implementation(operator: str, name: str) -> Implementation[Any, Any]:
@@ -110,13 +129,13 @@ def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:
 
 
 def _module(operator: str, stem: str) -> Any:
-    name, place = f"{__name__}.{operator}.{stem}", f"{operator}/{stem}.py"
+    name, place = f"{__name__}.{operator}.{stem}", f"{operator}/{stem.replace('.', '/')}.py"
     try:
         return import_module(name)
     except TemplateError:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise TemplateError(f"{place} is missing beside {stem}.cu.jinja: it defines IMPLEMENTATION") from error
-        line = line_of(error, lambda folder: folder.parent in map(Path, __path__))  # a SyntaxError says so itself
+            raise TemplateError(f"{place} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
+        line = line_of(error, [Path(each, operator) for each in __path__])  # a SyntaxError says so itself
         raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error

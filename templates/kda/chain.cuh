@@ -1,7 +1,7 @@
 // A block of warps that carries BV columns of a state through a run of chunks, kRows of them a warp, in registers.
 #pragma once
 #include "cp_async.cuh"
-#include "kda/scan.cuh"
+#include "kda/chunks/scan.cuh"
 
 // What a block reads on its way: the images of its chunks, and v from its first token and column on.
 template <class T>

@@ -1,7 +1,7 @@
 // A block in which some warps prepare the chunks of a run and others carry columns of a state through them.
 #pragma once
 #include "cp_async.cuh"
-#include "kda/scan.cuh"
+#include "kda/chunks/scan.cuh"
 #include "opaque.cuh"
 #include "thread.cuh"
 

@@ -1,7 +1,7 @@
 // What is given for beta and g where kda makes them of that: its gates on tiles, and their slopes.
 #pragma once
 #include "kda/token.cuh"
-#include "tile.cuh"
+#include "kda_backward/tile.cuh"
 
 // 1 - beta would cancel where beta is near 1.
 template <BetaGate kGate>

@@ -1,8 +1,8 @@
 // What is done beside the products, whichever instructions multiply: Q's copies, and what is attended.
 #pragma once
 #include "flash_attention/keys.cuh"
-#include "flash_attention/packed.cuh"
-#include "flash_attention/split_keys.cuh"
+#include "flash_attention/split_keys/packed.cuh"
+#include "flash_attention/split_keys/split_keys.cuh"
 #include "flash_attention/softmax.cuh"
 #include "flash_attention/tile.cuh"
 #include "mla_decode/ring.cuh"

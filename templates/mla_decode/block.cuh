@@ -2,7 +2,7 @@
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
-#include "paged_attention/block_rows.cuh"
+#include "paged_attention/mma_sync/block_rows.cuh"
 #include "paged_attention/lengths.cuh"
 #include "paged_attention/merge.cuh"
 #include "paged_attention/shares.cuh"

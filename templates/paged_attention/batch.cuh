@@ -2,7 +2,7 @@
 #pragma once
 #include "paged_attention/lengths.cuh"
 #include "paged_attention/queries.cuh"
-#include "paged_attention/wgmma_keys.cuh"
+#include "paged_attention/panels/keys.cuh"
 
 // What tells a block its work; `shares` are told to the merge.
 template <class Tile>

@@ -1,6 +1,6 @@
 // What blocks found in their shares of a sequence's keys, merged.
 #pragma once
-#include "flash_attention/split_keys.cuh"
+#include "flash_attention/split_keys/split_keys.cuh"
 #include "paged_attention/queries.cuh"
 
 // Where the parts of a row are: the first, and how many rows later the next.

@@ -1,6 +1,6 @@
 // Where the pages of a cache hold the keys of a sequence, and tiles of them on their way to shared memory.
 #pragma once
-#include "flash_attention/split_keys.cuh"
+#include "flash_attention/split_keys/split_keys.cuh"
 #include "opaque.cuh"
 
 // The pages of one sequence, in the order of its positions. A page holds 2^shift of them.

@@ -10,6 +10,7 @@ TEMPLATES = ROOT / "templates"
 PRIMITIVES = TEMPLATES / "primitives"
 EXAMPLE = TEMPLATES / "examples" / "row_softmax"  # an operator to start from
 PLAIN_EXAMPLE = TEMPLATES / "examples" / "rms_norm"  # the same for a kernel that exists, checked on PTX
+TEMPLATE = "kernel.cu.jinja"  # of an implementation, in its folder
 DB = ROOT / "db"
 REPORTS = ROOT / "reports"
 

@@ -13,13 +13,12 @@ from tuner.cli.output import ending, guarded
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the function `module.body` of `tuner.cli`, and a line about it.
+    """A command: the function `body` of its module in `tuner.cli.commands`, and a line about it.
 
     `per_operator` ones have a command of their own for each operator, with its problem's fields for options.
     """
 
     name: str
-    module: str
     body: str
     help: str
     per_operator: bool = False
@@ -27,7 +26,7 @@ class Command:
     def load(self) -> Any:
         """The command itself, ready to run."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        body = getattr(import_module(f"tuner.cli.{self.module}"), self.body)
+        body = getattr(import_module(f"tuner.cli.commands.{self.name}"), self.body)
         if not self.per_operator:
             app.command(self.name, help=self.help)(guarded(body))
             return get_command(app)
@@ -37,22 +36,20 @@ class Command:
 
 
 COMMANDS = (  # those first that are needed first
-    Command("search", "search", "search", "Find the best config of a problem. Resumes by default.", True),
-    Command("show", "show", "show", "List the records: the best config known for each problem and GPU."),
-    Command("explain", "explain", "explain", "Say which record serves a problem, or what refuses a config.", True),
-    Command("report", "report", "report", "Write the report of what is stored.", True),
-    Command("bench", "bench", "bench_command", "Race our best against peers, or predict for a GPU.", True),
-    Command("doctor", "doctor", "doctor", "Say what works here and what to install."),
-    Command("export", "export", "export_command", "Write the attempts at a problem as T4, for other tuners.", True),
-    Command("inspect", "inspect", "inspect_command", "Compile a config and print what it uses.", True),
-    Command("new", "new", "new", "Write a small operator of your own to start from."),
-    Command("operators", "list_operators", "list_operators", "List the operators, or say all about one."),
-    Command(
-        "render", "render", "render_command", "Print the CUDA source of a config, or write it for a C++ program.", True
-    ),
-    Command("replay", "replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
-    Command("warmup", "warmup", "warmup_command", "Compile ahead what calls on a GPU need.", True),
-    Command("verify", "verify", "verify_command", "Check a config on the CPU emulator.", True),
+    Command("search", "search", "Find the best config of a problem. Resumes by default.", True),
+    Command("show", "show", "List the records: the best config known for each problem and GPU."),
+    Command("explain", "explain", "Say which record serves a problem, or what refuses a config.", True),
+    Command("report", "report", "Write the report of what is stored.", True),
+    Command("bench", "bench_command", "Race our best against peers, or predict for a GPU.", True),
+    Command("doctor", "doctor", "Say what works here and what to install."),
+    Command("export", "export_command", "Write the attempts at a problem as T4, for other tuners.", True),
+    Command("inspect", "inspect_command", "Compile a config and print what it uses.", True),
+    Command("new", "new", "Write a small operator of your own to start from."),
+    Command("operators", "list_operators", "List the operators, or say all about one."),
+    Command("render", "render_command", "Print the CUDA source of a config, or write it for a C++ program.", True),
+    Command("replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
+    Command("warmup", "warmup_command", "Compile ahead what calls on a GPU need.", True),
+    Command("verify", "verify_command", "Check a config on the CPU emulator.", True),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from tuner.base.assets import PRIMITIVES
+from tuner.base.assets import PRIMITIVES, TEMPLATE
 from tuner.compiler.source import Source, Target
 from tuner.errors import TemplateError
 from tuner.spec.dtype import DType
@@ -48,7 +48,7 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:
-    return f"{implementation.name}.cu.jinja"
+    return f"{implementation.name}/{TEMPLATE}"
 
 
 def template_variables(operator: Operator[Any], implementation: Implementation[Any, Any]) -> frozenset[str]:
@@ -100,7 +100,7 @@ def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> T
 
 def _line(error: Exception, name: str) -> str:
     """Where in a template an error came from: jinja2 puts its lines into the traceback."""
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename).name == name]
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename.endswith(f"/{name}")]
     return f", line {lines[-1]}" if lines else ""
 
 

@@ -1,7 +1,7 @@
 """A function of an operator's folder that is held to its promise: where it fails or returns something else, a
 TemplateError names the file, the function and the line."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from itertools import count
@@ -36,7 +36,7 @@ def held(
         except TunerError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}{line_of(error, folder.__eq__)}"
+            reason = f"{type(error).__name__}: {error}{line_of(error, [folder])}"
             raise TemplateError(f"{place}: {called} failed: {reason}") from error
         for wrong in check(found, *args):
             raise TemplateError(f"{place}: {called} {wrong}")
@@ -45,10 +45,13 @@ def held(
     return run
 
 
-def line_of(error: Exception, own: Callable[[Path], bool]) -> str:
-    """Where in files of the operators' `own` folders an error came from; empty where it came from elsewhere."""
-    frames = [each for each in extract_tb(error.__traceback__) if own(Path(each.filename).parent)]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+def line_of(error: Exception, operators: Sequence[Path]) -> str:
+    """Where in files of these operators' folders an error came from; empty where it came from elsewhere."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        for folder in operators:
+            if (path := Path(frame.filename)).is_relative_to(folder):
+                return f" ({path.relative_to(folder).as_posix()}, line {frame.lineno})"
+    return ""
 
 
 def of_kind(found: Any, kind: Any, wanted: str) -> Complaints:
@@ -214,7 +217,7 @@ def _tails(found: Any, problem: Any) -> Complaints:
 
 def held_implementation(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Implementation[Any, Any]:
     """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
-    place, config = f"{operator.name}/{implementation.name}.py", implementation.config
+    place, config = f"{operator.name}/{implementation.name}/implementation.py", implementation.config
     if not is_frozen(config):
         raise TemplateError(f"{place}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
 

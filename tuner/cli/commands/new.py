@@ -3,6 +3,7 @@
 import keyword
 import os
 import re
+import shutil
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -35,7 +36,7 @@ def new(
     if folder.exists():
         raise UsageError(f"{folder} is there already, and nothing is overwritten: choose another name, or --out DIR")
     write(name, folder, PLAIN_EXAMPLE if plain else EXAMPLE)
-    for path in sorted(folder.iterdir()):
+    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
         typer.echo(f"wrote {path}")
     typer.echo(_next(name, out, "on its PTX, over the edges" if plain else _EMULATED))
 
@@ -45,10 +46,9 @@ def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
         draft = Path(place) / name
-        draft.mkdir()
-        for path in filter(Path.is_file, example.iterdir()):
-            text = path.read_text(encoding="utf-8").replace(example.name, name)
-            (draft / path.name).write_text(text, encoding="utf-8")
+        shutil.copytree(example, draft, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in filter(Path.is_file, draft.rglob("*")):
+            path.write_text(path.read_text(encoding="utf-8").replace(example.name, name), encoding="utf-8")
         draft.rename(folder)
 
 

@@ -1,0 +1,189 @@
+"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from dataclasses import astuple, dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Array, Cost, Work
+
+from ..operator import cost
+from ..problem import Problem, unpacked, visible_keys
+from .config import ELEMENT, Config, q_in_ring, row_bytes
+
+WARP = 32
+CHUNK = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Tiles of keys visited for one head, by blocks and by groups of warps that share rows."""
+
+    blocks: Array  # [blocks]
+    groups: int  # summed over all groups
+    steps: int  # of 16 keys: those of the groups' tiles that are not left out
+    rows_of_keys: int  # of K, summed over blocks, that are read from global memory
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> "Visits":
+        starts = np.arange(0, problem.seq_q, config.BM)
+        keys = _attended(problem, starts, config.BM)
+        blocks = -(-keys // config.BN)
+        group_starts = np.arange(0, problem.seq_q, config.rows_per_warp)
+        groups = -(-_attended(problem, group_starts, config.rows_per_warp) // config.BN)
+        read = np.minimum(blocks * config.BN, problem.seq_k)
+        tiles = int(np.sum(groups))
+        return cls(blocks, tiles, tiles * config.BN // 16, int(np.sum(read)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A problem as work_of_visits reads it, with rows in the place of queries: packed heads count as one."""
+
+    batch: int
+    heads: int
+    seq_q: int
+    head_dim: int
+
+    @property
+    def head_dim_v(self) -> int:
+        """Values are as wide as keys."""
+        return self.head_dim
+
+
+def _attended(problem: Problem, starts: Array, rows: int) -> Array:
+    """Keys that any of `rows` rows from each start attends: those of the last one."""
+    last = np.minimum(starts + rows, problem.seq_q) - 1
+    return visible_keys(problem)[last]
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Of packed sequences as if their lengths were equal, in a grid that has room for the longest. What threads read of
+    cu_seqlens is not counted."""
+    equal = unpacked(problem)
+    found = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
+    ctas = problem.sequences * problem.heads * -(-problem.longest // config.BM)
+    found = replace(found, ctas=ctas, longest_cta=found.longest_cta * ctas / found.ctas)
+    return (with_softcap(problem.head_dim, found, problem.head_dim_v) if problem.use_softcap else found,)
+
+
+def with_softcap(D: int, found: Work, DV: int = 0) -> Work:
+    """Five operations and one and a half special functions more for each score, which is D + DV (0: D) of an mma's
+    2048."""
+    scores = found.mma * 2048 / ((D + (DV or D)) * WARP)
+    return replace(found, fma=found.fma + 5 * scores, mufu=found.mufu + 1.5 * scores)
+
+
+def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:
+    """Work of all heads, of any attention that visits tiles as `visits` says; `floor` is the problem's.
+
+    mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer instructions are those
+    that the mathematics needs, with addresses estimated.
+    """
+    heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
+    widths = problem.head_dim, problem.head_dim_v
+    groups = _group_tiles(*widths, config, visits)
+    return Work(
+        ctas=heads * blocks,
+        warps=config.warps,
+        mma=heads * groups.mma,
+        fma=heads * groups.fma,
+        mufu=heads * groups.mufu,
+        alu=heads * (groups.alu + tiles * sum(_copy_instructions(width, config) for width in widths)),
+        smem_wavefronts=heads * (groups.ldmatrix + groups.stores + _wavefronts(problem, config, visits)),
+        l2_bytes=float(heads * _global_bytes(problem, visits)),
+        dram_bytes=float(floor.bytes),
+        barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(*widths, config)),
+        longest_cta=float(np.max(visits.blocks) * blocks / tiles) if tiles else 1.0,
+        chain=float(np.max(visits.blocks, initial=0)),
+        stages=config.stages,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTile:
+    """Warp instructions of the warps that share rows, for one tile of keys; or for many."""
+
+    mma: float
+    fma: float
+    mufu: float
+    alu: float
+    ldmatrix: float  # 8x8 matrices: one wavefront each
+    stores: float  # of P and of row maxima, where warps share rows
+
+
+def _group_tiles(D: int, DV: int, config: Any, visits: Visits) -> GroupTile:
+    """For all tiles of a head: what a tile takes without any key, and what each step adds to that."""
+    bare, whole = (astuple(_group_tile(D, DV, replace(config, BN=keys))) for keys in (0, config.BN))
+    steps = config.BN // 16
+    return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, whole, strict=True)))
+
+
+def _group_tile(D: int, DV: int, config: Any) -> GroupTile:
+    m, parts, n = config.rows_per_warp // 16, config.d_warps, config.BN // 8
+    scores = m * 16 * config.BN / WARP
+    query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
+    row_values = 2 * m * parts  # a lane's rows
+    shared = parts > 1
+    return GroupTile(
+        mma=m * n * query_steps + m * (n / 2) * (DV / 8),
+        # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
+        fma=3 * scores + 6 * row_values + (0 if config.lazy_rescale else m * 16 * DV / WARP),
+        mufu=scores + row_values,
+        # two scores a conversion; shuffles; an XOR or addition a step of D
+        alu=scores / 2 + 6 * row_values + parts * 2 * (D / 16 + n / 2),
+        ldmatrix=n * (D + DV) / 8 + (0 if config.q_in_registers else parts * m * D / 4) + shared * parts * m * 2 * n,
+        stores=shared * (m * 2 * n + row_values * parts),
+    )
+
+
+def _wavefronts(problem: Any, config: Any, visits: Visits) -> float:
+    """Shared-memory cycles for one head, besides those of its groups' tiles."""
+    D, DV = problem.head_dim, problem.head_dim_v
+    blocks, groups = len(visits.blocks), -(-problem.seq_q // config.rows_per_warp)
+    m, threads = config.rows_per_warp // 16, WARP * config.warps
+    tile = sum(copy_wavefronts(width, config.swizzle, config.BN, threads) for width in (D, DV))
+    copies = int(np.sum(visits.blocks)) * tile
+    query = blocks * copy_wavefronts(D, config.swizzle, config.BM, threads)
+    query += groups * config.d_warps * m * D / 4 * config.q_in_registers
+    epilogue = groups * m * 2 * (DV / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
+    return copies + query + epilogue
+
+
+@cache
+def copy_wavefronts(D: int, swizzle: bool, rows: int, threads: int) -> int:
+    """Shared-memory cycles of writing a tile by cp.async: for each 8 lanes, the most that share a 16-byte column."""
+    chunks = D // 8
+    rows_per_pass = threads // chunks
+    if swizzle and chunks % 2 == 0 and rows_per_pass >= 8:
+        rows_per_pass = rows_per_pass // 8 * 8
+    thread = np.arange(threads)
+    row = thread // chunks + np.arange(-(-rows // rows_per_pass))[:, None] * rows_per_pass  # [passes, threads]
+    active = (thread // chunks < rows_per_pass) & (row < rows)
+    column = chunk_offset(D, swizzle, row, thread % chunks) // CHUNK % 8
+    hits = (column[..., None] == np.arange(8)) & active[..., None]
+    return int(np.sum(np.max(np.sum(hits.reshape(-1, 8, 8), axis=1), axis=1)))
+
+
+def chunk_offset(D: int, swizzle: bool, row: Array, chunk: Array) -> Array:
+    """Byte offset of a chunk in a tile: `Rows::offset` of rows.cuh."""
+    group = int(np.gcd(D // 8, 8)) if swizzle else 1
+    return row * row_bytes(D, swizzle) + CHUNK * (chunk ^ row // (8 // group) % group)
+
+
+def _copy_instructions(D: int, config: Any) -> float:
+    """Integer instructions of a block's warps to copy one tile: address, bound and pointer of each chunk."""
+    return 5 * config.BN * (D // 8) / WARP + 12 * config.warps
+
+
+def _global_bytes(problem: Any, visits: Visits) -> int:
+    """Read and written by the blocks of one head: K and V again for each tile of rows."""
+    both = ELEMENT * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
+    return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
+
+
+def _barriers_outside_the_loop(D: int, DV: int, config: Any) -> int:
+    """One before O takes the place of Q; Q on its way to registers costs one more, or two in the ring's place."""
+    return 1 + int(config.q_in_registers) + int(q_in_ring(D, config, DV))

@@ -1,0 +1,97 @@
+"""What kernels for few queries do, counted from their loops: the emulator's counters agree with the exact ones."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.spec import Array, Cost, Work
+
+from ..mma_sync.config import ELEMENT
+from .config import WARP, Config, merge_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Tiles of keys that the blocks of one KV head visit."""
+
+    tiles: Array  # [row tiles]: of all warps and splits together
+    rows_of_keys: int  # of K, summed over row tiles, that are read from global memory
+
+
+def work_of_walks(
+    problem: Any, config: Config, walked: Walked, floor: Cost, element: int = ELEMENT
+) -> tuple[Work, ...]:
+    """Work of each launch, where the row tiles of each KV head visit tiles as `walked` says; `floor` is the problem's,
+    `element` the bytes of one of K or V.
+
+    mma, bytes and barriers are exact; the rest is what the mathematics needs.
+    """
+    split = config.splits > 1
+    attend = _attend_work(problem, config, walked, floor, element)
+    return (attend, _merge_work(problem, config)) if split else (attend,)
+
+
+def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost, element: int) -> Work:
+    """The tiles of keys. With splits, parts go to the merge in the place of the outputs."""
+    D, DV = problem.head_dim, problem.head_dim_v
+    heads, visited = problem.batch * problem.kv_heads, int(np.sum(walked.tiles))
+    tiles, blocks = heads * visited, heads * len(walked.tiles) * config.splits
+    scores = config.BM * config.BN / WARP
+    query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
+    merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements in and out, by warps
+    queries = _items(problem) * config.warps * config.splits  # each warp reads Q for itself
+    read = element * heads * walked.rows_of_keys * (D + DV) + ELEMENT * queries * D
+    keys = config.BN * (D + DV) * element / ELEMENT  # of a tile, in 16 bits
+    outputs = _output_bytes(problem)
+    written = _parts(problem, config) * (4 * DV + 8) if config.splits > 1 else outputs
+    return Work(
+        ctas=blocks,
+        warps=config.warps,
+        mma=tiles * config.BM / 16 * (config.BN / 8) * (query_steps + DV / 16),
+        fma=tiles * 3 * scores + merged,
+        mufu=tiles * scores,
+        alu=tiles * (scores + 5 * keys / 8 / WARP),
+        smem_wavefronts=tiles * (3 * keys / 64 + config.BM * D / 32) + merged,
+        l2_bytes=float(read + written),
+        dram_bytes=float(floor.bytes - outputs + written),
+        barriers=float(blocks),
+        longest_cta=float(np.max(walked.tiles) * len(walked.tiles) / visited) if visited else 1.0,
+        chain=float(-(-int(np.max(walked.tiles)) // (config.warps * config.splits))),
+        stages=config.stages,
+    )
+
+
+def _merge_work(problem: Any, config: Config) -> Work:
+    """A thread takes four elements of a row through its parts, and reads the two floats of each for itself."""
+    rows, DV = _parts(problem, config), problem.head_dim_v
+    elements = rows * DV / WARP
+    outputs = _output_bytes(problem)
+    return Work(
+        ctas=merge_blocks(problem, config),
+        warps=config.warps,
+        mma=0.0,
+        fma=elements * 2,
+        mufu=elements / 2,
+        alu=elements,
+        smem_wavefronts=0.0,
+        l2_bytes=float(rows * (4 * DV + 8 * (DV // 4)) + outputs),
+        dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
+        barriers=0.0,
+        longest_cta=1.0,
+        chain=1.0,
+    )
+
+
+def _items(problem: Any) -> int:
+    """Rows of O."""
+    return int(problem.batch * problem.heads * problem.seq_q)
+
+
+def _parts(problem: Any, config: Config) -> int:
+    """Rows of O that blocks hand to the merge."""
+    return _items(problem) * config.splits
+
+
+def _output_bytes(problem: Any) -> int:
+    return _items(problem) * (ELEMENT * int(problem.head_dim_v) + 4)

@@ -1,0 +1,73 @@
+"""What tcgen05 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..problem import Problem
+from ..wgmma.config import ELEMENT, packed
+
+ROWS = 128  # of a row tile: tensor memory has as many lanes
+LAST_COLUMNS = 512  # of tensor memory
+
+_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
+WORK = 48  # bytes of what is to be computed
+_BARRIER, _ADDRESS = 8, 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    BN: int  # keys a tile
+    row_tiles: int  # of 128 rows of Q, a warpgroup each
+    stages: int  # slots for tiles of K, and as many of V
+    value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, a product for each
+    polynomial: int  # one pair of exponentials in so many is computed on the FMA pipe; 0: none
+    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
+    overlaid: bool  # P lies over the scores that it was made of; the next ones then wait for its product
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Tiles):
+    heavy_first: bool  # causal: the row tiles with most keys first
+    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+
+
+def blocks(problem: Problem, c: Any) -> Any:
+    """Of one head, or of the heads that share their rows."""
+    queries = ROWS * c.row_tiles // packed(problem.heads, problem.kv_heads, c)
+    return -(-problem.longest // queries)
+
+
+def used_columns(DV: int, c: Any) -> Any:
+    """Of tensor memory: O, scores, and P in half as many or over them."""
+    return np.where(c.overlaid, c.row_tiles * (_round_up(DV, 16) + c.BN), apart_columns(DV, c))
+
+
+def apart_columns(DV: int, c: Any) -> Any:
+    """The same where P has a place of its own."""
+    return c.row_tiles * (_round_up(DV, 16) + c.BN + c.BN // 2)
+
+
+def tensor_columns(DV: int, c: Any) -> Any:
+    """Columns that a block allocates: a power of two."""
+    used = used_columns(DV, c)
+    return np.where(used <= 64, 64, np.where(used <= 128, 128, np.where(used <= 256, 256, 512)))
+
+
+def smem_bytes(D: int, DV: int, c: Any, work: int = WORK) -> Any:
+    """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, barriers, and what is to be
+    computed."""
+    padded, padded_v = _round_up(D, 16), _round_up(DV, 16)
+    values = np.where(c.value_columns == 0, padded_v, _round_up(padded_v, np.maximum(c.value_columns, 1)))
+    ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
+    barriers = 6 * c.row_tiles + 4 * c.stages
+    return c.row_tiles * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + _ADDRESS + work
+
+
+def _tile_bytes(columns: Any, rows: Any) -> Any:
+    return _round_up(ELEMENT * columns * rows, _TILE_UNIT)
+
+
+def _round_up(value: Any, unit: Any) -> Any:
+    return -(-value // unit) * unit

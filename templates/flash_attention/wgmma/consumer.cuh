@@ -1,0 +1,155 @@
+// A warpgroup's 64 rows of attention on wgmma: the two products, issued and awaited apart, and what lies between them.
+#pragma once
+#include "flash_attention/softcap.cuh"
+#include "flash_attention/wgmma/softmax.cuh"
+#include "flash_attention/panels/tile.cuh"
+#include "fragment.cuh"
+#include "register.cuh"
+#include "thread.cuh"
+
+// What a descriptor names, in a later slot of a ring of kBytes each.
+template <int kBytes>
+__device__ __forceinline__ uint64_t in_stage(uint64_t first, int stage) {
+  static_assert(kBytes % 16 == 0, "descriptors count 16 bytes");
+  return first >> 32 << 32 | (uint32_t(first) + stage * (kBytes / 16));
+}
+
+// The same in all lanes, which the compiler cannot know of threadIdx.
+__device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
+
+template <class Tile>
+struct Consumer {
+  using T = typename Tile::T;
+  static constexpr int DV = Tile::DV, BN = Tile::BN;
+  using Scores = float[BN / 2];  // [64, BN]
+
+  uint32_t smem;
+  Barriers<Tile> barriers;
+  int warpgroup;
+  int query[2];      // that the thread's two rows are of
+  typename Tile::Keys::Mask mask;
+  float scale;         // in base 2, of scores or of capped ones
+  float inner;         // softcap: of scores before they are capped
+  Position<Tile::kStages> keys, values;  // of the next scores, and of the newest that are there
+  int released = 0;                      // stage of V that is read
+  float r_o[Tile::kSummed / 2];  // [64, DV], and zeros
+  uint32_t r_p[BN / 16][4];
+  Softmax softmax;
+
+  // S = Q Kᵀ in flight as one group.
+  __device__ __forceinline__ void issue_scores(Scores& r_s) {
+    using Rows = typename Tile::Rows;
+    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    uint32_t const s_q = smem + warpgroup * Tile::kQueryBytes, s_k = smem + Tile::kKeys;
+    fence_registers(r_s);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Tile::D16; k += 16)
+      wgmma_m64k16<T>(r_s, Rows::template k_major<64>(s_q, k),
+                      in_stage<Tile::kKeyBytes>(Rows::template k_major<BN>(s_k, k), keys.stage), k > 0);
+    wgmma_commit();
+  }
+  template <int kInFlight>
+  __device__ __forceinline__ void wait_scores(Scores& r_s) {
+    wgmma_wait<kInFlight>();
+    fence_registers(r_s);
+    leave_keys();
+  }
+  // Values come in the same stages.
+  __device__ __forceinline__ void leave_keys() {
+    release(barriers.keys_empty(keys.stage));
+    values = keys;
+    keys.advance();
+  }
+
+  __device__ __forceinline__ void await_values() const {
+    mbarrier_wait(barriers.values_full(values.stage), values.parity);
+  }
+  // O += P V in flight as one group.
+  __device__ __forceinline__ void issue_values() {
+    fence_registers(r_o);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < BN; k += 16) multiply_values(k);
+    wgmma_commit();
+    released = values.stage;
+  }
+  // One wgmma for panels of equal width.
+  __device__ __forceinline__ void multiply_values(int k) {
+    using Values = typename Tile::Values;
+    if constexpr (Tile::kUniform) {
+      wgmma_m64k16<T, Major::kMN>(r_o, r_p[k / 16], place_of_values(k, 0), true);
+    } else {
+      constexpr int kEnd64 = 64 * Values::k64, kEnd32 = kEnd64 + 32 * Values::k32;
+      multiply_columns<0, kEnd64>(k);
+      multiply_columns<kEnd64, kEnd32>(k);
+      multiply_columns<kEnd32, Tile::kSummed>(k);
+    }
+  }
+  // Columns of O from kFirst to kEnd, whole panels, if there are any.
+  template <int kFirst, int kEnd>
+  __device__ __forceinline__ void multiply_columns(int k) {
+    if constexpr (kEnd > kFirst)
+      wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[(kEnd - kFirst) / 2]>(r_o[kFirst / 2]), r_p[k / 16],
+                                  place_of_values(k, kFirst), true);
+  }
+  // 16 rows of V from row k on, of columns from `col` on.
+  __device__ __forceinline__ uint64_t place_of_values(int k, int col) const {
+    uint64_t const first = Tile::Values::template mn_major<BN>(smem + Tile::kValues, k, col);
+    return in_stage<Tile::kValueBytes>(first, values.stage);
+  }
+  template <int kInFlight>
+  __device__ __forceinline__ void wait_values(bool issued = true) {
+    wgmma_wait<kInFlight>();
+    fence_registers(r_o);
+    if (issued) release(barriers.values_empty(released));
+  }
+  // The warp has read a stage: to be told to all that load into it.
+  __device__ __forceinline__ void release(uint32_t empty) const {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Tile::kCluster == 1) {
+      if (lane == 0) mbarrier_arrive(empty);
+    } else {
+      if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));
+    }
+  }
+  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place, and been
+  // awaited by all lanes: one that came later would wait for a round that is past.
+  __device__ __forceinline__ void skip() {
+    mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
+    __syncwarp();
+    leave_keys();
+    await_values();
+    __syncwarp();
+    release(barriers.values_empty(values.stage));
+  }
+
+  // Scores to unrounded P.
+  __device__ __forceinline__ void exponentiate(Scores& r_s, int tile) {
+    if constexpr (Tile::kSoftcap) cap(reinterpret_cast<float (&)[1][BN / 8][4]>(r_s), Softcap{inner, scale});
+    if (mask.cuts(tile)) mask.hide(r_s, query, tile);
+    softmax.template exponentiate<Tile::kLazyRescale, Tile::kPolynomial>(r_s, scale);
+    fence_registers(r_s);
+    fence_registers(softmax.sum);
+    fence_registers(softmax.factor);
+  }
+  // `tile`, or what is not negative either but known only when all exponentials are: sums have no sign. Where a vote
+  // follows, ptxas would move them behind the wait otherwise.
+  __device__ __forceinline__ int exponentiated(int tile) const {
+    return Tile::kLazyRescale ? int(__float_as_uint(softmax.sum[0]) | __float_as_uint(softmax.sum[1])) : tile;
+  }
+  // P and O for the next product; no product may be reading them.
+  __device__ __forceinline__ void prepare(Scores const& r_s) {
+    if (softmax.raised) rescale(r_o, softmax.factor);
+#pragma unroll
+    for (int i = 0; i < BN / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+  }
+
+  // Ping-pong: warpgroups issue their products in turn, so that one's softmax runs over the others' products.
+  __device__ __forceinline__ void await_turn() {
+    if (Tile::kPingPong) named_barrier_sync(2 + warpgroup, 256);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if (Tile::kPingPong) named_barrier_arrive(2 + (warpgroup + 1) % Tile::kWarpgroups, 256);
+  }
+};

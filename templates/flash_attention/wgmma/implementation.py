@@ -1,0 +1,269 @@
+"""flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from tuner.arch import DEVICES, Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
+
+from ..problem import Problem
+from .config import (
+    ROWS,
+    WIDTHS,
+    Config,
+    consumer_registers,
+    ctas,
+    fits,
+    l2_share,
+    packed,
+    producer_registers,
+    register_estimate,
+    row_tiles,
+    smem_bytes,
+    walkers,
+    widest_product,
+)
+from .work import work
+
+ENTRY = "flash_attention_wgmma"
+_WARP = 32
+_SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+TILE_CHOICES: Mapping[str, tuple[int, ...]] = {
+    "BN": tuple(range(32, 257, 16)),
+    "warpgroups": (1, 2, 3),
+    "stages": (2, 3, 4),
+    "overlap": (0, 1, 2),
+    "ping_pong": (False, True),
+    "value_columns": (0, *WIDTHS),
+    "polynomial": (0, 8),
+    "lazy_rescale": (False, True),
+}
+
+
+def refusal(problem: Any, arch: Arch) -> str | None:
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    return without_panels(problem)
+
+
+def without_panels(problem: Any) -> str | None:
+    """Why no kernel on panels in shared memory serves a problem; None if one does."""
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands have 16 bits"
+    if problem.head_dim < 16:
+        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, DV = problem.head_dim, problem.head_dim_v
+    return Space(
+        Config,
+        choices={
+            **TILE_CHOICES,
+            "heavy_first": (True, False) if problem.causal else (False,),
+            "packed_heads": packs(problem),
+            "cluster": (1, 2),
+            "blocks": (0, arch.sm_count),
+        },
+        constraints=(
+            *tile_constraints(D, arch, DV, capped=problem.use_softcap),
+            Constraint(
+                "packed sequences: a block a row tile, since those that a sequence does not have are left at once",
+                lambda c: (c.blocks == 0) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "packed sequences: each block loads for itself, since it writes zeros over what follows a sequence",
+                lambda c: (c.cluster == 1) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "blocks that walk, or that wait for each other, take the heaviest causal row tiles first",
+                lambda c: ((c.blocks == 0) & (c.cluster == 1)) | c.heavy_first | (not problem.causal),
+            ),
+            Constraint(
+                "packed sequences take panels of V of one width: ptxas serializes several",
+                lambda c: (c.value_columns != 0) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
+            ),
+            Constraint(
+                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                lambda c: (c.cluster == 1) | (c.warpgroups > 1),
+            ),
+            Constraint(
+                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                lambda c: (c.cluster == 1) | (l2_share(D, c, l2_bytes(arch), DV) >= 0.5),
+            ),
+            Constraint(
+                "each block of a cluster has a row tile",
+                lambda c: (c.cluster == 1) | (row_tiles(problem, c) >= c.cluster),
+            ),
+        ),
+    )
+
+
+def step_constraints() -> tuple[Constraint, ...]:
+    """What the order of a tile's steps asks, whatever is loaded."""
+    return (
+        Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
+        Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
+        Constraint(
+            "polynomials are worth their registers only while nothing else is in flight but P V",
+            lambda c: (c.polynomial == 0) | (c.overlap == 1),
+        ),
+    )
+
+
+def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[Constraint, ...]:
+    """What any problem asks of its tiles and of the order of their steps. DV: of values (0: D)."""
+    DV = DV or D
+    return (
+        *step_constraints(),
+        Constraint(
+            "a panel of V no wider than V, or one panel",
+            lambda c: c.value_columns < 2 * max(DV, 16),
+        ),
+        Constraint(
+            "several widths only where one does not divide V",
+            lambda c: (c.value_columns != 0) | (DV % 64 != 0),
+        ),
+        Constraint(
+            "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
+            lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
+        ),
+        Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch, DV)),
+        Constraint(
+            "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+            lambda c: (c.warpgroups == 2) | (widest_product(DV, c) <= 192),
+        ),
+        Constraint(
+            "O, scores and P fit the consumers' registers",
+            lambda c: register_estimate(D, c, DV, capped=capped) <= consumer_registers(c),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    tiles = -(-problem.longest // (ROWS * config.warpgroups // heads))
+    taken = -(-tiles // config.cluster) * (problem.heads // heads) * problem.sequences
+    maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
+    optional, spelled = optional_arguments(problem)
+    smem = int(smem_bytes(problem.head_dim, config, problem.head_dim_v))
+    return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), spelled)
+
+
+def block_plan(
+    entry: str,
+    smem: int,
+    config: Any,
+    taken: int,
+    maps: tuple[TensorMap, ...],
+    others: tuple[str, ...],
+    constants: Mapping[str, str],
+) -> Plan:
+    """The launch for so many row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
+    arguments behind the maps."""
+    ticket = ("ticket",) if config.blocks else ()
+    arguments = (*(each.name for each in maps), *others, *ticket)
+    grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
+    launch = Launch(entry, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
+    return Plan(
+        launches=(Launch(f"{entry}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
+        constants={
+            "smem_bytes": smem,
+            "ctas": int(ctas(config)),
+            "consumer_registers": int(consumer_registers(config)),
+            "producer_registers": int(producer_registers(config)),
+            "ticket_argument": "ticket" if config.blocks else "nullptr",
+            **constants,
+        },
+        workspaces=(Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else (),
+        maps=maps,
+    )
+
+
+def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The arguments that packed sequences and a softcap bring; how templates spell them, or what stands for them."""
+    packed, capped = problem.use_cu_seqlens, problem.use_softcap
+    names = (("o", "cu_seqlens_q", "cu_seqlens_k", "boundaries") if packed else ()) + (("softcap",) if capped else ())
+    return names, {
+        "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
+        "cu_seqlens_k_argument": "cu_seqlens_k" if packed else "nullptr",
+        "sequences_argument": "boundaries - 1" if packed else "batch",
+        "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
+        "softcap_argument": "softcap" if capped else "0.0f",
+    }
+
+
+@cache
+def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`."""
+    boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
+    return tuple(each for name, box in boxes.items() for each in panel_maps(name, box))
+
+
+def panel_maps(name: str, box: tuple[int, ...], suffix: str = "") -> tuple[TensorMap, ...]:
+    """Of a tensor, for panels of each width; `box` counts elements along its other dims."""
+    return tuple(TensorMap(f"{name}_{width}{suffix}", name, (*box, width), swizzle=2 * width) for width in WIDTHS)
+
+
+def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
+    """One head, or the most that can share so many rows: a power of two of a KV head's."""
+    group = problem.heads // problem.kv_heads
+    return (1, min(group & -group, rows)) if group % 2 == 0 else (1,)
+
+
+def l2_bytes(arch: Arch) -> float:
+    """That L2 has for each SM and clock, on the device with least."""
+    return min(
+        device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch.name == arch.name
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Warpgroups in turn, with the largest tile of keys that fits.
+
+    Three warpgroups where their registers hold 128 keys or nearly so, since they share what is loaded. With a mask, or
+    three, no more than 128 keys: a wider tile on the diagonal is mostly hidden. V in one panel, or in panels of 32
+    columns where these are exact and 64 are not, or of 64 with zeros in the last: in boxes of 16 columns there are four
+    times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty. Blocks load
+    for each other where that relieves L2 and costs no waiting.
+    """
+    D, DV = problem.head_dim, problem.head_dim_v
+    columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
+    heads = packs(problem)[-1] if problem.seq_q <= ROWS else 1
+    warpgroups = 3 if DV <= 96 and problem.seq_q > 2 * ROWS else 2
+    widest = 128 if problem.causal or warpgroups == 3 else 176
+    for BN in range(widest, 31, -16):
+        config = Config(BN, warpgroups, 2, 1, True, columns, 0, True, problem.causal, heads, 1, 0)
+        registers = register_estimate(D, config, DV, capped=problem.use_softcap)
+        if fits(D, config, arch, DV) and registers <= consumer_registers(config):
+            return replace(config, cluster=2 if _pairs(problem, config) else 1)
+    raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}, head_dim_v {DV}")
+
+
+def _pairs(problem: Problem, config: Config) -> bool:
+    """Whether two blocks share what they load: beyond DV = 96, where L2 is nearly as busy as the tensor cores, and if
+    neither block waits for the other: no mask, no row tile without a neighbour. Those of packed sequences are alone.
+    """
+    alone = problem.causal or problem.use_cu_seqlens
+    return problem.head_dim_v > 96 and not alone and row_tiles(problem, config) % 2 == 0
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma and TMA with producer and consumer warpgroups, exact for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

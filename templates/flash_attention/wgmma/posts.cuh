@@ -1,0 +1,72 @@
+// How a block's loader takes row tiles, alone or with its cluster, and tells the warpgroups which one is next.
+#pragma once
+#include "atomic.cuh"
+#include "flash_attention/panels/tile.cuh"
+
+template <class Tile>
+struct Posts {
+  Work* s_work;  // [kPosts]
+  Barriers<Tile> barriers;
+
+  // The block's n-th row tile, in shared memory: it outlives the loop over keys without registers.
+  __device__ __forceinline__ Work const& await(int n) const {
+    mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);
+    return s_work[n % Tile::kPosts];
+  }
+  // By the loader. The post is free: Q of the row tile before was loaded, so O of the one before that is stored.
+  __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i,
+                                             typename Tile::Keys const& keys) const {
+    s_schedule.place(s_work[post], i, keys);
+    mbarrier_arrive(barriers.posted(post));
+    return s_work[post];
+  }
+};
+
+// Row tiles by number, for blocks that take one after another as they become free. In a cluster the first block draws,
+// for all: they take theirs together.
+template <class Tile>
+struct Tickets {
+  static constexpr bool kTold = Tile::kPersistent && Tile::kCluster > 1;
+
+  int* s_drawn;
+  Barriers<Tile> barriers;
+  int* counter;
+
+  __device__ __forceinline__ int draw() const {
+    if (!Tile::kPersistent || (kTold && cluster_rank() != 0)) return 0;
+    return atomic_add_relaxed(reinterpret_cast<uint32_t*>(counter), 1);
+  }
+  // What the first block drew at the n-th row tile, to all blocks, which have read what was drawn before.
+  __device__ __forceinline__ void tell(int n, int drawn) const {
+    if (!kTold || cluster_rank() != 0) return;
+    mbarrier_wait(barriers.read(), n % 2 ^ 1);
+    for (int rank = 0; rank < Tile::kCluster; ++rank)
+      store_async(map_shared_rank(shared_address(s_drawn), rank), uint32_t(drawn),
+                  map_shared_rank(barriers.told(), rank));
+  }
+  // The same in each block.
+  __device__ __forceinline__ int await(int n, int drawn) const {
+    if (!kTold) return drawn;
+    mbarrier_arrive_expect_tx(barriers.told(), sizeof(int));
+    mbarrier_wait(barriers.told(), n % 2);
+    int const told = *s_drawn;
+    mbarrier_arrive_cluster(map_shared_rank(barriers.read(), 0));
+    return told;
+  }
+};
+
+// All that the block computes: the row tile of its index; persistent, then what tickets say, from the grid's size on.
+template <class Tile>
+__device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const& posts, Schedule<Tile> const& schedule,
+                                         typename Tile::Keys const& keys, Tickets<Tile> const& tickets) {
+  int i = blockIdx.x / Tile::kCluster;
+#pragma unroll 1
+  for (int n = 0;; ++n) {
+    Work const& work = posts.put(n % Tile::kPosts, schedule, i, keys);
+    if (work.tiles == 0) return;
+    int const drawn = tickets.draw();  // it comes while tiles are loaded
+    loader.load(work, keys, n % 2, [&] { tickets.tell(n, drawn); });
+    if constexpr (!Tile::kPersistent) return;
+    i = schedule.takers + tickets.await(n, drawn);
+  }
+}

@@ -1,0 +1,192 @@
+"""What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import heapreplace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Array, Work
+
+from ..operator import cost
+from ..problem import Problem, unpacked
+from .config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, summed, walkers
+
+_WARPS = 4  # a warpgroup
+_WARP = 32
+_PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+_L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: panels/schedule.cuh
+_CLEARING = Work(
+    ctas=1,
+    warps=1,
+    mma=0,
+    fma=0,
+    mufu=0,
+    alu=4,
+    smem_wavefronts=0,
+    l2_bytes=4,
+    dram_bytes=0,
+    barriers=0,
+    longest_cta=1,
+    chain=1,
+)
+
+
+def tiles(problem: Problem, config: Config) -> Array:
+    """Tiles of keys that each row tile visits, [clusters, blocks of a cluster]: at least one, so that rows without keys
+    come out right too.
+
+    The row tiles are those of one head, or of the heads that share rows; the last may lie beyond the last query.
+    """
+    rows = ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
+    count, clusters = int(row_tiles(problem, config)), -(-int(row_tiles(problem, config)) // config.cluster)
+    last = rows * np.arange(1, count + 1)
+    ends = last + problem.seq_k - problem.seq_q if problem.causal else np.full(count, problem.seq_k)
+    visited: Array = np.ones(clusters * config.cluster, np.int64)
+    visited[:count] = np.maximum(1, -(-np.minimum(ends, problem.seq_k) // config.BN))
+    return visited.reshape(clusters, config.cluster)
+
+
+def order(problem: Problem, config: Config) -> Array:
+    """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken."""
+    visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
+    return in_order(visited, problem, _taken_heads(problem, config))
+
+
+def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
+    """The same of any problem, from those of what is taken of one KV head's heads: see panels/schedule.cuh."""
+    heads = problem.batch * problem.kv_heads * taken_heads
+    near = max(1, _L2_BYTES // (ELEMENT * (problem.head_dim + problem.head_dim_v)) // problem.seq_k)  # KV heads
+    most = min(heads, near * taken_heads)
+    section = -(-heads // -(-heads // most))
+    whole, rest = divmod(heads, section)
+    some, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
+    return np.concatenate([np.tile(some, (whole, 1)), last])
+
+
+def shares(problem: Problem, config: Config) -> Array:
+    """Tiles of keys that each block of a persistent grid, or cluster of them, passes by: if all take equally long."""
+    return shared_out(order(problem, config), config)
+
+
+def shared_out(visited: Array, config: Any) -> Array:
+    """The same, from the order in which row tiles are taken."""
+    takers = [0] * walkers(len(visited), config)
+    for count in np.max(visited, axis=1).tolist():
+        heapreplace(takers, takers[0] + count)  # the next row tile goes to who is done first
+    return np.array(takers)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many blocks there are, and tiles of keys that the longest visits, and that all visit."""
+
+    blocks: int
+    longest: float
+    visits: float
+
+
+def grid_of(visited: Array, ordered: Array, config: Any) -> Grid:
+    """From the tiles of the row tiles of one head, and of all in order."""
+    if config.blocks:
+        found = shared_out(ordered, config)
+        return Grid(len(found) * config.cluster, float(np.max(found)), float(np.sum(ordered)))
+    return Grid(ordered.size, float(np.max(visited)), float(np.sum(ordered)))
+
+
+@lru_cache(maxsize=4096)  # most choices have no part in it
+def _grid(problem: Problem, config: Config) -> Grid:
+    return grid_of(tiles(problem, config), order(problem, config), config)
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+
+    Of packed sequences as if their lengths were equal, but for the blocks, which are those of the longest.
+    """
+    if problem.use_cu_seqlens:
+        (equal,) = work(unpacked(problem), config, gpu)
+        heads = problem.sequences * problem.kv_heads * _taken_heads(problem, config)
+        blocks = prod(tiles(problem, config).shape) * heads
+        lengthened = blocks / equal.ctas  # those that find nothing to do make the mean block shorter
+        return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
+    grid = _grid(problem, _dealt(config))
+    taken, capped = _taken_heads(problem, config), problem.use_softcap
+    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), taken_heads=taken, capped=capped)
+
+
+def work_of(
+    problem: Any, config: Any, visited: Array, grid: Grid, dram: float, *, taken_heads: int, capped: bool = False
+) -> tuple[Work, ...]:
+    """Of any problem, from the tiles that row tiles visit, [clusters, blocks of a cluster], and how often of each KV
+    head: once for each of its heads, of groups of those that share rows, or of as many as clusters take.
+    """
+    D, DV = problem.head_dim, problem.head_dim_v
+    columns = int(summed(DV, config))  # of values that are multiplied
+    heads = problem.batch * problem.kv_heads * taken_heads
+    blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
+    padded = -(-D // 16) * 16
+    warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
+    scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
+    polynomials = scores / config.polynomial if config.polynomial else 0.0
+    caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
+    lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # of O, scaled
+    maxima = 0 if config.lazy_rescale else scores  # of numbers; lazy: of three integers each, half as many
+    main = Work(
+        ctas=grid.blocks,
+        warps=_WARPS * (config.warpgroups + 1),
+        mma=0.0,
+        fma=warps * (2 * scores + maxima + lanes + 12 + 7 * polynomials + 5 * caps),
+        mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
+        alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),
+        smem_wavefronts=warps * _operand_bytes(padded, columns, config) / _WARPS / 128,
+        l2_bytes=float(heads * _loaded_bytes(D, DV, config, blocks, loaded) + stored_bytes(problem, config)),
+        dram_bytes=dram,
+        barriers=float(heads * blocks),
+        longest_cta=grid.longest * grid.blocks / grid.visits,
+        chain=grid.longest * (1.0 if config.overlap else 2.0),  # the products, then the exponentials
+        stages=config.stages,
+        wgmma=heads * total * config.warpgroups * ROWS * config.BN * (padded + columns) / _PRODUCT,
+    )
+    return (_CLEARING, main) if config.blocks else (main,)
+
+
+def _taken_heads(problem: Problem, config: Config) -> int:
+    """Of a KV head: heads, or groups of those that share rows."""
+    return problem.heads // problem.kv_heads // int(packed(problem.heads, problem.kv_heads, config))
+
+
+def _dram(problem: Problem) -> float:
+    return float(cost(problem).bytes)
+
+
+def _dealt(config: Config) -> Config:
+    """The config with what has no part in how row tiles are dealt at one value."""
+    return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
+
+
+def _operand_bytes(padded: int, padded_v: int, config: Any) -> float:
+    """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
+    return ELEMENT * (padded * (ROWS + config.BN) + padded_v * config.BN)
+
+
+def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int:
+    """Boxes from L2 of what is taken of one KV head's heads, zeros included: Q of all blocks, and `loaded` tiles of K
+    and V, each once for all blocks of a cluster.
+    """
+    padded = -(-D // 16) * 16
+    width = config.value_columns if config.value_columns in WIDTHS else 16
+    values = -(-DV // width) * width
+    return ELEMENT * (loaded * config.BN * (padded + values) + blocks * config.warpgroups * ROWS * padded)
+
+
+def stored_bytes(problem: Any, config: Any) -> int:
+    """O, as boxes of the warpgroups that have rows of it, and the logarithms."""
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)
+    return int(
+        boxes * ROWS * ELEMENT * (-(-problem.head_dim_v // 16) * 16) + 4 * problem.batch * problem.heads * problem.seq_q
+    )

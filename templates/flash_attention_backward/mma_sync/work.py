@@ -1,0 +1,210 @@
+"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with mma and barriers."""
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Array, Work
+
+from ...flash_attention.mma_sync.config import ELEMENT
+from ...flash_attention.mma_sync.work import copy_wavefronts
+from ...flash_attention.problem import unpacked, visible_keys
+from ..problem import Problem
+from .config import VALUES_BYTES, WARP, Config, kv_columns
+
+
+def row_lanes(D: int) -> int:
+    """Lanes that share a row of dO and O, of D elements, 8 each: a power of two."""
+    return 1 << (D // 8 - 1).bit_length()
+
+
+def tiles(problem: Problem, rows: int, of: int) -> int:
+    """Blocks along x for tiles of `of` of the `rows` rows of K or Q; packed, as packed_tiles.cuh counts them."""
+    return rows // of + problem.sequences if problem.use_cu_seqlens else -(-rows // of)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
+    rows, *passes = _work(problem, config)
+    return (rows, *(with_softcap(each) if problem.use_softcap else each for each in passes))
+
+
+def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
+    if not problem.use_cu_seqlens:
+        return rows_work(problem), keys_work(problem, config), queries_work(problem, config)
+    equal = cast(Problem, unpacked(problem))
+    key_tiles = problem.kv_heads * config.kv_slices * tiles(problem, problem.seq_k, config.BN_kv)
+    query_tiles = problem.heads * tiles(problem, problem.seq_q, config.BM_q)
+    of_keys, of_queries = keys_work(equal, config), queries_work(equal, config)
+    return rows_work(problem), in_grid(of_keys, key_tiles), in_grid(of_queries, query_tiles)
+
+
+def with_softcap(found: Work) -> Work:
+    """A special function is a score's, before: one and a half more, and eight operations to cap and differentiate."""
+    return replace(found, fma=found.fma + 8 * found.mufu, mufu=2.5 * found.mufu)
+
+
+def in_grid(found: Work, ctas: int) -> Work:
+    return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
+
+
+def _query_rows(problem: Any) -> int:
+    """Of dO, Q, O and dQ."""
+    rows: int = problem.batch * problem.heads * problem.seq_q
+    return rows
+
+
+def _key_rows(problem: Any) -> int:
+    """Of K, V, dK and dV."""
+    rows: int = problem.batch * problem.kv_heads * problem.seq_k
+    return rows
+
+
+def rows_work(problem: Any) -> Work:
+    """dO and O once."""
+    rows, DV = _query_rows(problem), problem.head_dim_v
+    moved = float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * rows)
+    return work_of_rows(-(-rows * row_lanes(DV) // WARP), moved, moved)
+
+
+def rows_in_tiles(problem: Problem, rows: int) -> Work:
+    """dO and O once, where those that are read of a head fill whole tiles: `rows`."""
+    DV, queries, every = problem.head_dim_v, _query_rows(problem), problem.batch * problem.heads * rows
+    kept = VALUES_BYTES * every + problem.lse_bytes * queries
+    return work_of_rows(
+        -(-every * row_lanes(DV) // WARP),
+        l2_bytes=float(2 * ELEMENT * DV * every + kept),
+        dram_bytes=float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * queries),
+    )
+
+
+def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
+    """A launch in which each lane has 8 elements of a row, and does little with them."""
+    return Work(
+        ctas=-(-warps // 8),
+        warps=8,
+        mma=0,
+        fma=16.0 * warps,
+        mufu=0,
+        alu=60.0 * warps,
+        smem_wavefronts=0,
+        l2_bytes=l2_bytes,
+        dram_bytes=dram_bytes,
+        barriers=0,
+        longest_cta=1,
+        chain=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passes by the blocks of a head: rows of Q and dO, or of K and V."""
+
+    blocks: Array  # tiles, for each block
+    visits: int  # of warps, to a tile or a part of one
+    steps: int  # of 16 rows, in these visits
+    rows: int  # that are read
+
+    def __mul__(self, heads: int) -> "Passes":
+        return Passes(heads * self.blocks, heads * self.visits, heads * self.steps, heads * self.rows)
+
+
+def keys_work(problem: Problem, config: Config) -> Work:
+    """dK and dV: tiles of queries pass by, those that attend any key of the block or, for products, of the warp."""
+    group, rows = problem.heads // problem.kv_heads, config.BN_kv // config.kv_warps
+    visits = int(np.sum(_steps(problem, rows, config.BM_kv, block=config.BN_kv)))
+    read = _rows_read(problem, config.BN_kv, config.BM_kv)
+    passes = Passes(_steps(problem, config.BN_kv, config.BM_kv), visits, visits * config.BM_kv // 16, read)
+    return work_of_keys(problem, config, passes * group, problem.seq_k)
+
+
+def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
+    """By blocks of `keys` keys in all of each head of K and V, which `passes` is of."""
+    D, DV, m = problem.head_dim, problem.head_dim_v, config.BN_kv // config.kv_warps // 16
+    every = problem.batch * problem.kv_heads * config.kv_slices
+    passed = int(np.sum(passes.blocks))
+    both = D + DV
+    columns, mean_columns = float(kv_columns(D, config) + kv_columns(DV, config)), both / 8 / config.kv_slices
+    scores = passes.steps * m * 8
+    matrices = passes.steps * 2 * (both / 8 + columns) + passes.visits * 2 * m * (both / 8)
+    loads = sum(copy_wavefronts(dim, True, config.BM_kv, WARP * config.kv_warps) for dim in (D, DV))
+    copies = passed * 5 * config.BM_kv * both / 8 / WARP
+    key_bytes = ELEMENT * both * problem.batch * problem.kv_heads * keys  # of K and V
+    return Work(
+        ctas=every * len(passes.blocks),
+        warps=config.kv_warps,
+        mma=every * passes.steps * m * (both / 8 + mean_columns),
+        fma=every * 4 * scores,
+        mufu=every * scores,
+        alu=every * (scores + passes.visits * both / 8 + passes.steps * columns / 4 + copies),
+        smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
+        l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
+        dram_bytes=float(ELEMENT * both * _query_rows(problem) + 2 * key_bytes),
+        barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
+        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        chain=float(np.max(passes.blocks)),
+        stages=config.kv_stages,
+    )
+
+
+def queries_work(problem: Problem, config: Config) -> Work:
+    """dQ: tiles of keys pass by, as in the forward pass."""
+    blocks = -(-_attended(problem, config.BM_q) // config.BN_q)
+    visits = int(np.sum(-(-_attended(problem, config.BM_q // config.q_warps) // config.BN_q)))
+    read = int(np.sum(np.minimum(blocks * config.BN_q, problem.seq_k)))
+    return work_of_queries(problem, config, Passes(blocks, visits, visits * config.BN_q // 16, read))
+
+
+def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
+    """By blocks of queries; `passes` is of a query head."""
+    D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
+    m, both, passed = config.BM_q // config.q_warps // 16, D + DV, int(np.sum(passes.blocks))
+    scores = passes.steps * m * 8
+    matrices = passes.steps * 2 * ((D + both) / 8) + passes.visits * 2 * m * (both / 8)
+    loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
+    copies = passed * 5 * config.BN_q * both / 8 / WARP
+    values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
+    own = ELEMENT * (D + both) * _query_rows(problem)  # of Q, dO and dQ
+    return Work(
+        ctas=heads * len(passes.blocks),
+        warps=config.q_warps,
+        mma=heads * passes.steps * m * (D + both) / 8,
+        fma=heads * 4 * scores,
+        mufu=heads * scores,
+        alu=heads * (scores + passes.visits * both / 8 + passes.steps * D / 16 + copies),
+        smem_wavefronts=heads * (matrices + passed * loads),
+        l2_bytes=float(heads * (passes.rows * ELEMENT * both + values) + own),
+        dram_bytes=float(own + ELEMENT * both * _key_rows(problem)),
+        barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
+        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        chain=float(np.max(passes.blocks)),
+        stages=config.q_stages,
+    )
+
+
+def _attended(problem: Problem, rows: int) -> Array:
+    """Keys that any of `rows` queries attends, for each such group."""
+    last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
+    return visible_keys(problem)[last]
+
+
+def _first_tile(problem: Problem, first_keys: Array, BM: int) -> Array:
+    """The tile of BM queries with the first query that attends a key."""
+    reach = problem.seq_k - problem.seq_q
+    return np.maximum(first_keys - reach, 0) // BM if problem.causal else np.zeros_like(first_keys)
+
+
+def _steps(problem: Problem, rows: int, BM: int, block: int = 0) -> Array:
+    """Tiles of queries for each group of `rows` keys. A warp passes over those that its block loads and it skips."""
+    whole = -(-problem.seq_k // (block or rows)) * (block or rows)  # blocks are whole: so are their warps
+    first_keys = np.arange(0, whole, rows)
+    steps: Array = np.maximum(-(-problem.seq_q // BM) - _first_tile(problem, first_keys, BM), 0)
+    return steps
+
+
+def _rows_read(problem: Problem, BN: int, BM: int) -> int:
+    """Queries that the blocks of one head of K and V read of one query head."""
+    starts = _first_tile(problem, np.arange(0, problem.seq_k, BN), BM) * BM
+    return int(np.sum(problem.seq_q - starts))

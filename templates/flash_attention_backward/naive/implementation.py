@@ -1,0 +1,122 @@
+"""flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
+
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
+
+from ...flash_attention.naive import implementation as forward
+from ...flash_attention.naive.implementation import WARP, Config
+from ...flash_attention.problem import unpacked, visible_keys
+from ..operator import ARGUMENTS, OPTIONAL, cost
+from ..optional import pointer, spelled, taken
+from ..problem import Problem
+
+_ENTRY = "flash_attention_backward_naive"
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    """That of the forward pass, whose threads share rows of DV elements; here they share those of D as well."""
+    D, rows_of_o = problem.head_dim, forward.space(problem, arch)
+    of_d = Constraint("threads share a row of D evenly", lambda c: D % c.columns == 0)
+    return Space(Config, rows_of_o.choices, (*rows_of_o.constraints, of_d))
+
+
+def default(problem: Problem, _arch: Arch) -> Config:
+    """The widest share of both rows that leaves every register in place."""
+    shared = gcd(problem.head_dim, problem.head_dim_v)
+    crowded = problem.causal and problem.use_cu_seqlens and problem.use_softcap  # 64 columns spill from sm_100a on
+    return Config(128, max(n for n in (8, 16, 24, 32, 40, 64)[: -1 if crowded else None] if shared % n == 0))
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL))))
+    return replace(found, constants={**found.constants, **spelled(problem)})
+
+
+def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
+    """Two launches, `name`_dq and `name`_dkv, of a problem with the sizes of this one."""
+
+    def launch(entry: str, blocks: int) -> Launch:
+        return Launch(f"{name}_{entry}", (blocks, 1, 1), config.threads, 0, takes)
+
+    of_queries, of_keys = _blocks(problem, config)
+    return Plan((launch("dq", of_queries), launch("dkv", of_keys)), pointer(problem))
+
+
+def query_rows(problem: Any) -> int:
+    return problem.batch * problem.heads * problem.seq_q
+
+
+def key_rows(problem: Any) -> int:
+    return problem.batch * problem.kv_heads * problem.seq_k
+
+
+def _blocks(problem: Any, config: Config) -> tuple[int, int]:
+    """Of dQ, and of dK and dV, of which the wider has a thread for each of its shares."""
+    widest = max(problem.head_dim, problem.head_dim_v)
+    items = (query_rows(problem) * problem.head_dim, key_rows(problem) * widest)
+    of_queries, of_keys = (-(-each // config.columns // config.threads) for each in items)
+    return of_queries, of_keys
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Of packed sequences as if their lengths were equal."""
+    equal = unpacked(problem)
+    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))), equal.seq_k, equal.seq_q)
+    least = cost(problem).bytes / 2
+    return tuple(
+        replace(each, ctas=blocks, dram_bytes=max(each.dram_bytes, least))
+        for each, blocks in zip(found, _blocks(problem, config), strict=True)
+    )
+
+
+def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, most_queries: int) -> tuple[Work, ...]:
+    """Work where the queries of a head attend `attended` keys in all, and one of them most_keys at most.
+
+    Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself.
+    """
+    D, DV, columns, element = problem.head_dim, problem.head_dim_v, config.columns, problem.dtype.itemsize
+    pairs = problem.batch * problem.heads * attended / WARP
+    of_queries, of_keys = _blocks(problem, config)
+
+    def launch(ctas: int, shares: int, products: int, recomputed: int, chain: float, elements: int) -> Work:
+        visits = pairs * shares
+        return Work(
+            ctas=ctas,
+            warps=config.threads // WARP,
+            mma=0,
+            fma=visits * (D + (1 + recomputed) * DV + products * columns + 4),
+            mufu=visits,
+            alu=visits * (2 * (D + DV) + columns),
+            smem_wavefronts=0,
+            l2_bytes=visits * element * (2 * D + (2 + recomputed) * DV + products * columns),
+            dram_bytes=float(element * elements + problem.lse_bytes * query_rows(problem)),
+            barriers=0,
+            longest_cta=1,
+            chain=chain,
+        )
+
+    group, queries, keys = problem.heads // problem.kv_heads, query_rows(problem), key_rows(problem)
+    for_dq = queries * 2 * (D + DV) + keys * (D + DV)
+    for_dkv = queries * (D + 2 * DV) + keys * 2 * (D + DV)
+    return (
+        launch(of_queries, D // columns, 1, 0, most_keys, for_dq),
+        launch(of_keys, max(D, DV) // columns, 2, 1, most_queries * group, for_dkv),
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

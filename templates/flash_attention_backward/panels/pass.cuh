@@ -1,0 +1,207 @@
+// What a block of a pass keeps and what passes by it. It owns rows of two tensors, 64 for each warpgroup that computes
+// (split: for each two; tcgen05: 128), and tiles of rows of two others pass by:
+//            own first   own second   passing first         passing second
+//   dK, dV   K           V            Q, with its values    dO
+//   dQ       Q           dO           K                     V
+// The scores are own first · (passing first)ᵀ, and with the second ones it is the product that dS is made of. Rows of
+// first tensors have D elements, those of second ones DV.
+#pragma once
+#include "bulk.cuh"
+#include "fence.cuh"
+#include "flash_attention/panels/panels.cuh"
+#include "mbarrier.cuh"
+
+enum Place { kFirst, kSecond };
+
+// Elements of a row of a first or of a second tensor.
+template <class Choice, int kPlace>
+constexpr int kWidth = kPlace == kFirst ? Choice::D : Choice::DV;
+// Columns of a panel of a tensor of `dim`: fewer than `widest` where one narrower panel holds it.
+constexpr __host__ __device__ int panel_columns(int dim, int widest) {
+  int const narrowest = dim > 32 ? 64 : dim > 16 ? 32 : 16;
+  return narrowest < widest ? narrowest : widest;
+}
+
+// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of either; the values
+// that come with the first's, a tile's shifts before its deltas; barriers.
+template <class Choice, int kRowsOfOwner = 64>
+struct Pass : Choice {
+  using Choice::D;
+  using Choice::DV;
+  using Choice::kColumns;
+  using Choice::kOwnsKeys;
+  using Choice::kPacked;
+  using Choice::kSplit;
+  using Choice::kStages;
+  using Choice::kTile;
+  using Choice::kWarpgroups;
+  static constexpr bool kOneWidth = D == DV;
+  template <int kPlace>
+  static constexpr int kDim = kWidth<Choice, kPlace>;
+  // Scores and products take 16 columns a step; TMA fills the last with zeros.
+  template <int kPlace>
+  static constexpr int kDim16 = (kWidth<Choice, kPlace> + 15) / 16 * 16;
+  template <int kPlace>
+  using ColumnsOf = Panels<kWidth<Choice, kPlace>, panel_columns(kWidth<Choice, kPlace>, kColumns), true>;
+  using Columns = ColumnsOf<kFirst>;  // what a pass of one width calls those of either
+  static constexpr int D16 = (D + 15) / 16 * 16;
+  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of kOwnRows each
+  static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;
+  static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
+  static constexpr int kReaders = kConsumers / 32;  // who arrive when they have read a tile
+  template <int kPlace>
+  static constexpr int kOwnBytes = ColumnsOf<kPlace>::bytes(kOwnRows);
+  template <int kPlace>
+  static constexpr int kTileBytes = ColumnsOf<kPlace>::bytes(kTile);
+  static constexpr int kValuesBytes = kOwnsKeys ? 8 * kTile : 0;
+  static constexpr int kTiles = kOwners * (kOwnBytes<kFirst> + kOwnBytes<kSecond>);
+  static constexpr int kValues = kTiles + kStages * (kTileBytes<kFirst> + kTileBytes<kSecond>);
+  static constexpr int kBarriers = kValues + kStages * kValuesBytes;
+  static constexpr int kSharedBytes = kBarriers + 8 * (kOwners + 4 * kStages + kPacked);
+
+  static_assert(D % 8 == 0 && D >= 16, "gradients have whole columns of 8, and scores at least a step of 16");
+  static_assert(DV % 8 == 0 && DV >= 16, "and so has dV, and the product with values");
+  static_assert(kTile % 16 == 0 && kTile >= 16 && kTile <= 256, "a tile is whole steps of 16 rows, and one box");
+
+  static constexpr __host__ __device__ int own(int place, int owner) {
+    if constexpr (kOneWidth) return (place * kOwners + owner) * kOwnBytes<kFirst>;
+    return place == kFirst ? owner * kOwnBytes<kFirst> : kOwners * kOwnBytes<kFirst> + owner * kOwnBytes<kSecond>;
+  }
+  static constexpr __host__ __device__ int tile(int place, int stage) {
+    if constexpr (kOneWidth) return kTiles + (place * kStages + stage) * kTileBytes<kFirst>;
+    return kTiles + (place == kFirst ? stage * kTileBytes<kFirst>
+                                     : kStages * kTileBytes<kFirst> + stage * kTileBytes<kSecond>);
+  }
+  static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
+};
+
+// In shared memory: an owner's rows are there; a stage of a ring is full, or all have read it.
+template <class Pass>
+struct Barriers {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t own(int owner) const { return base + 8 * owner; }
+  __device__ __forceinline__ uint32_t full(int place, int stage) const { return at(place, stage); }
+  __device__ __forceinline__ uint32_t empty(int place, int stage) const { return at(2 + place, stage); }
+  // Packed: what a tile that holds rows of the next sequence is loaded behind.
+  __device__ __forceinline__ uint32_t tail() const { return at(4, 0); }
+  __device__ __forceinline__ uint32_t at(int kind, int stage) const {
+    return base + 8 * (Pass::kOwners + kind * Pass::kStages + stage);
+  }
+  // By one thread; a block barrier must follow.
+  __device__ __forceinline__ void init() const {
+    for (int owner = 0; owner < Pass::kOwners; ++owner) mbarrier_init(own(owner), 1);
+    if constexpr (Pass::kPacked) mbarrier_init(tail(), 1);
+    for (int s = 0; s < Pass::kStages; ++s)
+      for (int place = kFirst; place <= kSecond; ++place) {
+        mbarrier_init(full(place, s), 1);
+        mbarrier_init(empty(place, s), Pass::kReaders);
+      }
+    fence_mbarrier_init();
+  }
+};
+
+// A position in the rings, and the parity of the round.
+template <int kStages>
+struct Slot {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on. Their rows count from the tensor's row
+// `row0`, where the sequence begins, which has `rows` of them.
+struct Walk {
+  int head, heads, first, end, batch, row0, rows;
+
+  __device__ __forceinline__ int count() const { return heads * max(end - first, 0); }
+  __device__ __forceinline__ int after(int tile) const { return tile + 1 < end ? tile + 1 : first; }
+};
+
+// One thread, which loads all that the block reads; of packed sequences its warp.
+template <class Pass>
+struct Loader {
+  using First = typename Pass::template ColumnsOf<kFirst>;
+  using Second = typename Pass::template ColumnsOf<kSecond>;
+  static constexpr int kOwnRows = Pass::kOwnRows;
+
+  uint32_t smem;
+  Barriers<Pass> barriers;
+  unsigned char* s_block;  // what lies at `smem`
+
+  // `maps`: of the first and of the second tensor.
+  __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int head, int batch) const {
+    if (!loads()) return;
+    for (int owner = 0; owner < Pass::kOwners; ++owner) {
+      uint32_t const full = barriers.own(owner);
+      mbarrier_arrive_expect_tx(full, First::loaded_bytes(kOwnRows) + Second::loaded_bytes(kOwnRows));
+      for (int place = kFirst; place <= kSecond; ++place)
+        load<kOwnRows>(place, Pass::own(place, owner), maps, full, row + kOwnRows * owner, head, batch);
+    }
+  }
+  // `g_values`: of the first head, tile after tile, and head after head `head_values` further.
+  __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
+                                             float const* g_values, int64_t head_values) const {
+    Slot<Pass::kStages> at;
+    int tails = 0;  // parity
+    for (int h = 0; h < walk.heads; ++h, g_values += head_values)
+#pragma unroll 1
+      for (int tile = walk.first; tile < walk.end; ++tile, at.advance())
+        for (int place = kFirst; place <= kSecond; ++place) {
+          int const own = walk.rows - tile * Pass::kTile;
+          bool const is_tail = Pass::kPacked && own < Pass::kTile;
+          uint32_t const full = is_tail ? barriers.tail() : barriers.full(place, at.stage);
+          int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
+          if (loads()) {
+            mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
+            mbarrier_arrive_expect_tx(full, loaded_bytes(place) + nbytes);
+            load<Pass::kTile>(place, Pass::tile(place, at.stage), maps, full, walk.row0 + tile * Pass::kTile,
+                              walk.head + h, walk.batch);
+            if (nbytes)
+              cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
+          }
+          if (is_tail) {
+            mbarrier_wait(full, tails);
+            tails ^= 1;
+            if (Pass::kOneWidth || place == kFirst)
+              clear_neighbours<First>(s_block + Pass::tile(place, at.stage), own);
+            else
+              clear_neighbours<Second>(s_block + Pass::tile(place, at.stage), own);
+            if (loads()) mbarrier_arrive(barriers.full(place, at.stage));
+          }
+        }
+  }
+
+ private:
+  __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
+  // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN would
+  // be NaN. By the warp.
+  template <class Columns>
+  __device__ __forceinline__ static void clear_neighbours(unsigned char* s_tile, int own) {
+    constexpr int kRowBytes = 2 * Columns::width(0), kPanelBytes = kRowBytes * Pass::kTile;
+#pragma unroll 1
+    for (int p = 0; p < Columns::kCount; ++p)
+#pragma unroll 1
+      for (int at = own * kRowBytes + threadIdx.x % 32 * 16; at < kPanelBytes; at += 32 * 16)
+        *reinterpret_cast<uint4*>(s_tile + p * kPanelBytes + at) = {};
+    fence_proxy_async();
+    __syncwarp();
+  }
+  __device__ __forceinline__ static int loaded_bytes(int place) {
+    return place == kFirst ? First::loaded_bytes(Pass::kTile) : Second::loaded_bytes(Pass::kTile);
+  }
+  template <int kRows>
+  __device__ __forceinline__ void load(int place, int offset, TensorMap const* const (&maps)[2], uint32_t barrier,
+                                       int row, int head, int batch) const {
+    PanelMaps const of{maps[place], maps[place], maps[place]};
+    if (Pass::kOneWidth || place == kFirst)
+      First::template load<kRows>(smem + offset, of, barrier, row, head, batch);
+    else
+      Second::template load<kRows>(smem + offset, of, barrier, row, head, batch);
+  }
+};

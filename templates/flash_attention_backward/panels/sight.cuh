@@ -1,0 +1,35 @@
+// Which of a thread's two rows and of a passing tile's columns attend each other.
+#pragma once
+#include "flash_attention_backward/panels/rows.cuh"
+
+template <class Pass>
+struct Sight {
+  int bound[2];  // rows are keys: the first query that attends it; queries: how many keys it attends
+  int whole;     // the same of the warpgroup's row that attends least
+
+  // `row`: the warpgroup's first; query i attends the keys up to i + reach.
+  __device__ __forceinline__ Sight(int row, int seq_q, int seq_k) {
+    int const reach = seq_k - seq_q, mine = row + M64K16::C::row(threadIdx.x % 128, 0);
+    if constexpr (Pass::kOwnsKeys) {
+      bound[0] = mine - reach;
+      bound[1] = bound[0] + 8;
+      whole = Pass::kCausal ? row + 63 - reach : 0;
+    } else {
+      bound[0] = Pass::kCausal ? min(seq_k, mine + reach + 1) : seq_k;
+      bound[1] = Pass::kCausal ? min(seq_k, mine + reach + 9) : seq_k;
+      whole = Pass::kCausal ? min(seq_k, row + reach + 1) : seq_k;
+    }
+  }
+  // Hides what does not attend each other of the scores of the tile that begins with column `first`.
+  __device__ __forceinline__ void apply(typename Rows<Pass>::Scores& r_s, int first) const {
+    constexpr int N = Pass::kTile;
+    if (Pass::kOwnsKeys ? first >= whole : first + N <= whole) return;
+    int const col = first + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < N / 2; ++e) {
+      int const beyond = bound[e / 2 % 2] - col;
+      int const within = e / 4 * 8 + e % 2;
+      if (Pass::kOwnsKeys ? within < beyond : within >= beyond) r_s[e] = -kInfinity;
+    }
+  }
+};

@@ -1,0 +1,70 @@
+"""What tcgen05 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..wgmma.config import VALUES_BYTES, row_bytes
+
+ROWS = 128  # of a row tile: tensor memory has as many lanes
+LAST_COLUMNS = 512  # of tensor memory
+WARPGROUPS = 2  # that compute
+WIDEST = 64  # columns of a tile that a thread computes
+
+_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
+_BARRIER, _ADDRESS = 8, 8  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BM_kv: int  # queries a tile that passes by a block of keys
+    kv_row_tiles: int  # of 128 keys; two warpgroups share one, or have one each
+    kv_stages: int  # slots for tiles of Q, and as many of dO
+    kv_polynomial: int  # one pair of exponentials in so many is computed on the FMA pipe; 0: none
+    BN_q: int  # keys a tile that passes by a block of queries
+    q_row_tiles: int  # of 128 queries
+    q_stages: int  # slots for tiles of K, and as many of V
+    q_polynomial: int
+    columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+
+
+def kv_columns(D: int, DV: int, c: Any) -> Any:
+    """Of tensor memory: dK and dV, S and dP, P and dS in 16 bits."""
+    return c.kv_row_tiles * (sixteens(D) + sixteens(DV) + 3 * c.BM_kv)
+
+
+def q_columns(D: int, c: Any) -> Any:
+    """dQ, S and dP, and dS in 16 bits."""
+    return c.q_row_tiles * (sixteens(D) + 2 * c.BN_q + c.BN_q // 2)
+
+
+def allocated(columns: Any) -> Any:
+    """Columns that a block allocates for these: a power of two."""
+    return np.where(columns <= 64, 64, np.where(columns <= 128, 128, np.where(columns <= 256, 256, 512)))
+
+
+def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
+    """Shared memory of a block of keys: K, V, the rings of Q, dO and their values, barriers."""
+    return _smem_bytes(row_bytes(D, DV, c), c.kv_row_tiles, c.BM_kv, c.kv_stages, VALUES_BYTES) + _BARRIER * packed
+
+
+def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
+    """Of a block of queries: Q, dO, the rings of K and V, barriers."""
+    return _smem_bytes(row_bytes(D, DV, c), c.q_row_tiles, c.BN_q, c.q_stages, 0) + _BARRIER * packed
+
+
+def sixteens(D: int) -> int:
+    """Columns that products take."""
+    return -(-D // 16) * 16
+
+
+def _smem_bytes(rows: tuple[Any, Any], row_tiles: Any, tile: Any, stages: Any, values: int) -> Any:
+    own = sum(_round_up(ROWS * row, _TILE_UNIT) for row in rows)
+    passing = sum(_round_up(tile * row, _TILE_UNIT) for row in rows)
+    barriers = _BARRIER * (row_tiles + 4 * stages + 8 * row_tiles)
+    return row_tiles * own + stages * (passing + values * tile) + barriers + _ADDRESS
+
+
+def _round_up(value: Any, unit: Any) -> Any:
+    return -(-value // unit) * unit

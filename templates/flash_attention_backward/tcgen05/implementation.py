@@ -1,0 +1,154 @@
+"""flash_attention_backward on tcgen05: one thread issues all products, sums and what they are made of lie in tensor
+memory, and a thread has a row of P and dS."""
+
+from itertools import product
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space
+
+from ..mma_sync.work import tiles
+from ..problem import Problem
+from ..wgmma.config import WIDTHS, panel
+from ..wgmma.implementation import (
+    ENTRY,
+    KV_MAPS,
+    Q_MAPS,
+    constants,
+    panel_width,
+    pass_maps,
+    pass_scalars,
+    row_values,
+    rows_launch,
+    unserved,
+)
+from .config import (
+    LAST_COLUMNS,
+    ROWS,
+    WARPGROUPS,
+    WIDEST,
+    Config,
+    allocated,
+    kv_columns,
+    kv_smem_bytes,
+    q_columns,
+    q_smem_bytes,
+    sixteens,
+)
+from .work import work
+
+_TILES = tuple(range(32, 129, 16))
+_STAGES = (2, 3, 4)
+_POLYNOMIALS = (0, 8, 4, 3)
+_SMALLEST = Config(_TILES[0], 1, 2, 0, _TILES[0], 1, 2, 0, WIDTHS[-1])
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if not arch.has_tcgen05:
+        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+    D, DV = problem.head_dim, problem.head_dim_v
+    if kv_columns(D, DV, _SMALLEST) > LAST_COLUMNS:
+        return f"head_dim {D} and head_dim_v {DV}: dK and dV leave no room for scores in tensor memory"
+    return unserved(problem)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, DV, packed = problem.head_dim, problem.head_dim_v, problem.use_cu_seqlens
+    widest, room = max(D, DV), arch.smem_per_block
+    return Space(
+        Config,
+        choices={
+            "BM_kv": _TILES,
+            "kv_row_tiles": (1, 2),
+            "kv_stages": _STAGES,
+            "kv_polynomial": _POLYNOMIALS,
+            "BN_q": _TILES,
+            "q_row_tiles": (1, 2),
+            "q_stages": _STAGES,
+            "q_polynomial": _POLYNOMIALS,
+            "columns": WIDTHS,
+        },
+        constraints=(
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * widest) | (c.columns == 16)),
+            Constraint(
+                "a thread computes up to 64 columns of a tile: of a wider one two warpgroups take half each",
+                lambda c: (
+                    (c.BM_kv * c.kv_row_tiles <= WARPGROUPS * WIDEST) & (c.BN_q * c.q_row_tiles <= WARPGROUPS * WIDEST)
+                ),
+            ),
+            Constraint("dK, dV, S, dP, P and dS fit tensor memory", lambda c: kv_columns(D, DV, c) <= LAST_COLUMNS),
+            Constraint("dQ, S, dP and dS fit tensor memory", lambda c: q_columns(D, c) <= LAST_COLUMNS),
+            Constraint(
+                "the tiles of dK and dV fit the shared memory of an SM",
+                lambda c: kv_smem_bytes(D, DV, c, packed=packed) <= room,
+            ),
+            Constraint(
+                "the tiles of dQ fit the shared memory of an SM",
+                lambda c: q_smem_bytes(D, DV, c, packed=packed) <= room,
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, DV, B, H, HK = problem.head_dim, problem.head_dim_v, problem.batch, problem.heads, problem.kv_heads
+    packed, threads = problem.use_cu_seqlens, 128 * (WARPGROUPS + 1)
+    kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
+    kv_tensor, q_tensor = int(allocated(kv_columns(D, DV, config))), int(allocated(q_columns(D, config)))
+    kv_grid = (tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles), HK, B)
+    q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_row_tiles), H, B)
+    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
+    q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
+    return Plan(
+        launches=(
+            rows_launch(problem, config.BM_kv),
+            Launch(f"{ENTRY}dkv", kv_grid, threads, kv_smem, kv_takes, tensor_columns=kv_tensor),
+            Launch(f"{ENTRY}dq", q_grid, threads, q_smem, q_takes, tensor_columns=q_tensor),
+        ),
+        constants={
+            **constants(problem, kv_smem, q_smem),
+            "kv_tensor_columns": kv_tensor,
+            "q_tensor_columns": q_tensor,
+        },
+        workspaces=(row_values(problem, config.BM_kv),),
+        maps=pass_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q, ROWS),
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """One row tile for two warpgroups, the largest tiles that fit, and a third stage where there is room.
+
+    Of packed sequences a thread keeps besides where they lie: with 128 queries a tile some of that spills.
+    """
+    D, DV = problem.head_dim, problem.head_dim_v
+    allowed = space(problem, arch)
+    columns = max(panel_width(D), panel_width(DV))
+    kv_polynomial = polynomial(2 * (sixteens(D) + sixteens(DV)), arch)
+    q_polynomial = polynomial(2 * sixteens(D) + sixteens(DV), arch)
+    largest = [(tile, stages) for tile in _TILES[::-1] for stages in (3, 2)]
+    narrower = largest[2:] if problem.use_cu_seqlens else largest
+    for (BM, kv_stages), (BN, q_stages) in product(narrower, largest):
+        config = Config(BM, 1, kv_stages, kv_polynomial, BN, 1, q_stages, q_polynomial, columns)
+        if allowed.refusal(config) is None:
+            return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
+
+
+def polynomial(columns: int, arch: Arch) -> int:
+    """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, with so
+    many columns of products and sums: 256 take as long as all exponentials of 16 a clock."""
+    as_long = 256 * 16 // arch.exp_lanes
+    return next((every for every in _POLYNOMIALS if as_long * (1 - 1 / every if every else 1) <= columns), 3)
+
+
+IMPLEMENTATION = Implementation(
+    name="tcgen05",
+    summary="tcgen05 and TMA, without atomics: sums, P and dS in tensor memory, a thread a row; up to head_dim 208",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

@@ -1,0 +1,126 @@
+"""What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from typing import cast
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Array, Work
+
+from ...flash_attention.problem import unpacked
+from ..mma_sync.work import in_grid, rows_in_tiles, tiles
+from ..problem import Problem
+from ..wgmma.config import ELEMENT, VALUES_BYTES, row_bytes
+from ..wgmma.work import key_rows, key_steps, query_rows, query_steps
+from .config import ROWS, WARPGROUPS, Config, sixteens
+
+_WARPS = 4  # a warpgroup, and of a row tile's rows
+_PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+
+    Of packed sequences as if their lengths were equal, in a grid for any lengths.
+    """
+    rows = rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
+    if not problem.use_cu_seqlens:
+        return rows, keys_work(problem, config), queries_work(problem, config)
+    equal = cast(Problem, unpacked(problem))
+    of_keys = problem.kv_heads * tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles)
+    of_queries = problem.heads * tiles(problem, problem.seq_q, ROWS * config.q_row_tiles)
+    return rows, in_grid(keys_work(equal, config), of_keys), in_grid(queries_work(equal, config), of_queries)
+
+
+def keys_work(problem: Problem, config: Config) -> Work:
+    """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
+    D, DV, every = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
+    steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
+    rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
+    passed, own = every * int(np.sum(steps)), every * len(steps) * config.kv_row_tiles * ROWS
+    stored = every * -(-problem.seq_k // ROWS) * ROWS
+    return _pass_work(
+        problem,
+        steps,
+        blocks=every * len(steps),
+        row_tiles=config.kv_row_tiles,
+        tile=config.BM_kv,
+        stages=config.kv_stages,
+        polynomial=config.kv_polynomial,
+        summed=sixteens(D) + sixteens(DV),
+        values=2,  # of a score, that a thread reads of shared memory: four at once
+        gradients=2,
+        l2_bytes=float(rows * (own + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
+        dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
+    )
+
+
+def queries_work(problem: Problem, config: Config) -> Work:
+    """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
+    D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
+    steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
+    of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
+    passed, own = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
+    stored = heads * -(-problem.seq_q // ROWS) * ROWS
+    return _pass_work(
+        problem,
+        steps,
+        blocks=heads * len(steps),
+        row_tiles=config.q_row_tiles,
+        tile=config.BN_q,
+        stages=config.q_stages,
+        polynomial=config.q_polynomial,
+        summed=sixteens(D),
+        values=0,
+        gradients=1,
+        l2_bytes=float(own * values_read(config) + (own + passed * config.BN_q) * (of_q + of_dout) + stored * of_q),
+        dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
+    )
+
+
+def values_read(config: Config) -> int:
+    """Bytes of shift and delta that the threads of a query's row read: both warpgroups that share it."""
+    return VALUES_BYTES * (WARPGROUPS // config.q_row_tiles)
+
+
+def _pass_work(
+    problem: Problem,
+    steps: Array,
+    *,
+    blocks: int,
+    row_tiles: int,
+    tile: int,
+    stages: int,
+    polynomial: int,
+    summed: int,
+    values: int,
+    gradients: int,
+    l2_bytes: float,
+    dram_bytes: float,
+) -> Work:
+    """Of `steps` tiles that pass by each block of a head; sums have `summed` columns together."""
+    multiplied = sixteens(problem.head_dim) + sixteens(problem.head_dim_v)
+    passed = blocks / len(steps) * float(np.sum(steps)) * row_tiles  # tiles of a row tile
+    sharers = WARPGROUPS // row_tiles
+    warps = passed * _WARPS * sharers
+    scores = tile // sharers  # of a thread and tile
+    polynomials = 2 * -(-scores // (2 * polynomial)) if polynomial else 0
+    caps = scores if problem.use_softcap else 0  # and their slopes; two share a reciprocal: softcap.cuh
+    operands = ELEMENT * ((ROWS + tile) * multiplied + tile * summed)
+    return Work(
+        ctas=blocks,
+        warps=_WARPS * (WARPGROUPS + 1),
+        mma=0.0,
+        fma=warps * (3 * scores + 7 * polynomials + 8 * caps),
+        paired=warps * (3 * scores + 7 * polynomials + caps),
+        mufu=warps * (scores - polynomials + 1.5 * caps),
+        alu=warps * (scores + 60 + 2 * polynomials),
+        smem_wavefronts=passed * operands / 128 + warps * values * scores / 4,
+        l2_bytes=l2_bytes,
+        dram_bytes=dram_bytes,
+        barriers=float(blocks * (2 + gradients * row_tiles)),
+        longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
+        chain=float(np.max(steps)),
+        stages=stages,
+        tcgen05=passed * ROWS * tile * (multiplied + summed) / _PRODUCT,
+    )

@@ -1,0 +1,100 @@
+"""What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+
+ELEMENT = 2  # bytes of fp16 and bf16
+WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one swizzle each
+ROWS = 64  # that a warpgroup owns
+VALUES_BYTES = 8  # shift and delta of a query
+
+_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
+_BARRIER = 8  # bytes
+_REGISTERS = np.array([0, 216, 240, 160])  # of a thread that computes, by warpgroups: wgmma/kernel.cu.jinja
+_OTHER_REGISTERS = 28  # besides sums, scores and products
+_OF_CAPS = np.array([0, 26, 8, 12])  # more, by warpgroups, where capped scores leave both P and dS
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BM_kv: int  # queries a tile that passes by a block of keys
+    kv_warpgroups: int  # that compute, 64 keys each; one more loads
+    kv_stages: int  # slots for tiles of Q, and as many of dO
+    kv_split: bool  # of two warpgroups one sums dK and one dV, of the same 64 keys
+    kv_chained: bool  # a tile's products are issued while dK's sum of the tile before is in flight
+    BN_q: int  # keys a tile that passes by a block of queries
+    q_warpgroups: int  # that compute, 64 queries each
+    q_stages: int  # slots for tiles of K, and as many of V
+    columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+
+
+def ctas(warpgroups: Any) -> Any:
+    """Blocks that share an SM: one warpgroup alone leaves half of the registers."""
+    return np.where(warpgroups == 1, 2, 1)
+
+
+def registers(warpgroups: Any, *, packed: bool) -> Any:
+    """Registers of a thread that computes: with those that load, who take more for packed sequences, all of a block."""
+    return _REGISTERS[warpgroups] - np.where(warpgroups == 2, 8 * packed, 0)
+
+
+def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> Any:
+    """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest. Split, one
+    that sums dV has no products and no dS."""
+    both = (D + DV) / 2 + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
+    split = np.maximum(D / 2 + 1.25 * c.BM_kv, DV / 2 + 0.75 * c.BM_kv)
+    return np.where(c.kv_split, split, both) + _OTHER_REGISTERS
+
+
+def q_register_estimate(D: int, c: Any) -> Any:
+    """The same for dQ, whose caps need none more."""
+    return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS
+
+
+def kv_owners(c: Any) -> Any:
+    """Sets of 64 keys a block."""
+    return np.where(c.kv_split, c.kv_warpgroups // 2, c.kv_warpgroups)
+
+
+def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
+    """Shared memory of a block of keys: K, V, the rings of Q, dO and their values, barriers."""
+    return _smem_bytes(row_bytes(D, DV, c), kv_owners(c), c.BM_kv, c.kv_stages, VALUES_BYTES) + _BARRIER * packed
+
+
+def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
+    """Of a block of queries: Q, dO, the rings of K and V, barriers."""
+    return _smem_bytes(row_bytes(D, DV, c), c.q_warpgroups, c.BN_q, c.q_stages, 0) + _BARRIER * packed
+
+
+def panel(D: int, columns: Any) -> Any:
+    """Columns of a panel of a tensor of D: fewer than `columns` where one narrower panel holds it."""
+    return np.minimum(columns, min((width for width in WIDTHS if width >= D), default=WIDTHS[0]))
+
+
+def padded(D: int, columns: Any) -> Any:
+    """Columns of whole panels."""
+    return _round_up(D, panel(D, columns))
+
+
+def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
+    """Of a row of Q or K, and of dO or V."""
+    return ELEMENT * padded(D, c.columns), ELEMENT * padded(DV, c.columns)
+
+
+def fits(smem: Any, warpgroups: Any, arch: Arch) -> Any:
+    """Whether the blocks that are to share an SM find room in its shared memory."""
+    return (smem <= arch.smem_per_block) & (ctas(warpgroups) * (smem + arch.smem_reserved) <= arch.smem_per_sm)
+
+
+def _smem_bytes(rows: tuple[Any, Any], owners: Any, tile: Any, stages: Any, values: int) -> Any:
+    own = sum(_round_up(ROWS * row, _TILE_UNIT) for row in rows)
+    passing = sum(_round_up(tile * row, _TILE_UNIT) for row in rows)
+    return owners * own + stages * (passing + values * tile) + _BARRIER * (owners + 4 * stages)
+
+
+def _round_up(value: Any, unit: Any) -> Any:
+    return -(-value // unit) * unit

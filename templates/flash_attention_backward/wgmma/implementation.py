@@ -1,0 +1,221 @@
+"""flash_attention_backward on wgmma (sm_90a): a producer copies what passes by, and sums stay in registers."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
+
+from ..mma_sync.work import row_lanes, tiles
+from ..optional import pointer, spelled, taken
+from ..problem import Problem
+from .config import (
+    ROWS,
+    WIDTHS,
+    Config,
+    fits,
+    kv_owners,
+    kv_register_estimate,
+    kv_smem_bytes,
+    panel,
+    q_register_estimate,
+    q_smem_bytes,
+    registers,
+)
+from .work import work
+
+MAX_GRID_YZ = 65535
+ROW_THREADS = 256
+ENTRY = "flash_attention_backward_"
+_BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
+_SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+KV_MAPS = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")  # of a block of keys
+Q_MAPS = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows")
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    return unserved(problem)
+
+
+def unserved(problem: Problem) -> str | None:
+    """What two passes by TMA cannot serve on any arch."""
+    for name in ("head_dim", "head_dim_v"):
+        if getattr(problem, name) < 16:
+            return f"{name} {getattr(problem, name)}: the narrowest tile has 16 columns"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: its tiles are of 16-bit operands"
+    if max(problem.heads, problem.batch) > MAX_GRID_YZ:
+        return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D, DV, capped, packed = problem.head_dim, problem.head_dim_v, problem.use_softcap, problem.use_cu_seqlens
+    widest = max(D, DV)
+    return Space(
+        Config,
+        choices={
+            "BM_kv": tuple(range(16, 129, 16)),
+            "kv_warpgroups": (1, 2, 3),
+            "kv_stages": (2, 3, 4),
+            "kv_split": (False, True),
+            "kv_chained": (False, True),
+            "BN_q": tuple(range(16, 193, 16)),
+            "q_warpgroups": (1, 2, 3),
+            "q_stages": (2, 3, 4),
+            "columns": WIDTHS,
+        },
+        constraints=(
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * widest) | (c.columns == 16)),
+            Constraint("two warpgroups share the keys of a split", lambda c: ~c.kv_split | (c.kv_warpgroups == 2)),
+            Constraint("only D > 96 is worth a split", lambda c: ~c.kv_split | (D + DV > 192)),
+            Constraint("only a block that sums both is chained or not", lambda c: ~c.kv_split | ~c.kv_chained),
+            Constraint(
+                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                lambda c: ((widest <= 192) | (c.kv_warpgroups == 2)) & ((D <= 192) | (c.q_warpgroups == 2)),
+            ),
+            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, DV, c, packed=packed), lambda c: c.kv_warpgroups),
+            _room(arch, "dQ", lambda c: q_smem_bytes(D, DV, c, packed=packed), lambda c: c.q_warpgroups),
+            Constraint(
+                "sums, scores and products of dK and dV fit the registers",
+                lambda c: kv_register_estimate(D, DV, c, capped=capped) <= registers(c.kv_warpgroups, packed=packed),
+            ),
+            Constraint(
+                "sums, scores and products of dQ fit the registers",
+                lambda c: q_register_estimate(D, c) <= registers(c.q_warpgroups, packed=packed),
+            ),
+        ),
+    )
+
+
+def _room(arch: Arch, of: str, smem: Any, warpgroups: Any) -> Constraint:
+    reason = f"the tiles of {of} fit the shared memory of an SM"
+    return Constraint(reason, lambda c: fits(smem(c), warpgroups(c), arch))
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, DV, B, H, HK = problem.head_dim, problem.head_dim_v, problem.batch, problem.heads, problem.kv_heads
+    packed = problem.use_cu_seqlens
+    kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
+    kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
+    q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
+    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
+    q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
+    return Plan(
+        launches=(
+            rows_launch(problem, config.BM_kv),
+            Launch(f"{ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
+            Launch(f"{ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
+        ),
+        constants=constants(problem, kv_smem, q_smem),
+        workspaces=(row_values(problem, config.BM_kv),),
+        maps=pass_maps(int(panel(D, config.columns)), int(panel(DV, config.columns)), config.BM_kv, config.BN_q, ROWS),
+    )
+
+
+def rows_launch(problem: Problem, BM: int) -> Launch:
+    """Makes a shift and a sum for each query, in tiles of BM."""
+    rows = problem.batch * problem.heads * tiles(problem, problem.seq_q, BM) * BM
+    grid = (-(-rows * row_lanes(problem.head_dim_v) // ROW_THREADS), 1, 1)
+    names = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+    return Launch(f"{ENTRY}rows", grid, ROW_THREADS, 0, taken(problem, *names))
+
+
+def row_values(problem: Problem, BM: int) -> Workspace:
+    """What that launch leaves for those that follow."""
+    tiles_of_queries = tiles(problem, problem.seq_q, BM)
+    return Workspace("row_values", DType.FP32, (problem.batch, problem.heads, tiles_of_queries, 2, BM))
+
+
+def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
+    """What the templates of two passes read."""
+    sizes = {"row_threads": ROW_THREADS, "row_lanes": row_lanes(problem.head_dim_v)}
+    of_passes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
+    return {**sizes, **of_passes, **pointer(problem), **spelled(problem), **gradient_rows(problem)}
+
+
+def pass_scalars(problem: Problem) -> tuple[str, ...]:
+    """What a pass takes besides its maps."""
+    return (*_SCALARS, *taken(problem, *_BOUNDS, "softcap"))
+
+
+def gradient_rows(problem: Problem) -> dict[str, str]:
+    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    found, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
+    places = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
+    for name, (first, rows, head, heads) in places.items():
+        step = f"{name}_{rows}_stride"
+        place = f"{name} + {first} * {step} + {head} * {name}_{heads}_stride"
+        found[f"{name}_rows_argument"] = f"{place}, {step}" if problem.use_cu_seqlens else "nullptr, 0"
+    return found
+
+
+@cache
+def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> tuple[TensorMap, ...]:
+    """Boxes of so many own rows, and of the tiles that pass by: panels of D columns, and of DV."""
+    rows = {f"{name}_rows": (name, own) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
+    tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
+    width = dict.fromkeys("qk", columns) | {"dq": columns, "dk": columns}
+
+    def boxes(name: str, argument: str, height: int) -> TensorMap:
+        wide = width.get(argument, value_columns)
+        return TensorMap(name, argument, (1, height, 1, wide), swizzle=2 * wide)
+
+    return tuple(boxes(name, *of) for name, of in (rows | tiles).items())
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """The largest tiles that fit, by counts and not by times.
+
+    Queries that pass by keys: chained where that leaves tiles of 64, otherwise not; beyond D = 128, where both sums
+    leave no room for such a tile, split. Three warpgroups for dQ where their registers hold 64 keys or more, since they
+    share what is loaded. As many stages as fit, up to three.
+    """
+    D, DV = problem.head_dim, problem.head_dim_v
+    allowed = space(problem, arch)
+    columns = max(panel_width(D), panel_width(DV))
+    for of_keys in _of_keys(D + DV):
+        for of_queries in _of_queries(problem):
+            config = Config(*of_keys, *of_queries, columns)
+            if allowed.refusal(config) is None:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
+
+
+def panel_width(D: int) -> int:
+    """Of a panel: one that holds D, or the widest that divide what D is rounded up to."""
+    return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+
+
+def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
+    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first, for so many columns of dK and dV."""
+    if summed <= 256:
+        yield from ((BM, 2, stages, False, True) for BM in range(128, 63, -16) for stages in (3, 2))
+        yield from ((BM, 2, stages, False, False) for BM in range(128, 15, -16) for stages in (3, 2))
+    else:
+        yield from ((BM, 2, stages, True, False) for BM in range(96, 15, -16) for stages in (3, 2))
+
+
+def _of_queries(problem: Problem) -> Iterator[tuple[int, int, int]]:
+    """BN_q, q_warpgroups, q_stages, the best first. With a mask, a wider tile on the diagonal is mostly hidden."""
+    widest = 128 if problem.causal else 144
+    if problem.head_dim <= 96 and problem.seq_q > 2 * ROWS:
+        yield from ((BN, 3, stages) for BN in range(widest, 63, -16) for stages in (3, 2))
+    yield from ((BN, 2, stages) for BN in range(widest, 15, -16) for stages in (3, 2))
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma and TMA with producer and consumer warpgroups, without atomics; exact for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

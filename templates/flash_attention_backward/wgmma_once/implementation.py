@@ -1,0 +1,154 @@
+"""flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in turn."""
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
+
+from ..mma_sync.work import row_lanes, tiles
+from ..optional import pointer, spelled, taken
+from ..problem import Problem
+from ..wgmma.config import ROWS, WIDTHS
+from .config import (
+    BLOCK_KEYS,
+    TILE_ROWS,
+    WARPGROUPS,
+    Config,
+    part_bytes,
+    register_estimate,
+    registers,
+    smem_bytes,
+    widest,
+)
+from .work import query_tiles, work
+
+ROW_THREADS = 256
+_ENTRY = "flash_attention_backward_"
+_BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
+_QUERIES = ("batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.head_dim < 16:
+        return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
+    if problem.head_dim_v != problem.head_dim:
+        return f"head_dim_v {problem.head_dim_v}: the block's tiles have one width, head_dim {problem.head_dim}"
+    if problem.head_dim > widest(packed=problem.use_cu_seqlens):
+        return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: its tiles are of 16-bit operands"
+    if problem.use_softcap:
+        return "softcap: at the widest heads its slopes find no registers; wgmma serves it"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    room, packed = arch.smem_per_block, problem.use_cu_seqlens
+    return Space(
+        Config,
+        choices={"stages": (2, 3, 4), "parts": (1, 2), "held": (0, 1, 2), "columns": WIDTHS},
+        constraints=(
+            Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * D) | (c.columns == 16)),
+            Constraint(
+                "sums, scores, products and held operands fit the registers",
+                lambda c: register_estimate(D, c.held) <= registers(packed=packed)[0],
+            ),
+            Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c, packed=packed) <= room),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D, B, H, HK = problem.head_dim, problem.batch, problem.heads, problem.kv_heads
+    packed = problem.use_cu_seqlens
+    lanes, smem = row_lanes(D), int(smem_bytes(D, config, packed=packed))
+    own, spare = registers(packed=packed)
+    tile_dims = B, H, query_tiles(problem)
+    rows = B * H * query_tiles(problem) * TILE_ROWS
+    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
+    maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed)
+    once_takes = (
+        *maps,
+        "row_values",
+        "dq_sums",
+        "turns",
+        "ticket",
+        "softmax_scale",
+        *_SIZES,
+        *taken(problem, *_BOUNDS),
+    )
+    dq_takes = taken(problem, "dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
+    blocks = tiles(problem, problem.seq_k, BLOCK_KEYS) * HK * B
+    return Plan(
+        launches=(
+            Launch(f"{_ENTRY}rows", (-(-rows * lanes // ROW_THREADS), 1, 1), ROW_THREADS, 0, rows_take),
+            Launch(f"{_ENTRY}once", (blocks, 1, 1), 128 * (WARPGROUPS + 1), smem, once_takes),
+            Launch(f"{_ENTRY}dq", (-(-rows // 2 * D // 8 // ROW_THREADS), 1, 1), ROW_THREADS, 0, dq_takes),
+        ),
+        constants={
+            "row_threads": ROW_THREADS,
+            "row_lanes": lanes,
+            "tile_rows": TILE_ROWS,
+            "smem_bytes": smem,
+            "registers": own,
+            "spare_registers": spare,
+            **pointer(problem),
+            **spelled(problem),
+            **_gradient_rows(problem),
+        },
+        workspaces=(
+            Workspace("row_values", DType.FP32, (*tile_dims, 2, TILE_ROWS)),
+            Workspace("dq_sums", DType.FP32, (*tile_dims, part_bytes(D) // 4), exchanged=True),
+            Workspace("turns", DType.INT32, tile_dims, exchanged=True),
+            Workspace("ticket", DType.INT32, (1,), exchanged=True),
+        ),
+        maps=_maps(config.columns),
+    )
+
+
+def _gradient_rows(problem: Problem) -> dict[str, str]:
+    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    found = {}
+    for name in ("dk", "dv"):
+        place = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
+        found[f"{name}_rows_argument"] = f"{place}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
+    return found
+
+
+def _maps(columns: int) -> tuple[TensorMap, ...]:
+    """Boxes of a warpgroup's own rows, and of the tiles that pass by."""
+    boxes = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv")}
+    boxes |= {"q_tiles": ("q", TILE_ROWS), "dout_tiles": ("dout", TILE_ROWS)}
+    return tuple(
+        TensorMap(name, argument, (1, rows, 1, columns), swizzle=2 * columns)
+        for name, (argument, rows) in boxes.items()
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """By counts and not by times: two parts, so that no warpgroup waits for the other's, before a third stage."""
+    D = problem.head_dim
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    allowed = space(problem, arch)
+    for stages, parts in ((3, 2), (2, 2), (2, 1)):
+        for held in (2, 1, 0):
+            config = Config(stages, parts, held, columns)
+            if allowed.refusal(config) is None:
+                return config
+    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma_once",
+    summary="one pass on wgmma: five products a tile, parts of dQ added by the copy engine in turn; up to head_dim 128",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

@@ -1,0 +1,154 @@
+// What a block of the one pass keeps besides K, V and the rings of a pass of keys: dS of two tiles, from which dQ is
+// made, parts of dQ that wait for their turn, and who may touch these.
+#pragma once
+#include "flash_attention_backward/panels/pass.cuh"
+
+// dS lies as [own keys][queries of a tile], swizzled; a part of dQ as the accumulators that it comes from, [D / 8][128
+// threads][4], so that neither is read or written with a conflict.
+template <class Choice>
+struct OncePass : Pass<Choice> {
+  using Base = Pass<Choice>;
+  using Base::D;
+  using Base::kRows;
+  using Base::kTile;
+  static constexpr int kParts = Choice::kParts, kHeld = Choice::kHeld;
+  using Slopes = Panels<kTile, 64, true>;  // of dS
+  static constexpr int kSlopesBytes = Slopes::bytes(kRows), kPartFloats = kTile * D;
+  static constexpr int kSlopes = (Base::kSharedBytes + 1023) / 1024 * 1024;
+  static constexpr int kPart = kSlopes + 2 * kSlopesBytes;
+  static constexpr int kExchange = kPart + kParts * 4 * kPartFloats;
+  static constexpr int kRank = kExchange + 8 * (4 + 2 * kParts);
+  static constexpr int kSharedBytes = kRank + 8;
+
+  static_assert(kTile == 64 && Base::kWarpgroups == 2, "a warpgroup multiplies 64 queries, in turn with the other");
+
+  static constexpr __host__ __device__ int slopes(int i) { return kSlopes + i * kSlopesBytes; }
+  static constexpr __host__ __device__ int part(int i) { return kPart + i * 4 * kPartFloats; }
+};
+
+// Barriers of what goes through kPlaces places in turn: full and empty, by the number of what is passed on.
+template <int kPlaces>
+struct Relay {
+  uint32_t base;
+
+  __device__ __forceinline__ static int place(int number) { return kPlaces == 1 ? 0 : number % kPlaces; }
+  __device__ __forceinline__ void init(int writers, int readers) const {
+    for (int i = 0; i < kPlaces; ++i) {
+      mbarrier_init(base + 16 * i, writers);
+      mbarrier_init(base + 16 * i + 8, readers);
+    }
+  }
+  __device__ __forceinline__ void wait_full(int number) const { mbarrier_wait(full(number), round(number)); }
+  __device__ __forceinline__ void wait_empty(int number) const { mbarrier_wait(full(number) + 8, round(number) ^ 1); }
+  __device__ __forceinline__ void give(int number) const { mbarrier_arrive(full(number)); }
+  __device__ __forceinline__ void give_back(int number) const { mbarrier_arrive(full(number) + 8); }
+
+ private:
+  __device__ __forceinline__ uint32_t full(int number) const { return base + 16 * place(number); }
+  __device__ __forceinline__ static int round(int number) { return number / kPlaces & 1; }
+};
+
+// Arrivals are by warps, of dS of both warpgroups, and of a part by the one that made it; one thread adds parts.
+template <class Pass>
+struct Exchange {
+  Relay<2> slopes;
+  Relay<Pass::kParts> parts;
+
+  __device__ __forceinline__ explicit Exchange(uint32_t smem)
+      : slopes{smem + Pass::kExchange}, parts{smem + Pass::kExchange + 32} {}
+  __device__ __forceinline__ void init() const {
+    slopes.init(8, 4);
+    parts.init(4, 1);
+    fence_mbarrier_init();
+  }
+};
+
+// Tiles of queries from the last one down, head after head: every block comes to a tile behind the blocks of earlier
+// keys, which began no later and have passed as many. Their rows count from the tensor's row `row0`, where the sequence
+// begins, which has `rows` of them.
+struct Descent {
+  int head, heads, first, end, batch, row0, rows;
+
+  __device__ __forceinline__ int count() const { return heads * max(end - first, 0); }
+  __device__ __forceinline__ int after(int tile) const { return tile > first ? tile - 1 : end - 1; }
+};
+
+// Loads all that the block reads, by one thread; of packed sequences, where tiles may end with rows of the next one, by
+// its warp. Such a tile is loaded behind a barrier of its own, and given to those that compute without these rows: what
+// is 0 counts for nothing, and 0 · NaN would be NaN.
+template <class Pass>
+struct OnceLoader {
+  using Columns = typename Pass::Columns;
+
+  uint32_t smem;
+  Barriers<Pass> barriers;
+  unsigned char* s_block;  // what lies at `smem`
+  int tails = 0;           // parity
+
+  // K and V from `row` on, where the sequence has `keys` rows left.
+  __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int keys, int head, int batch) {
+    for (int owner = 0; owner < Pass::kOwners; ++owner) {
+      int const left = keys - 64 * owner;
+      uint32_t const full = barriers.own(owner), to = towards<64>(full, left);
+      if (loads()) {
+        mbarrier_arrive_expect_tx(to, 2 * Columns::loaded_bytes(64));
+        for (int place = kFirst; place <= kSecond; ++place)
+          load<64>(Pass::own(place, owner), maps[place], to, row + 64 * owner, head, batch);
+      }
+      if (to != full) give_rest<64>(full, Pass::own(kFirst, owner), Pass::own(kSecond, owner), left);
+    }
+  }
+  // Q with its values, and dO. `g_values`: of the first head, and `head_values` further those of the next.
+  __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Descent const& walk,
+                                             float const* g_values, int64_t head_values) {
+    Slot<Pass::kStages> at;
+    for (int h = 0; h < walk.heads; ++h, g_values += head_values)
+#pragma unroll 1
+      for (int tile = walk.end - 1; tile >= walk.first; --tile, at.advance())
+        for (int place = kFirst; place <= kSecond; ++place) {
+          int const left = walk.rows - tile * Pass::kTile, s_tile = Pass::tile(place, at.stage);
+          uint32_t const full = barriers.full(place, at.stage), to = towards<Pass::kTile>(full, left);
+          int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
+          if (loads()) {
+            mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
+            mbarrier_arrive_expect_tx(to, Columns::loaded_bytes(Pass::kTile) + nbytes);
+            load<Pass::kTile>(s_tile, maps[place], to, walk.row0 + tile * Pass::kTile, walk.head + h, walk.batch);
+            if (nbytes) cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, to);
+          }
+          if (to != full) give_rest<Pass::kTile>(full, s_tile, s_tile, left);
+        }
+  }
+
+ private:
+  __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
+  template <int kRows>
+  __device__ __forceinline__ uint32_t towards(uint32_t full, int left) const {
+    return Pass::kPacked && left < kRows ? barriers.tail() : full;
+  }
+  template <int kRows>
+  __device__ __forceinline__ void load(int offset, TensorMap const* map, uint32_t barrier, int row, int head,
+                                       int batch) const {
+    Columns::template load<kRows>(smem + offset, {map, map, map}, barrier, row, head, batch);
+  }
+  // One or two tiles of kRows rows, of which `left` are the sequence's.
+  template <int kRows>
+  __device__ __forceinline__ void give_rest(uint32_t full, int tile, int other, int left) {
+    mbarrier_wait(barriers.tail(), tails);
+    tails ^= 1;
+    clear<kRows>(s_block + tile, max(left, 0));
+    if (other != tile) clear<kRows>(s_block + other, max(left, 0));
+    fence_proxy_async();
+    __syncwarp();
+    if (loads()) mbarrier_arrive(full);
+  }
+  // The rows from `first` on.
+  template <int kRows>
+  __device__ __forceinline__ static void clear(unsigned char* s_tile, int first) {
+    constexpr int kRowBytes = 2 * Pass::kColumns, kPanelBytes = kRowBytes * kRows;
+#pragma unroll 1
+    for (int p = 0; p < Columns::kCount; ++p)
+#pragma unroll 1
+      for (int at = first * kRowBytes + threadIdx.x % 32 * 16; at < kPanelBytes; at += 32 * 16)
+        *reinterpret_cast<uint4*>(s_tile + p * kPanelBytes + at) = {};
+  }
+};

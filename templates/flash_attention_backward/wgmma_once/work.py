@@ -1,0 +1,126 @@
+"""What wgmma_once does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+from typing import cast
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Array, Work
+
+from ...flash_attention.problem import unpacked
+from ..mma_sync.work import in_grid, rows_in_tiles, tiles, work_of_rows
+from ..problem import Problem
+from ..wgmma.config import ELEMENT, ROWS, VALUES_BYTES, padded
+from .config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
+
+_WARPS = 4  # a warpgroup
+_WARP = 32
+_PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
+_SECTION_BYTES = 24 << 20
+_TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """wgmma and the bytes of the copy engine are exact; the other instructions are those that the mathematics needs."""
+    rows = rows_in_tiles(problem, query_tiles(problem) * TILE_ROWS)
+    return rows, _once_work(problem, config), sums_work(problem)
+
+
+def _once_work(problem: Problem, config: Config) -> Work:
+    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
+    if not problem.use_cu_seqlens:
+        return keys_work(problem, config)
+    blocks = problem.kv_heads * tiles(problem, problem.seq_k, BLOCK_KEYS)
+    return in_grid(keys_work(cast(Problem, unpacked(problem)), config), blocks)
+
+
+def keys_work(problem: Problem, config: Config) -> Work:
+    """dK, dV and parts of dQ: tiles of queries pass by, down to the first that attends any key of the block."""
+    D, every = problem.head_dim, problem.batch * problem.kv_heads
+    steps = key_steps(problem)
+    passed = every * int(np.sum(steps))
+    warps = passed * WARPGROUPS * _WARPS
+    lanes = 16 * TILE_ROWS / _WARP
+    row = ELEMENT * int(padded(D, config.columns))
+    own = every * len(steps) * BLOCK_KEYS
+    loaded = 2 * row * own + passed * TILE_ROWS * (2 * row + VALUES_BYTES)
+    stored = 2 * row * every * -(-problem.seq_k // ROWS) * ROWS
+    return Work(
+        ctas=every * len(steps),
+        warps=_WARPS * (WARPGROUPS + 1),
+        mma=0.0,
+        fma=warps * lanes * 3,
+        mufu=warps * lanes,
+        alu=warps * (lanes + 80),
+        smem_wavefronts=passed * _shared_bytes(D, config.held) / 128,
+        l2_bytes=float(loaded + stored + passed * part_bytes(D)),
+        dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem) + _sum_bytes(problem)),
+        barriers=float(every * len(steps)),
+        longest_cta=_latest(steps) / max(float(np.mean(steps)), 1e-9),
+        chain=float(np.max(steps)),
+        stages=config.stages,
+        wgmma=passed * BLOCK_KEYS * TILE_ROWS * (2 * _sixteens(D) + 3 * D) / _PRODUCT,
+    )
+
+
+def sums_work(problem: Problem) -> Work:
+    """The sums of dQ, scaled and rounded."""
+    threads = problem.batch * problem.heads * query_tiles(problem) * TILE_ROWS // 2 * problem.head_dim // 8
+    moved = float(_sum_bytes(problem) + _query_bytes(problem))
+    return work_of_rows(-(-threads // _WARP), moved, moved)
+
+
+def query_tiles(problem: Problem) -> int:
+    """Tiles of queries of a head."""
+    return tiles(problem, problem.seq_q, TILE_ROWS)
+
+
+def key_steps(problem: Problem) -> Array:
+    """Tiles of queries, of all heads that share them, that pass by each block of keys."""
+    first_keys = np.arange(0, problem.seq_k, BLOCK_KEYS)
+    reach = problem.seq_k - problem.seq_q
+    skipped = np.maximum(first_keys - reach, 0) // TILE_ROWS if problem.causal else np.zeros_like(first_keys)
+    steps: Array = problem.heads // problem.kv_heads * np.maximum(query_tiles(problem) - skipped, 0)
+    return steps
+
+
+def sections(problem: Problem) -> list[int]:
+    """Heads of K and V whose blocks begin side by side, section after section: about as many as leave their Q, dO and
+    sums of dQ in half of L2, and alike (`Owned` of the template)."""
+    every, group = problem.batch * problem.kv_heads, problem.heads // problem.kv_heads
+    fit = min(every, max(1, _SECTION_BYTES // (8 * problem.head_dim) // group // problem.seq_q))
+    count = (2 * every + fit) // (2 * fit)
+    return [every // count + (i < every % count) for i in range(count)]
+
+
+def _latest(steps: Array) -> float:
+    """Steps until the last of a head's blocks is done, if all begin together and each waits for the one before."""
+    return float(np.max(steps + _TURN_STEPS * np.arange(len(steps))))
+
+
+def _shared_bytes(D: int, held: int) -> int:
+    """What a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
+    scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * _sixteens(D)
+    sums = 2 * WARPGROUPS * TILE_ROWS * D
+    of_part = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
+    return ELEMENT * (scores + sums + of_part + TILE_ROWS * BLOCK_KEYS) + 2 * part_bytes(D)
+
+
+def _query_bytes(problem: Problem) -> int:
+    """One of dO, Q, O, dQ."""
+    return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
+
+
+def _key_bytes(problem: Problem) -> int:
+    """One of K, V, dK, dV."""
+    return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
+
+
+def _sum_bytes(problem: Problem) -> int:
+    """Of dQ in fp32."""
+    return part_bytes(problem.head_dim) * problem.batch * problem.heads * query_tiles(problem)
+
+
+def _sixteens(D: int) -> int:
+    """Columns that scores take."""
+    return -(-D // 16) * 16

@@ -1,0 +1,104 @@
+"""Blocks of warps that prepare chunks and warps that carry a state through them: choices, and the sizes that follow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.spec import Constraint
+
+from ..operands import BF16 as BF16_OPERANDS
+from ..operands import Operands, operands_of
+from ..prep_scan.config import (
+    BF16,
+    WARP,
+    prep_smem_bytes,
+    prep_threads,
+    stage_bytes,
+    thread_registers,
+    token_registers,
+    tokens_fit,
+)
+from ..problem import Problem
+
+NAMED_BARRIERS = 15  # of a block, besides that of all its threads
+CHOICES = {  # of what every such block is free to choose, but the tokens of a chunk and the columns
+    "rows": (16, 32),
+    "stages": tuple(range(2, 8)),
+    "partials": (1, 2),
+    "prep_groups": (1, 2, 4, 8, 16),
+    "producers": tuple(range(1, 8)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    C: int  # tokens a chunk
+    BV: int  # columns of the state a block; every block of a head prepares its chunks anew
+    rows: int  # of them, a warp: rows of the transposed state
+    stages: int  # slots for chunks
+    partials: int  # sums that the state's product with k is split into: shorter chains of mma
+    prep_groups: int  # threads that share four channels of a chunk, each C / prep_groups tokens
+    producers: int  # groups of threads that prepare chunks in turn
+
+
+def block_threads(K: int, c: Any, columns: Any, rows: Any) -> Any:
+    """`columns` of a state, `rows` of them a warp, and the groups of producers."""
+    return columns // rows * WARP + c.producers * prep_threads(K, c)
+
+
+def block_bytes(problem: Problem, c: Any, values: Any) -> Any:
+    """A ring of images with `values` columns of v, and what each group of producers works in."""
+    K, operands = problem.key_dim, operands_of(problem)
+    producer = -(-prep_smem_bytes(K, c, operands, problem.use_qk_l2norm_in_kernel) // 128) * 128
+    return c.stages * stage_bytes(K, c.C, values, operands, problem.dtype.itemsize) + c.producers * producer
+
+
+def register_estimate(K: int, c: Any, rows: Any, operands: Operands = BF16_OPERANDS, a_token: int = 3) -> Any:
+    """Registers a thread: the larger of what carries `rows` columns and what prepares chunks, `a_token` of which hold
+    q, k and g of each token."""
+    tokens = rows * c.C / 32
+    packed = operands.registers / (operands.step / 2)  # of an operand, to those of its accumulators
+    other = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
+    carries = rows * K / 32 + tokens * (1 + packed + c.partials) + other
+    return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))
+
+
+def registers_fit(problem: Problem, arch: Arch, c: Any, rows: Any, threads: Any) -> Any:
+    """Whether those of `threads` hold `rows` columns a warp, and what prepares chunks."""
+    estimate = register_estimate(problem.key_dim, c, rows, operands_of(problem), token_registers(problem))
+    return estimate <= thread_registers(threads, arch)
+
+
+def block_limits(
+    problem: Problem, arch: Arch, threads: Callable[[Any], Any], nbytes: Callable[[Any], Any]
+) -> tuple[Constraint, ...]:
+    """What a block holds, of so many threads and bytes of shared memory."""
+    return (
+        Constraint("a block has at most 1024 threads", lambda c: threads(c) <= arch.threads_per_block),
+        Constraint("the stages and the producers fit the shared memory", lambda c: nbytes(c) <= arch.smem_per_block),
+        Constraint("the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(c))),
+    )
+
+
+def chunk_barriers(K: int, c: Any) -> int:
+    """That preparing a chunk and handing it over take; a group of one warp needs none of its own."""
+    return 1 + 4 * int(prep_threads(K, c) > WARP)
+
+
+def turns(K: int) -> tuple[Constraint, ...]:
+    """How groups of producers may take turns."""
+    return (
+        Constraint("a producer has 1 to 16 tokens", tokens_fit),
+        Constraint(
+            "a stage is always filled by the same producers, so that its barriers keep their order",
+            lambda c: c.stages % c.producers == 0,
+        ),
+        Constraint("a group of producers is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
+        Constraint(
+            "a block has 15 named barriers: two a stage, and one a group of several warps",
+            lambda c: 2 * c.stages + (prep_threads(K, c) > WARP) * c.producers <= NAMED_BARRIERS,
+        ),
+    )

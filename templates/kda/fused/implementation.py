@@ -1,0 +1,162 @@
+"""kda in one launch on mma.sync (sm_80 and up): some warps prepare chunks, others carry the state through them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space
+
+from ..operands import operands_of
+from ..optional import SCALARS, TENSORS, pointers, taken
+from ..prep_scan.config import by_registers
+from ..prep_scan.implementation import refusal as refused_by_chunks
+from ..problem import Problem
+from .config import CHOICES, Config, block_bytes, block_limits, block_threads, turns
+from .work import work
+
+ENTRY = "kda_fused"
+
+
+def threads(K: int, c: Any) -> Any:
+    return block_threads(K, c, c.BV, c.rows)
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if reason := refused_by_chunks(problem, arch):
+        return reason
+    if _fitting(problem, arch) is None:
+        return (
+            f"no block on {arch.name} has shared memory and registers for chunks of key_dim {problem.key_dim} in "
+            f"{problem.operands} and for what prepares them: use prep_scan"
+        )
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, V = problem.key_dim, problem.value_dim
+    return Space(
+        Config,
+        choices={
+            "C": (16, 32),
+            "BV": (16, 32, 48, 64, 96, 128, 256),
+            **CHOICES,
+        },
+        constraints=(
+            Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
+            Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
+            *turns(K),
+            *block_limits(problem, arch, lambda c: threads(K, c), lambda c: block_bytes(problem, c, c.BV)),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    K = problem.key_dim
+    operands = operands_of(problem)
+    smem = int(block_bytes(problem, config, config.BV))
+    grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
+    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *TENSORS, *SCALARS))
+    registers = by_registers(problem, config)
+    constants: Fields = {"operands": operands.cuda, "smem_bytes": smem, "by_registers": registers}
+    return Plan((launch,), {**constants, **pointers(problem)})
+
+
+# Threads that leave each 168 registers, or 255, where no arch spills.
+_THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
+_WIDEST_FP32 = 160  # channels: beside its operands, a warp's state of 192 spills in each config
+_THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
+SHORT = (16, 32, 64)  # keys of which one warp prepares a chunk with eight tokens a thread or fewer
+LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Columns of a block by the SMs of a large device, and as many groups of producers as registers and shared memory
+    hold: of one warp, where these have the registers."""
+    found = _fitting(problem, arch)
+    if found is None:
+        raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+    return found
+
+
+def _fitting(problem: Problem, arch: Arch) -> Config | None:
+    if problem.operands == "fp32" and problem.key_dim > _WIDEST_FP32:
+        return None
+    found = space(problem, arch)
+    for config in _candidates(problem, arch):
+        most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else _THREADS[problem.operands]
+        if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
+            return config
+    return None
+
+
+def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
+    for BV in widths(problem, arch):
+        if warps_prepare_chunks(problem):
+            few = (4,) if BV > 16 else ()
+            yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *few))
+        if _crowded(problem) and arch.compute_capability >= 100:  # four groups, at 168 registers, spill up to 16 bytes
+            yield Config(16, BV, rows_of(BV), 3, 1, 2, 3)
+        for groups, stages, producers in producing(problem):
+            yield Config(16, BV, 32 if BV == 128 else 16, stages, 1, groups, producers)
+
+
+def warps_prepare_chunks(problem: Problem) -> bool:
+    """Whether one warp prepares a chunk of long keys, 16 tokens a thread: it issues three quarters of what two warps
+    do, and takes half as long again. Lengths that are found in the kernel spill beside gates in fp32."""
+    return _long_keys(problem) and problem.mean_len >= LONG and not _crowded(problem)
+
+
+def _long_keys(problem: Problem) -> bool:
+    return problem.operands == "bf16" and problem.key_dim == 128
+
+
+def _crowded(problem: Problem) -> bool:
+    return _long_keys(problem) and problem.use_qk_l2norm_in_kernel and problem.gate_dtype is DType.FP32
+
+
+def rows_of(BV: int) -> int:
+    """Columns a warp beside such producers: few warps have many registers, and wide ones read images half as often."""
+    return 32 if BV % 32 == 0 else 16
+
+
+def widths(problem: Problem, arch: Arch) -> Iterator[int]:
+    """Columns of a block, the best first: 64, or fewer where a large device has an SM for each block. Where it has not
+    even for blocks of 64, each chunk is prepared for as many as registers hold."""
+    heads, sms = problem.sequences * problem.value_heads, arch.sm_count
+    if problem.mean_len >= LONG:
+        yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= sms)
+    if heads * problem.value_dim > 64 * sms and _warps_carry_128(problem, arch):
+        yield 128
+    yield from (64, 48, 32, 16)
+
+
+def _warps_carry_128(problem: Problem, arch: Arch) -> bool:
+    """Whether there are registers for it: groups of one warp leave room. Long keys spill 8 bytes on sm_100a beside
+    lengths and a bounded gate with dt_bias."""
+    if problem.key_dim in SHORT:
+        return problem.operands == "bf16"
+    full = problem.use_qk_l2norm_in_kernel and problem.use_lower_bound and problem.use_dt_bias
+    return warps_prepare_chunks(problem) and not (full and arch.has_tcgen05)
+
+
+def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
+    """prep_groups, stages and producers. Groups of one warp need two barriers each and no third, so that there may be
+    more. Eight tokens a thread take fewer instructions than four."""
+    if problem.operands == "bf16":
+        if problem.key_dim in SHORT:
+            yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))
+        yield 2, 4, 4
+    yield from ((groups, *turns) for groups in (4, 8, 2, 16) for turns in ((4, 2), (2, 2), (2, 1)))
+
+
+IMPLEMENTATION = Implementation(
+    name="fused",
+    summary="one launch without a workspace: warps that prepare chunks beside warps that carry the state",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

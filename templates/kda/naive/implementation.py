@@ -1,0 +1,87 @@
+"""kda with one thread for a column of the state, in fp32: the first step of the ladder."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
+
+from ..operator import cost
+from ..optional import SCALARS, TENSORS, pointers, state_bytes, taken
+from ..problem import Problem
+
+ENTRY = "kda_naive"
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    threads: int  # a block: columns of the state
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={"threads": (32, 64, 128, 256)},
+        constraints=(
+            Constraint(
+                "the columns fit the shared memory", lambda c: _smem_bytes(problem, c.threads) <= arch.smem_per_block
+            ),
+            Constraint("no thread without a column in every block", lambda c: c.threads < problem.value_dim + WARP),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    grid = (_blocks(problem, config), problem.value_heads, problem.sequences)
+    smem = _smem_bytes(problem, config.threads)
+    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *TENSORS, *SCALARS))
+    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+
+
+def default(_problem: Problem, _arch: Arch) -> Config:
+    return Config(WARP)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Every thread reads q, k and g through L1 for itself, and passes over its column twice a token."""
+    K = problem.key_dim
+    blocks = _blocks(problem, config) * problem.value_heads * problem.sequences
+    warps = config.threads // WARP
+    steps = blocks * warps * problem.mean_len  # warps' tokens
+    norms = 2 * K * problem.use_qk_l2norm_in_kernel
+    element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
+    launch = Work(
+        ctas=blocks,
+        warps=warps,
+        mma=0,
+        fma=steps * (5 * K + norms),
+        mufu=steps * K,
+        alu=steps * 3 * K,
+        smem_wavefronts=steps * (8 * K + norms),  # the column four times; g, k, k and q through L1, which is as fast
+        l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
+        dram_bytes=cost(problem).bytes,
+        barriers=0,
+        longest_cta=1,
+        chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, of which 32 rows take as long as a loop step
+    )
+    return (launch,)
+
+
+def _smem_bytes(problem: Problem, threads: int) -> int:
+    return 4 * problem.key_dim * threads
+
+
+def _blocks(problem: Problem, config: Config) -> int:
+    return -(-problem.value_dim // config.threads)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

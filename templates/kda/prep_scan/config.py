@@ -1,0 +1,117 @@
+"""What prep_scan is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+
+from ..operands import BF16 as BF16_OPERANDS
+from ..operands import Operands, column_stride, operands_of
+from ..problem import Problem
+
+WARP = 32
+BF16 = 2  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    C: int  # tokens a chunk
+    BV: int  # columns of the state a block of scan
+    rows: int  # of them, a warp: rows of the transposed state
+    stages: int  # slots for chunks: one is read while the others are filled
+    loader: bool  # a warp of its own fills the stages, so that the others need fewer registers
+    partials: int  # sums that the state's product with k is split into: shorter chains of mma
+    ahead: int  # steps of 16 channels whose keys, and v, are loaded while the chunk before is finished
+    prep_groups: int  # threads of prep that share four channels, each C / prep_groups tokens
+    prep_min_ctas: int  # blocks of prep that the registers of an SM must hold
+
+
+def triangle_blocks(C: Any) -> Any:
+    """Blocks of 16 × 16 in a lower triangle of C × C."""
+    return C // 16 * (C // 16 + 1) // 2
+
+
+def image_bytes(K: int, C: Any, operands: Operands = BF16_OPERANDS) -> Any:
+    """Of one chunk in the workspace: three tiles of keys and queries, P T', and the decay; with padding."""
+    return -(-used_image_bytes(K, C, operands) // 128) * 128
+
+
+def used_image_bytes(K: int, C: Any, operands: Operands = BF16_OPERANDS) -> Any:
+    return operands.nbytes * (3 * C * K + 256 * triangle_blocks(C)) + 4 * K
+
+
+def scan_threads(c: Any) -> Any:
+    return WARP * (c.BV // c.rows + c.loader)
+
+
+def scan_smem_bytes(K: int, c: Any, operands: Operands = BF16_OPERANDS, itemsize: int = BF16) -> Any:
+    """`itemsize`: of v."""
+    return c.stages * stage_bytes(K, c.C, c.BV, operands, itemsize)
+
+
+def stage_bytes(K: int, C: Any, values: Any, operands: Operands, itemsize: int) -> Any:
+    """An image, and `values` columns of v in rows that are swizzled, or padded where they are read down columns."""
+    row = BF16 * values if operands.nbytes == BF16 else column_stride(itemsize * values)
+    return image_bytes(K, C, operands) + C * row
+
+
+def prep_threads(K: int, c: Any) -> Any:
+    return K // 4 * c.prep_groups
+
+
+def token_registers(problem: Problem) -> int:
+    """That hold a thread's four channels of q, k and g of a token."""
+    return 2 * problem.dtype.itemsize + problem.gate_dtype.itemsize
+
+
+def tokens_fit(c: Any) -> Any:
+    """Whether a thread of prep has 1 to 16 tokens: all of one sub-chunk."""
+    return (c.prep_groups <= c.C) & (c.C // c.prep_groups <= 16)
+
+
+def by_registers(problem: Problem, c: Any) -> bool:
+    """Whether M and P are made of registers: by one warp, of 16 tokens, and of gates that are safe, and operands of a
+    product as they are given. Gates of 32 bits would be two operands, with as many instructions as this saves."""
+    given = problem.safe_gate and not problem.use_gate_in_kernel and problem.gate_dtype.itemsize == BF16
+    alone = c.C == 16 and prep_threads(problem.key_dim, c) == WARP and problem.key_dim % 64 == 0
+    return bool(given and alone and operands_of(problem) == BF16_OPERANDS)
+
+
+def prep_smem_bytes(K: int, c: Any, operands: Operands, normalize: bool) -> Any:
+    """Besides the image: keys that decay to the end, T', P, M, beta, row scales, sums of g, a flag a warp. Where the
+    image's keys and queries do not count from the start of their sub-chunk, such ones too, and those that decay to
+    the end of the first."""
+    C, warps, element = c.C, prep_threads(K, c) // WARP, operands.nbytes
+    square_row = 16 * (element * C // 16 | 1)
+    rest_row = element * K if element == BF16 else column_stride(element * K)
+    counted_apart = (C > 16) | (operands.products > 1)
+    tiles = C * rest_row + np.where(counted_apart, 2 * C * element * K, 0) + np.where(C > 16, element * 16 * K, 0)
+    squares = 2 * C * square_row + 4 * C * C
+    return tiles + squares + 4 * C + 8 * C * normalize + 4 * c.prep_groups * K + 4 * (-(-warps // 4) * 4)
+
+
+def prep_block_bytes(problem: Problem, c: Any) -> Any:
+    """Of a block that makes one image and copies it out."""
+    K, operands = problem.key_dim, operands_of(problem)
+    return image_bytes(K, c.C, operands) + prep_smem_bytes(K, c, operands, problem.use_qk_l2norm_in_kernel)
+
+
+def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any:
+    """Registers a thread of scan: state, two tensors of tokens and their operands, and what no config does without."""
+    tokens = c.rows * c.C / 32
+    packed = operands.registers / (operands.step / 2)  # of an operand, to those of its accumulators
+    ahead = np.where(c.ahead > 0, tokens * operands.nbytes / 4 + c.ahead * c.C / 4, 0)
+    other = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
+    return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + other
+
+
+def register_limit(c: Any, arch: Arch) -> Any:
+    """Registers a thread of scan may have when an SM holds one block."""
+    return thread_registers(scan_threads(c), arch)
+
+
+def thread_registers(threads: Any, arch: Arch) -> Any:
+    """What ptxas lets a thread of the only block of an SM have: warps count in fours, one on each part of the SM."""
+    return np.minimum(arch.registers_per_sm // (-(-threads // 128) * 128) // 8 * 8, arch.registers_per_thread)

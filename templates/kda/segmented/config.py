@@ -1,0 +1,42 @@
+"""What segmented is free to choose, and the sizes that follow besides those of prep_scan."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.spec import Constraint
+
+from ..prep_scan.config import Config as ScanConfig
+from ..problem import Problem
+from ..sizes import MAX_BLOCKS
+
+MERGE_STAGES = 4
+MERGE_ROWS = 16  # of a map, a tile
+FP32 = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Config(ScanConfig):
+    segments: int  # of a sequence, scanned side by side
+    scan_min_ctas: int  # blocks of map and scan that the registers of an SM must hold
+    merge_columns: int  # of the state, a thread of merge
+
+
+def within_grid(problem: Problem) -> Constraint:
+    """All segments of all sequences are one dim of a launch."""
+    return Constraint("segments fit the grid", lambda c: problem.sequences * c.segments <= MAX_BLOCKS)
+
+
+def exceeds_grid(problem: Problem, segments: int) -> str | None:
+    """Why not even the fewest segments that there are of each sequence fit it."""
+    if problem.sequences * segments > MAX_BLOCKS:
+        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+    return None
+
+
+def merge_threads(K: int) -> int:
+    return 2 * K
+
+
+def merge_smem_bytes(K: int, c: Any) -> Any:
+    """A ring of tiles of the maps, and two states: the one that is read and the one that is written."""
+    return FP32 * K * (MERGE_STAGES * MERGE_ROWS + 4 * c.merge_columns)

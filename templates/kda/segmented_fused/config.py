@@ -1,0 +1,36 @@
+"""What segmented_fused is free to choose, and the sizes that follow besides those of fused."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..fused.config import Config as FusedConfig
+from ..fused.config import block_bytes, block_threads
+from ..problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Config(FusedConfig):
+    segments: int  # of a sequence, scanned side by side
+    map_columns: int  # of B and A together, a block of map
+    map_rows: int  # of them, a warp
+    merge_columns: int  # of the state, a thread of merge
+
+
+def scan_threads(K: int, c: Any) -> Any:
+    return block_threads(K, c, c.BV, c.rows)
+
+
+def map_threads(K: int, c: Any) -> Any:
+    """Of a launch in which some blocks scan the first segment."""
+    return np.maximum(scan_threads(K, c), block_threads(K, c, c.map_columns, c.map_rows))
+
+
+def map_values(problem: Problem, c: Any) -> Any:
+    """Columns of v that a block of map has room for."""
+    return np.minimum(c.map_columns, problem.value_dim)
+
+
+def map_bytes(problem: Problem, c: Any) -> Any:
+    return np.maximum(block_bytes(problem, c, c.BV), block_bytes(problem, c, map_values(problem, c)))

@@ -1,0 +1,176 @@
+"""kda for few heads on mma.sync (sm_80 and up): sequences cut into segments, whose chunks are prepared where they are
+needed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+
+from ..fused.config import block_bytes, registers_fit
+from ..fused.implementation import producing
+from ..fused.implementation import space as fused_space
+from ..operands import operands_of
+from ..optional import SCALARS, TENSORS, pointers, taken
+from ..prep_scan.implementation import refusal as refused_by_chunks
+from ..problem import Problem
+from ..segmented.config import MERGE_STAGES, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
+from .config import Config, map_bytes, map_threads, scan_threads
+from .work import work
+
+SEGMENTS = (3, 5, 9, 17, 33, 65)  # all but one of them at a time
+BLOCKS = 128  # a default does not cut further once a launch has so many
+CHUNKS = 16  # nor below so many chunks a segment
+WIDEST = 128  # channels: a map of more takes so many blocks that images in memory are cheaper
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if reason := exceeds_grid(problem, SEGMENTS[0]):
+        return reason
+    if problem.key_dim > WIDEST:
+        return f"key_dim {problem.key_dim}: each block of a map would prepare its chunks anew: use segmented"
+    if reason := refused_by_chunks(problem, arch):
+        return reason
+    if _fitting(problem, arch) is None:
+        return (
+            f"no block on {arch.name} has shared memory and registers for maps of key_dim {problem.key_dim} in "
+            f"{problem.operands} and for what prepares chunks: use segmented"
+        )
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, V = problem.key_dim, problem.value_dim
+    fused = fused_space(problem, arch)
+    return Space(
+        Config,
+        choices={
+            **fused.choices,
+            "segments": SEGMENTS,
+            "map_columns": tuple(sorted({16, 32, 48, 64, 96, 128, K + V})),
+            "map_rows": (16, 32),
+            "merge_columns": (4, 8),
+        },
+        constraints=(
+            *fused.constraints,
+            Constraint(
+                "a block of map has all columns of B and A, or some of one of them",
+                lambda c: (c.map_columns == K + V) | ((V % c.map_columns == 0) & (K % c.map_columns == 0)),
+            ),
+            Constraint("warps share the columns of a map evenly", lambda c: c.map_columns % c.map_rows == 0),
+            Constraint("a warp of map has columns of B or of A, not both", lambda c: V % c.map_rows == 0),
+            Constraint(
+                "the first segment has a block of map for each of its own",
+                lambda c: c.map_columns * V <= c.BV * (K + V),
+            ),
+            Constraint(
+                "a block of map has at most 1024 threads", lambda c: map_threads(K, c) <= arch.threads_per_block
+            ),
+            Constraint(
+                "the stages and the producers of map fit the shared memory",
+                lambda c: map_bytes(problem, c) <= arch.smem_per_block,
+            ),
+            Constraint(
+                "the map fits the registers",
+                lambda c: registers_fit(problem, arch, c, c.map_rows, map_threads(K, c)),
+            ),
+            Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
+            within_grid(problem),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """The first segments and the maps of others; their merge; and the scan of all but the first."""
+    K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
+    N, merge_smem = problem.sequences, int(merge_smem_bytes(K, config))
+    smem = int(map_bytes(problem, config))
+    scan_smem = int(block_bytes(problem, config, config.BV))
+    maps = Launch(
+        "kda_map",
+        ((V + K) // config.map_columns, heads, N * (S - 1)),
+        int(map_threads(K, config)),
+        smem,
+        taken(problem, *TENSORS, *SCALARS, "maps", "states"),
+    )
+    merge = Launch(
+        "kda_merge",
+        (V // (2 * config.merge_columns), heads, N),
+        merge_threads(K),
+        merge_smem,
+        taken(problem, "cu_seqlens", "seq_len", "value_heads", "maps", "states"),
+    )
+    scan = replace(
+        maps,
+        entry="kda_scan",
+        grid=(V // config.BV, heads, N * (S - 1)),
+        threads=int(scan_threads(K, config)),
+        smem_bytes=scan_smem,
+        arguments=tuple(name for name in taken(problem, *TENSORS, *SCALARS, "states") if name != "initial_state"),
+    )
+    sizes = {"map_smem_bytes": smem, "scan_smem_bytes": scan_smem, "merge_smem_bytes": merge_smem}
+    return Plan(
+        (maps, merge, scan),
+        {"operands": operands_of(problem).cuda, "merge_stages": MERGE_STAGES, **sizes, **pointers(problem)},
+        workspaces=(
+            Workspace("maps", DType.FP32, (N, heads, S - 2, K, K)),
+            Workspace("states", DType.FP32, (N, heads, S - 1, K, V)),
+        ),
+    )
+
+
+# Threads of a block of map that leave each 168 registers, or 255, where no arch spills.
+_THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """All columns of B and A a block where it holds them, so that each chunk is prepared once a launch, and segments
+    until a large device has a block for each SM."""
+    found = _fitting(problem, arch)
+    if found is None:
+        raise TemplateError(f"{arch.name} has no room for the smallest maps of key_dim {problem.key_dim}")
+    return found
+
+
+def _fitting(problem: Problem, arch: Arch) -> Config | None:
+    K, V, found = problem.key_dim, problem.value_dim, space(problem, arch)
+    for (BV, columns), (groups, stages, producers), map_rows in product(_widths(K, V), producing(problem), (32, 16)):
+        segments = _segments(problem, max(V // BV, (V + K) // columns))
+        config = Config(16, BV, 16, stages, 1, groups, producers, segments, columns, map_rows, 4)
+        if map_threads(K, config) <= _threads(problem, arch) and found.refusal(config) is None:
+            return config
+    return None
+
+
+def _threads(problem: Problem, arch: Arch) -> int:
+    """On sm_120a ptxas spills a whole state that map stores V-first, unless a thread has 255 registers."""
+    stored = problem.output_final_state and problem.state_v_first
+    return 256 if stored and arch.name == "sm_120a" else _THREADS[problem.operands]
+
+
+def _widths(K: int, V: int) -> Iterator[tuple[int, int]]:
+    """Columns a block: of the state, and of B and A."""
+    if V <= 64:
+        yield V, V + K
+    yield from ((each, each) for each in (64, 48, 32, 16))
+
+
+def _segments(problem: Problem, blocks: int) -> int:
+    """So many that a launch has BLOCKS blocks, with `blocks` a segment."""
+    blocks *= problem.value_heads * problem.sequences
+    chunks = -(-problem.mean_len // 16)
+    return max(n for n in SEGMENTS if n == SEGMENTS[0] or (n * CHUNKS <= chunks and (n - 1) * blocks <= BLOCKS))
+
+
+IMPLEMENTATION = Implementation(
+    name="segmented_fused",
+    summary="segments scanned side by side by warps that prepare their chunks beside warps that carry the state",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,39 @@
+"""What segmented_once is free to choose, and the sizes that follow besides those of fused."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..fused.config import block_bytes, block_threads
+from ..prep_scan.config import BF16
+from ..problem import Problem
+from ..segmented.config import FP32, MERGE_ROWS, MERGE_STAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    C: int  # tokens a chunk
+    rows: int  # columns of B or A a warp of pass
+    stages: int  # slots for chunks
+    partials: int  # sums that the state's product with k is split into: shorter chains of mma
+    prep_groups: int  # threads that share four channels of a chunk, each C / prep_groups tokens
+    producers: int  # groups of threads that prepare chunks in turn
+    segments: int  # of a sequence, walked side by side
+
+
+def pass_threads(problem: Problem, c: Any) -> Any:
+    return block_threads(problem.key_dim, c, problem.key_dim + problem.value_dim, c.rows)
+
+
+def pass_bytes(problem: Problem, c: Any) -> Any:
+    return block_bytes(problem, c, problem.value_dim)
+
+
+def correct_threads(problem: Problem) -> int:
+    """A channel of 16 columns of the state each."""
+    return problem.key_dim * problem.value_dim // 16
+
+
+def correct_bytes(problem: Problem) -> int:
+    """A ring of tiles of maps; of the state the one that is read, the one that is written, and the one in bf16."""
+    K, V = problem.key_dim, problem.value_dim
+    return FP32 * K * (MERGE_STAGES * MERGE_ROWS + 2 * V) + BF16 * K * V

@@ -1,0 +1,136 @@
+"""kda for few heads of short keys on mma.sync (sm_80 and up): sequences cut into segments, whose chunks are walked
+once; what a segment starts from is added to its outputs."""
+
+from itertools import product
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+
+from ..fused.config import CHOICES, registers_fit, turns
+from ..fused.implementation import producing
+from ..optional import SCALARS, TENSORS, pointers, taken
+from ..prep_scan.config import WARP
+from ..prep_scan.implementation import refusal as refused_by_chunks
+from ..problem import Problem
+from ..segmented.config import MERGE_STAGES, exceeds_grid, within_grid
+from .config import Config, correct_bytes, correct_threads, pass_bytes, pass_threads
+from .work import work
+
+SEGMENTS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # a state is made anew in each from all before: there are few
+BLOCKS = 128  # a default does not cut further once pass has so many
+CHUNKS = 16  # nor below so many chunks a segment
+THREADS = 384  # of a block of pass, that leave each 168 registers
+CORRECT_THREADS = 256  # of correct, that leave each 255: a thread holds K V / 64 of the state, and tokens
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.operands != "bf16":
+        return f"operands in {problem.operands}: outputs from zero would be rounded to the tensors' bits: use segmented"
+    if (threads := correct_threads(problem)) % WARP or threads > CORRECT_THREADS:
+        return (
+            f"key_dim {problem.key_dim} by value_dim {problem.value_dim}: correct takes multiples of {16 * WARP} up to "
+            f"{16 * CORRECT_THREADS}: use segmented_fused"
+        )
+    if reason := exceeds_grid(problem, SEGMENTS[0]):
+        return reason
+    if reason := refused_by_chunks(problem, arch):
+        return reason
+    if _fitting(problem, arch) is None:
+        return (
+            f"no block on {arch.name} has shared memory and registers for all columns of key_dim {problem.key_dim} and "
+            f"value_dim {problem.value_dim} and for what prepares chunks: use segmented_fused"
+        )
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    K, V = problem.key_dim, problem.value_dim
+    return Space(
+        Config,
+        choices={
+            "C": (16, 32),
+            **CHOICES,
+            "segments": SEGMENTS,
+        },
+        constraints=(
+            Constraint("a warp has columns of B or of A, not both", lambda c: (V % c.rows == 0) & (K % c.rows == 0)),
+            *turns(K),
+            Constraint(
+                "a block of pass has at most 1024 threads",
+                lambda c: pass_threads(problem, c) <= arch.threads_per_block,
+            ),
+            Constraint(
+                "the stages and the producers fit the shared memory",
+                lambda c: pass_bytes(problem, c) <= arch.smem_per_block,
+            ),
+            Constraint(
+                "the columns of a warp fit the registers",
+                lambda c: registers_fit(problem, arch, c, c.rows, pass_threads(problem, c)),
+            ),
+            within_grid(problem),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """The maps of all segments, with the outputs from zero; and what these lack."""
+    K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
+    N, smem, correct_smem = problem.sequences, int(pass_bytes(problem, config)), correct_bytes(problem)
+    workspaces = (
+        Workspace("maps", DType.FP32, (N, heads, S - 1, K, K)),
+        Workspace("states", DType.FP32, (N, heads, S, K, V)),
+        Workspace("pulled", DType.BF16, (problem.batch, heads, problem.seq_len, K)),
+    )
+    spaces, ends = tuple(space.name for space in workspaces), S - 1 + problem.output_final_state
+    sizes = {"merge_stages": MERGE_STAGES, "pass_smem_bytes": smem, "correct_smem_bytes": correct_smem}
+    walk = Launch(
+        "kda_pass",
+        (1, heads, N * S),
+        int(pass_threads(problem, config)),
+        smem,
+        taken(problem, *TENSORS, *SCALARS, *spaces),
+    )
+    correct = Launch(
+        "kda_correct",
+        (1, heads, N * ends),
+        correct_threads(problem),
+        correct_smem,
+        taken(problem, "cu_seqlens", "o", "final_state", "seq_len", "value_heads", *spaces),
+    )
+    return Plan((walk, correct), {**sizes, **pointers(problem)}, workspaces)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Segments until a large device has a block for each SM; 32 columns a warp: images are read half as often."""
+    found = _fitting(problem, arch)
+    if found is None:
+        raise TemplateError(f"{arch.name} has no room for all columns of key_dim {problem.key_dim}")
+    return found
+
+
+def _fitting(problem: Problem, arch: Arch) -> Config | None:
+    found = space(problem, arch)
+    for rows, (groups, stages, producers) in product((32, 16), producing(problem)):
+        config = Config(16, rows, stages, 1, groups, producers, _segments(problem))
+        if pass_threads(problem, config) <= THREADS and found.refusal(config) is None:
+            return config
+    return None
+
+
+def _segments(problem: Problem) -> int:
+    heads, chunks = problem.value_heads * problem.sequences, -(-problem.mean_len // 16)
+    return max(n for n in SEGMENTS if n == SEGMENTS[0] or (n * CHUNKS <= chunks and n * heads <= BLOCKS))
+
+
+IMPLEMENTATION = Implementation(
+    name="segmented_once",
+    summary="segments walked once, side by side; what each starts from is added to its outputs",
+    config=Config,
+    example=Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096),
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,131 @@
+"""What segmented_once does for a problem, counted from its loops; the emulator agrees with the exact counts."""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU
+from tuner.spec import Work
+
+from ..fused.config import chunk_barriers
+from ..fused.work import prepared_in_turn
+from ..operands import operands_of
+from ..operator import cost
+from ..optional import state_bytes
+from ..prep_scan.config import BF16, WARP
+from ..prep_scan.work import (
+    instructions,
+    prep_mma,
+    prepared_row_bytes,
+    read_gate_bytes,
+    scan_mma,
+    step_mma,
+    step_other,
+)
+from ..problem import Problem
+from ..segmented.config import FP32
+from ..segmented.work import chunks_of_segments
+from .config import Config, correct_threads, pass_threads
+
+TILE = 16  # tokens that a warp of correct has at a time, and rows of a map
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Of one sequence and head."""
+
+    chunks: tuple[int, ...]  # of each
+    tokens: int  # of all
+    pulled: int  # tokens whose query is taken back: those after the first segment
+    ends: int  # segments whose end pass stores: another starts there, or the last state is wanted
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> "Segments":
+        chunks, tokens = chunks_of_segments(problem, config), problem.mean_len
+        ends = len(chunks) - 1 + (problem.output_final_state and len(chunks) > 1)
+        return cls(tuple(chunks), tokens, tokens - min(tokens, chunks[0] * config.C), ends)
+
+    def stored_bytes(self, K: int, V: int) -> int:
+        """B of each, A of all but the first, and queries taken back."""
+        return FP32 * K * (self.ends * V + max(0, self.ends - 1) * K) + BF16 * K * self.pulled
+
+    @property
+    def products(self) -> int:
+        """Of a map and a state: what follows each segment is made anew from all before."""
+        return sum(range(self.ends))
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """mma, bytes and barriers are exact; packed sequences are taken to be of equal length. Other instructions are those
+    that the mathematics needs."""
+    segments = Segments.of(problem, config)
+    return (
+        _pass_work(problem, config, segments),
+        _correct_work(problem, config, segments, min(1.0, gpu.device.l2_bytes / _lasting_bytes(problem, segments))),
+    )
+
+
+def _lasting_bytes(problem: Problem, segments: Segments) -> int:
+    """That pass leaves in L2 as they come: v, o and what it stores. Rows of q, k and g are the first to leave it."""
+    heads, values = problem.sequences * problem.value_heads, 2 * problem.dtype.itemsize * problem.value_dim
+    return heads * (segments.tokens * values + segments.stored_bytes(problem.key_dim, problem.value_dim))
+
+
+def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
+    K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
+    heads, chunks = problem.sequences * problem.value_heads, sum(segments.chunks)
+    columns = chunks * V + sum(segments.chunks[1:]) * K  # that all chunks pass
+    prep, scan = instructions(problem, config)
+    prepared, carried = heads * chunks, heads * columns / V
+    row = prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
+    final = FP32 * K * V * problem.final_states * problem.value_heads
+    states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # there correct writes the last ones
+    stored = heads * segments.stored_bytes(K, V)
+    gate = read_gate_bytes(problem, config, heads * len(segments.chunks) * config.producers)
+    return Work(
+        ctas=heads * config.segments,
+        warps=int(pass_threads(problem, config)) // WARP,
+        mma=prepared * prep_mma(K, C, operands) + heads * columns // 16 * scan_mma(K, C, operands),
+        fma=prepared * prep.fma + carried * scan.fma,
+        mufu=prepared * prep.mufu,
+        alu=prepared * prep.alu + carried * scan.alu,
+        smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
+        l2_bytes=float(heads * segments.tokens * row + gate + stored + states),
+        dram_bytes=float(cost(problem).bytes - state_bytes(problem) + stored + states),
+        barriers=heads * sum(n * chunk_barriers(K, config) + max(0, n - config.stages) for n in segments.chunks),
+        longest_cta=1,
+        chain=1 + segments.chunks[0],
+        stages=config.stages,
+        step_mma=step_mma(K, config, operands),
+        step_other=max(step_other(config), prepared_in_turn(problem, config)),
+    )
+
+
+def _correct_work(problem: Problem, config: Config, segments: Segments, kept: float) -> Work:
+    """`kept`: of what pass wrote, the part that is still in L2, since it is read from the end."""
+    K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
+    heads, threads, starts = problem.sequences * problem.value_heads, correct_threads(problem), len(segments.chunks) - 1
+    tiles = heads * -(-segments.pulled // TILE)
+    products = heads * segments.products * K * K * V / WARP  # fma
+    maps, states = FP32 * heads * segments.products * K * K, FP32 * heads * K * V * sum(range(1, segments.ends + 1))
+    pulled, outputs = heads * segments.pulled * BF16 * K, heads * segments.pulled * element * V
+    final = FP32 * K * V * problem.final_states * problem.value_heads * (starts > 0)
+    # One after the other: maps, 16 rows at a time with a barrier, a load, and as many fma as take twice as long; then
+    # each warp's tiles, that are loaded one ahead.
+    merges, walked = max(0, segments.ends - 1), -(-segments.chunks[0] * config.C // TILE * WARP // threads)
+    chain = merges + walked
+    return Work(
+        ctas=heads * (config.segments - 1 + problem.output_final_state),
+        warps=threads // WARP,
+        mma=tiles * (K // 16) * (V // 8),
+        fma=products,
+        mufu=0,
+        alu=products / 16 + tiles * V,
+        smem_wavefronts=products * (1 / 16 + 1 / 4),
+        l2_bytes=float(maps + states + pulled + 2 * outputs + final),
+        dram_bytes=float((pulled + outputs) * (1 - kept) + outputs + final),
+        barriers=heads * (segments.products * (K // TILE) + starts),
+        longest_cta=1,
+        chain=chain,
+        stages=2,
+        step_mma=K / 16 * walked / chain,
+        step_other=(K / 4 * merges + 4 * walked) / chain,
+    )

@@ -1,0 +1,116 @@
+"""linear_attention where β is bounded below 1: a tile reads again the tokens before it that fp32 can feel."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Implementation, Launch, Plan, Space, Work
+
+from ..operator import cost
+from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..problem import Problem
+from ..tiles import Shape, register_constraint, shape_constraints, sum_bytes, widths
+from ..work import blocks, state_bytes, tile_beta_bytes, tiled
+
+MAX_BETA = 0.95  # beyond, the halo is longer than any tile
+PRECISION_BITS = 24  # what is left out is below half an ulp of n
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Shape):
+    """Of tiles in registers."""
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.beta_bound > MAX_BETA:
+        return f"beta_bound {problem.beta_bound}: only up to {MAX_BETA} is the past forgotten soon enough"
+    if problem.use_initial_state:
+        return "an initial state may outweigh any number of tokens"
+    return None
+
+
+def reach_bits(problem: Problem) -> float:
+    """log2 of what β^W has to undo, for what is left out to be nothing: the largest ratio of two weights, and 2^24."""
+    return PRECISION_BITS + problem.key_floor * math.log2(math.e)
+
+
+def reach(problem: Problem) -> int:
+    """W: tokens before a tile that it reads again, when β is at its bound."""
+    return math.ceil(reach_bits(problem) / -math.log2(problem.beta_bound)) if problem.beta_bound else 0
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={
+            "BT": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
+            "BK": (32, 64, 128, 256),
+            "threads": (64, 128, 256, 512),
+            "width": widths(problem),
+            "min_ctas": (1, 2, 3, 4, 6, 8),
+            "keep_weights": (False, True),
+        },
+        constraints=(
+            *shape_constraints(problem, arch, sum_bytes),
+            register_constraint(problem, arch, lambda c: np.ones(np.shape(c.BT), bool)),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    arguments = tuple(name for name in taken(problem, *INPUTS, *OUTPUTS, *SCALARS) if not name.startswith("initial"))
+    launch = Launch(
+        "linear_attention_halo", (blocks(problem, config), 1, 1), config.threads, sum_bytes(config), arguments
+    )
+    constants = {"smem_bytes": sum_bytes(config), "reach_bits": reach_bits(problem), **pointers(problem)}
+    return Plan((launch,), constants)
+
+
+def default(problem: Problem, _arch: Arch) -> Config:
+    """8 tokens of the widest vector a thread, or 4 where it has sequences to keep apart; long tiles, which read little
+    of their past again."""
+    width = widths(problem)[-1]
+    return Config((16 if problem.varlen else 32) * width, 32, 128, width, 1, False)
+
+
+def halo_tokens(problem: Problem, config: Config) -> int:
+    """Tokens that tiles of one row read again, when β is at its bound and sequences are not packed."""
+    starts = np.arange(0, problem.seq_len, config.BT)
+    return int(np.sum(np.minimum(starts, reach(problem))))
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """k and v of the halo come on top, mostly from L2: their own tile has just read them."""
+    again = halo_tokens(problem, config)
+    share = again / problem.seq_len
+    launch = tiled(
+        problem,
+        config,
+        ctas=blocks(problem, config),
+        tensors_read=3,
+        exchanged=2 * again * problem.batch * problem.channels * problem.dtype.itemsize
+        + tile_beta_bytes(problem, config)
+        + state_bytes(problem, 0),
+        dram_bytes=cost(problem).bytes,
+        weight_sweeps=(1 if config.keep_weights else 2) + share,
+        state_sweeps=2 + share,
+        folds=2,
+        chain=2 + math.ceil(reach(problem) / config.BT),
+        in_shared=False,
+    )
+    return (launch,)
+
+
+IMPLEMENTATION = Implementation(
+    name="halo",
+    summary="β bounded below 1: a tile reads again what it can feel of the tokens before it, and waits for nobody",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    example=Problem(beta_bound=0.9, key_floor=10),
+)

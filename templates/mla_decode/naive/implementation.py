@@ -1,0 +1,36 @@
+"""mla_decode with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Implementation, Plan, Work
+
+from ...flash_attention.naive import implementation as dense
+from ...flash_attention.naive.implementation import Config
+from ..operator import cost
+from ..problem import Problem, attended_rows
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
+    return Plan((replace(launch, entry="mla_decode_naive"),), {})
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    attended = attended_rows(problem)
+    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
+    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other, and the one for fp32",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=dense.space,
+    plan=plan,
+    default=dense.default,
+    work=work,
+)

@@ -1,0 +1,128 @@
+"""What split_keys of mla_decode does where every table is full: the emulator's counters agree with the exact ones."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.spec import Array, Work
+
+from ...flash_attention.mma_sync.config import ELEMENT
+from ...flash_attention.split_keys.config import WARP
+from ..operator import cost
+from ..problem import Problem, attended_rows
+from .config import Config, merge_blocks, row_tiles
+
+_INT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """What the blocks of one sequence visit, whose rows are cut into `parts` shares of `most` tiles at most."""
+
+    parts: int
+    most: int
+    steps: int  # tiles that the last query attends
+    keys: Array  # [row tiles]: rows of the cache that the last query of each attends
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> "Visits":
+        steps = -(-problem.seq_k // config.BN)
+        most = max(-(-steps // config.splits), 1)
+        end = (np.arange(row_tiles(problem, config)) + 1) * config.BM
+        last = (np.minimum(end, problem.seq_q * problem.heads) - 1) // problem.heads
+        return cls(max(-(-steps // most), 1), most, steps, attended_rows(problem)[last])
+
+    def tiles(self, BN: int) -> Array:
+        return -(-self.keys // BN)
+
+
+def work(problem: Problem, config: Config) -> tuple[Work, ...]:
+    """Work of each launch; mma, bytes and barriers are exact."""
+    visits = Visits.of(problem, config)
+    attend = _attend(problem, config, visits)
+    return (attend, _merge(problem, config, visits)) if config.splits > 1 else (attend,)
+
+
+def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
+    D, DV, BM, BN = problem.head_dim, problem.head_dim_v, config.BM, config.BN
+    of_sequence = visits.tiles(BN)
+    tiles, rows = problem.batch * int(np.sum(of_sequence)), _rows(problem)
+    blocks = config.splits * problem.batch * len(of_sequence)
+    active = visits.parts * problem.batch * len(of_sequence)
+    groups = BM * config.parts // config.warps // 16  # mma tiles of 16 rows that a warp has
+    scored, weighed = BM * BN * D / 16**3 * 2, BM * BN * DV / 16**3 * 2  # mma a tile
+    keys = 4 * D / 16 * config.warps * (groups + BN / config.parts / 16)  # wavefronts of Q and of K
+    values = 4 * BN / 16 * config.warps * (groups + DV / config.parts / 16)  # of P and of V
+    exponentials = BM * BN / WARP
+    written = visits.parts * rows * (4 * DV + 8) if visits.parts > 1 else rows * (ELEMENT * DV + 4)
+    shares = 2 * _INT * problem.batch if config.splits > 1 else 0
+    read = ELEMENT * D * (problem.batch * int(np.sum(visits.keys)) + rows * visits.parts)
+    looked_up = _INT * tiles * _lookups(config)
+    floor, named = cost(problem), _named(config)
+    return Work(
+        ctas=blocks,
+        warps=config.warps,
+        mma=tiles * (scored + weighed),
+        fma=tiles * 3 * exponentials,
+        mufu=tiles * exponentials,
+        alu=tiles * (exponentials + 3 * BN * D / 8 / WARP),
+        smem_wavefronts=tiles * (keys + values + BN * D / 64 + BM * BN / 64),
+        l2_bytes=float(read + looked_up + written + shares + _INT * _lengths_read(problem, config, visits, active)),
+        dram_bytes=float(floor.bytes - rows * (ELEMENT * DV + 4) + written),
+        barriers=float(tiles * (1 + 2 * named) + active * (1 + named * (2 if visits.parts == 1 else 1))),
+        longest_cta=visits.most * blocks * int(np.max(of_sequence) > 0) / max(tiles, 1) or 1.0,
+        chain=float(visits.most),
+        stages=config.stages,
+    )
+
+
+def _rows(problem: Problem) -> int:
+    """Of O."""
+    return problem.batch * problem.heads * problem.seq_q
+
+
+def _lookups(config: Config) -> int:
+    """Entries of the table that the threads of a block read for a tile: 8 threads copy a row."""
+    return 8 * config.BN
+
+
+def _named(config: Config) -> int:
+    """Groups of warps that wait for each other, beside the block."""
+    return config.warps // config.parts if config.parts > 1 else 0
+
+
+def _lengths_read(problem: Problem, config: Config, visits: Visits, active: int) -> int:
+    """Entries of cache_seqlens that the lanes of all blocks read: `share_of` of shares.cuh, where all are equal."""
+    batch, blocks = problem.batch, config.splits * problem.batch
+    own = active * config.warps * WARP
+    if config.splits == 1:
+        return own
+    a_share = config.warps * row_tiles(problem, config)  # warps that look for one
+    bound = -(-batch * visits.steps // (blocks - batch))
+    tried = visits.most < max(min(bound, max(visits.steps, 1)), visits.most)
+    before = [min(WARP * (b // WARP + 1), batch) for b in range(batch)]
+    found = visits.parts * sum(before) + (blocks - visits.parts * batch) * batch
+    return own + a_share * ((1 + tried) * batch * blocks + found)
+
+
+def _merge(problem: Problem, config: Config, visits: Visits) -> Work:
+    """A thread takes four elements of a row through its parts, and reads which these are and their sums for itself."""
+    rows, vectors = _rows(problem), problem.head_dim_v // 4
+    parts = visits.parts if visits.parts > 1 else 0  # else everything is stored already
+    elements = rows * parts * problem.head_dim_v / WARP
+    outputs = rows * (ELEMENT * problem.head_dim_v + 4) if parts else 0
+    looked_up = 2 * _INT * rows * vectors
+    return Work(
+        ctas=merge_blocks(problem, config),
+        warps=config.warps,
+        mma=0.0,
+        fma=elements * 2,
+        mufu=elements / 2,
+        alu=elements + rows * vectors / WARP,
+        smem_wavefronts=0.0,
+        l2_bytes=float(rows * parts * (4 * problem.head_dim_v + 8 * vectors) + outputs + looked_up),
+        dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
+        barriers=0.0,
+        longest_cta=1.0,
+        chain=1.0,
+    )

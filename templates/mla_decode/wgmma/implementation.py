@@ -1,0 +1,116 @@
+"""mla_decode on wgmma (sm_90a): two warpgroups score a half of the keys each, and make a half of O's columns."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Constraint, DType, Implementation, Plan, Space, Work
+
+from ...flash_attention.mma_sync.config import ELEMENT
+from ...flash_attention.split_keys.config import SPLITS
+from ..problem import Problem
+from ..split_keys import config as tiles
+from ..split_keys.work import Visits
+from ..split_keys.work import work as work_on_mma
+
+ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
+ROWS = 64  # a block
+PRODUCT = 16 * 8 * 16  # of an m16n8k16, in which Work counts
+HELD = (0, 64, 128, 192, 256)
+MOST_HELD = 192  # by default: with 256, 10 registers are left of 255
+PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    BN: int  # latent rows a tile
+    stages: int  # slots for tiles: one is read while the others are filled
+    held: int  # columns of Q that stay in registers
+    late: int  # the last rows of a tile, whose product with P runs under the next tile's exponentials
+    splits: int  # shares a sequence, on average
+
+    @property
+    def tile(self) -> tiles.Config:
+        """The config of split_keys with the same tiles, copies, shares and merge."""
+        return tiles.Config(BM=ROWS, BN=self.BN, warps=8, parts=2, stages=self.stages, splits=self.splits)
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    D, DV = problem.head_dim, problem.head_dim_v
+    if not arch.has_wgmma:
+        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: operands have 16 bits"
+    if D % 64:
+        return f"head_dim {D}: panels of the latent rows have 64 columns"
+    if DV % 128 or DV > 512:
+        return f"head_dim_v {DV}: two warpgroups make whole panels of 64 columns, four at most: 128, 256, 384 or 512"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    return Space(
+        Config,
+        choices={"BN": (32, 64), "stages": (2, 3, 4), "held": HELD, "late": (16, 32), "splits": SPLITS},
+        constraints=(
+            Constraint("Q has the columns that stay in registers", lambda c: c.held <= D),
+            Constraint("some rows of a tile are not late", lambda c: c.late < c.BN),
+            Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+        ),
+    )
+
+
+def smem_bytes(D: int, c: Any) -> Any:
+    """Shared memory of a block, in bytes: Q, the ring, P, a float a row and warpgroup; `c` may be columns of many."""
+    return (ROWS + c.stages * c.BN) * ELEMENT * D + ROWS * (ELEMENT * c.BN + 8)
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return tiles.plan(problem, config.tile, ENTRIES)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    deepest = tiles.deepest(Config(BN=64, stages=2, held=0, late=16, splits=1).tile, problem.head_dim, arch)
+    chosen = tiles.with_splits(problem, arch, deepest)
+    held = max(n for n in HELD if n <= min(problem.head_dim, MOST_HELD))
+    return Config(chosen.BN, chosen.stages, held, 16, chosen.splits)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """That of split_keys with the same tiles, with the products and the barriers of wgmma."""
+    attend, *merge = work_on_mma(problem, config.tile)
+    D, DV, BN = problem.head_dim, problem.head_dim_v, config.BN
+    visits = Visits.of(problem, config.tile)
+    of_sequence = visits.tiles(BN)
+    visited = problem.batch * int(np.sum(of_sequence))
+    walks = problem.batch * int(np.sum(-(-of_sequence // visits.most)))  # shares of row tiles that have a tile
+    idle = walks * ROWS * config.late * DV / PRODUCT  # before a block's first tile, zeros are multiplied
+    from_shared = 2 * ROWS * (D - config.held) + BN * (D + 2 * ROWS + DV)  # operands of both warpgroups a tile
+    into_shared = BN * (D + 2 * ROWS)  # the tile, and P
+    holding = visits.parts * problem.batch * len(of_sequence) if config.held else 0
+    return (
+        replace(
+            attend,
+            mma=0.0,
+            wgmma=attend.mma + idle,
+            smem_wavefronts=visited * ELEMENT * (from_shared + into_shared) / 128,
+            barriers=attend.barriers + visited * (1 - PAIRS) + holding,  # P is exchanged by all, not by pairs of warps
+        ),
+        *merge,
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma: 64 rows of heads and queries, two warpgroups that share the keys' scores and then O's columns",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

@@ -1,0 +1,55 @@
+// The tile of a block on wgmma: 64 rows of Q against BN latent rows. Two warpgroups have all rows; each scores half of
+// the keys, and makes half of O's columns. Q, the latent rows and P lie as wgmma reads them: panels of 64 columns,
+// swizzled over their 128 bytes.
+#pragma once
+#include "fence.cuh"
+#include "flash_attention/tile.cuh"
+#include "flash_attention/panels/panels.cuh"
+#include "register.cuh"
+
+// kRows rows of D elements as panels, with what RowCopies asks of a layout.
+template <int D, int kRows>
+struct PanelRows {
+  static_assert(D % 64 == 0, "panels have 64 columns");
+  static constexpr int kChunks = D / 8;
+  static constexpr int kRowBytes = 128;              // from a row of a panel to the next
+  static constexpr int kSpanBytes = 128 * kRows;     // from a panel to the next
+  static constexpr int kTileBytes = 2 * D * kRows;
+  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
+    return chunk / 8 * kSpanBytes + swizzled(row * kRowBytes + chunk % 8 * 16, Swizzle::k128B);
+  }
+};
+
+// What follows from a kernel's choices: T, D, DV, BN, kStages, kHeld, kLate. A warp holds its rows, and its part of P and O, as
+// Latent's warps do.
+template <class Choice>
+struct WgmmaLatent : Choice {
+  static constexpr int BM = 64, kWarps = 8, kParts = 2, kThreads = 256;
+  static constexpr int kRows = 16, kM = 1;
+  static constexpr int kKeys = Choice::BN / kParts;
+  static constexpr int kN = Choice::DV / 8 / kParts;
+  using Layout = PanelRows<Choice::D, Choice::BN>;
+  using LayoutQ = PanelRows<Choice::D, BM>;
+  using LayoutP = Rows<Choice::BN, true>;
+  using LayoutO = Rows<Choice::DV, true>;
+  static_assert(Choice::BN == 64 || Choice::BN == 32, "P is one panel, swizzled over its row");
+  static_assert(Choice::DV % 128 == 0, "a warpgroup makes whole panels of O's columns");
+  static_assert(kN * 8 <= 256, "a wgmma has up to 256 columns");
+  static_assert(Choice::kHeld % 16 == 0 && Choice::kHeld <= Choice::D, "whole steps of 16 columns");
+  static_assert(Choice::kLate % 16 == 0 && Choice::kLate > 0 && Choice::kLate < Choice::BN, "whole steps of 16 rows");
+
+  static constexpr int kQuery = 0;
+  static constexpr int kTileBytes = Layout::kTileBytes;
+  static constexpr int kRing = LayoutQ::kTileBytes;
+  static constexpr int kP = kRing + Choice::kStages * kTileBytes;
+  static constexpr int kRowValues = kP + BM * LayoutP::kRowBytes;
+  static constexpr int kSharedBytes = kRowValues + kParts * BM * 4;
+  static_assert(kRing % 1024 == 0 && kTileBytes % 1024 == 0, "swizzled panels begin where their swizzle does");
+
+  static __device__ __forceinline__ Place place() {
+    int const warp = threadIdx.x / 32;
+    return {0, 0, 0, int(threadIdx.x % 32), warp / 4, warp % 4 * kRows};
+  }
+  static __device__ __forceinline__ int column(int n, int part) { return (part * kN + n) * 8; }
+  static __device__ __forceinline__ void arrived() { fence_proxy_async(); }
+};

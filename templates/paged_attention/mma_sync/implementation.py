@@ -1,0 +1,115 @@
+"""paged_attention on mma.sync (sm_80 and up), for prompts: flash_attention's tiles, gathered out of pages."""
+
+from dataclasses import asdict, replace
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Work
+
+from ...flash_attention.mma_sync import implementation as dense
+from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
+from ...flash_attention.operator import Problem as DenseProblem
+from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_blocks
+from ..optional import with_optional
+from ..problem import Problem, unpacked
+from ..split_keys.implementation import RAGGED, parts
+from .config import Config
+from .work import blocks
+from .work import work as work_when_full
+
+ENTRIES = ("paged_attention_mma_sync", "paged_attention_merge")
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: mma.sync multiplies 16-bit operands"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
+    tiles = dense.space(_dense(problem), arch)
+    choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
+    constraints = (
+        *tiles.constraints,
+        Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
+        Constraint("P V takes 16 keys a step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+        Constraint(
+            "8-bit tiles are on their way beside two that are read, widened",
+            lambda c: (c.stages > 2) | (not problem.eight_bits),
+        ),
+    )
+    return Space(Config, {**choices, "narrow": (0, 16, 32, 64), "splits": SPLITS}, constraints)
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """A block for each tile of rows, KV head and share; where queries are packed, for as many tiles as there may be."""
+    D, split, threads = problem.head_dim, config.splits > 1, WARP * config.warps
+    smem, shares = int(smem_bytes(D, config)), blocks(problem, config)
+    attend = Launch(ENTRIES[0], (shares, 1, 1), threads, smem)
+    merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)  # type: ignore[arg-type]  # reads warps
+    constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
+    spaces = parts(problem, (shares, config.BM) if split else ())
+    return with_optional(problem, Plan((attend, merge) if split else (attend,), constants, spaces))
+
+
+_FEW = 64  # rows that four warps take 16 each of
+_LEAST = 4  # tiles of keys a share
+_TILES = 4  # of rows, up to which a sequence has few
+# Registers by estimate: flash_attention's default spills with the masks and pages here if it takes more
+_WIDE = 180  # in tiles of over 32 keys,
+_CAPPED = 156  # in these with a softcap,
+_MOST = 196  # and in others,
+_WIDENED = 156  # or with 8-bit caches in any,
+_TAIL = 16  # of which a softcap takes some beside the last 8 columns of an odd number of them.
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
+    D, tile = problem.head_dim, dense.default(_dense(problem), arch)
+    registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
+    if registers > (_CAPPED if problem.use_softcap else _WIDE) and tile.BN > 32:
+        tile = replace(tile, BN=32)
+    elif registers > _MOST:
+        tile = replace(tile, warps=8)
+    if problem.eight_bits:
+        tile = replace(tile, stages=3, warps=8 if register_estimate(D, tile) > _WIDENED else tile.warps)
+    if problem.longest * (problem.heads // problem.kv_heads) <= _FEW:
+        tile = replace(tile, BM=_FEW, warps=4)
+    tiles = (tile, replace(tile, BM=_FEW, warps=4))
+    fits = (replace(each, smem_budget=budget) for each in tiles for budget in smem_budgets(arch))
+    tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+    fields = asdict(tile)
+    del fields["heavy_first"]
+    config = Config(**fields, narrow=tile.BN // 2, splits=1)
+    return replace(config, splits=_splits(unpacked(problem), arch, config))
+
+
+def _splits(problem: Problem, arch: Arch, config: Config) -> int:
+    """The fewest that fill the SMs; but some for sequences with few tiles of rows: a long one would keep a few SMs busy
+    while others idle."""
+    most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
+    ragged = problem.batch > 1 and problem.seq_q * (problem.heads // problem.kv_heads) <= _TILES * config.BM
+    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
+    return max(filling(blocks(problem, config), arch.sm_count, most), least)
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    return work_when_full(problem, config, gpu.arch)
+
+
+def _dense(problem: Problem) -> DenseProblem:
+    """The problem without pages, sinks and window."""
+    return DenseProblem(head_dim=problem.head_dim, dtype=problem.dtype)
+
+
+IMPLEMENTATION = Implementation(
+    name="mma_sync",
+    summary="for prompts: tensor cores, full tiles of rows against keys out of pages, which blocks may share",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    example=Problem(seq_q=512),
+)

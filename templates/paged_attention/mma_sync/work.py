@@ -1,0 +1,113 @@
+"""What mma_sync does where every table is full: the emulator's counters agree with the exact ones."""
+
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.spec import Work
+
+from ...flash_attention.mma_sync.config import ELEMENT
+from ...flash_attention.mma_sync.work import WARP, Rows, Visits, with_softcap, work_of_visits
+from ...flash_attention.split_keys.config import merge_blocks
+from ...flash_attention.split_keys.work import Walked, work_of_walks
+from ...streaming_attention.visits import Keys, Walks
+from ..operator import cost
+from ..problem import Problem, unpacked
+from ..split_keys.work import Shared, lengths_read, merge_work, with_widening
+from .config import Config
+
+_INT = 4  # bytes
+
+
+def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
+    """Work of each launch; mma, bytes and barriers are exact.
+
+    Of packed queries as if each sequence had equally many, in a grid that has room for any; what threads read of
+    cu_seqlens_q is not counted.
+    """
+    equal = unpacked(problem)
+    found, cut = visits(equal, config), _cut(equal, config)
+    attend = _attend(equal, config, found, cut)
+    if problem.eight_bits:  # each block widens its tiles once
+        tiles = equal.batch * equal.kv_heads * int(np.sum(found.blocks))
+        attend = with_widening(problem, arch, attend, tiles * config.BN * 2 * problem.head_dim / (4 * WARP))
+    attend = with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
+    ctas = blocks(problem, config)
+    attend = replace(attend, ctas=ctas, longest_cta=attend.longest_cta * ctas / attend.ctas)
+    if config.splits == 1:
+        return (attend,)
+    parted: Any = replace(config, splits=cut.parts)  # with what split_keys reads of its own
+    _, *merge = work_of_walks(equal, parted, Walked(found.blocks, found.rows_of_keys), cost(problem))
+    merged = merge_work(equal, config, merge[0] if merge else None)
+    return attend, replace(merged, ctas=merge_blocks(problem, parted))
+
+
+def blocks(problem: Problem, config: Config) -> int:
+    """Shares of tiles of rows of all KV heads; where queries are packed, of as many tiles as there may be."""
+    group, N = problem.heads // problem.kv_heads, problem.sequences
+    most = N * -(-problem.longest * group // config.BM)
+    if problem.use_cu_seqlens_q:
+        most = min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
+    return most * config.splits * problem.kv_heads
+
+
+def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Work:
+    """Where each sequence has as many queries: each part of its keys takes Q, barriers, and outputs of its own."""
+    D, heads = problem.head_dim, problem.batch * problem.kv_heads
+    rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * (problem.heads // problem.kv_heads), D)
+    whole = work_of_visits(rows, config, found, cost(problem))
+    narrower = (
+        heads * found.rows_of_keys * 2 * D * (ELEMENT - problem.kv_cache_dtype.itemsize)
+    )  # than 16 bits, in bytes
+    items, tiles = heads * rows.seq_q, heads * int(np.sum(found.blocks))
+    results = cut.parts * (4 * D + 8) if cut.parts > 1 else ELEMENT * D + 4
+    written = items * (results - ELEMENT * D - 4)  # more than the outputs
+    active, longest = whole.ctas * cut.parts, min(cut.most, whole.chain)
+    lengths = lengths_read(problem, config, cut, active) if config.splits > 1 else active * config.warps * WARP
+    integers = lengths + tiles * config.warps * WARP * keys_a_lane(problem, config)
+    integers += 2 * problem.batch * (config.splits > 1)
+    integers += 2 * active * config.warps * WARP * (problem.descales > 0)
+    return replace(
+        whole,
+        ctas=blocks(problem, config),
+        barriers=2 * tiles + cut.parts * (whole.barriers - 2 * tiles),
+        l2_bytes=whole.l2_bytes - narrower + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
+        dram_bytes=whole.dram_bytes + written,
+        longest_cta=max(longest * blocks(problem, config) / max(tiles, 1), 1.0),
+        chain=float(longest),
+    )
+
+
+def _cut(problem: Problem, config: Config) -> Shared:
+    """How the keys that all rows of a sequence attend are cut."""
+    rows = problem.seq_q * (problem.heads // problem.kv_heads)
+    tiles = int(Walks(_keys(problem, rows, 1), config.BN).tiles[0])
+    return Shared.of(tiles, replace(config, warps=1))  # a step is a tile
+
+
+def visits(problem: Problem, config: Config) -> Visits:
+    """Of one KV head of one sequence."""
+    group = problem.heads // problem.kv_heads
+    blocks, warps = -(-problem.seq_q * group // config.BM), config.BM // config.rows_per_warp
+    walks = Walks(_keys(problem, config.BM, blocks), config.BN)
+    whole, narrow = walks.spans(_keys(problem, config.rows_per_warp, blocks * warps), config.narrow)
+    steps = (whole * config.BN + narrow * config.narrow) // 16
+    return Visits(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))
+
+
+def _keys(problem: Problem, rows: int, tiles: int) -> Keys:
+    return Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # reads sizes
+
+
+def keys_a_lane(problem: Problem, config: Config) -> int:
+    """Keys of a tile that each lane looks up in the table: `kKeys` of pages.cuh."""
+    chunks = problem.head_dim * problem.kv_cache_dtype.itemsize // 16
+    widest = WARP * config.warps // chunks
+    regular = (gcd(chunks, 8) if config.swizzle or problem.eight_bits else 1) > 1 and widest >= 8
+    a_pass = widest // 8 * 8 if regular else widest
+    of_warp = min((31 + 2 * chunks - gcd(chunks, 32)) // chunks, a_pass)
+    last = (config.BN - 1) // a_pass
+    return -(-(last * of_warp + min(of_warp, config.BN - last * a_pass)) // WARP)

@@ -1,0 +1,35 @@
+"""paged_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+
+from dataclasses import replace
+
+from tuner.arch import GPU
+from tuner.spec import Implementation, Plan, Work
+
+from ...flash_attention.naive.implementation import Config, default, space
+from ...streaming_attention.naive.implementation import plan_of, work_of
+from ..operator import cost
+from ..optional import with_optional
+from ..problem import Problem, unpacked
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return with_optional(problem, plan_of("paged_attention_naive", problem, config))
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    """Of packed queries as if each sequence had equally many."""
+    (found,) = work_of(unpacked(problem), config, cost(problem))
+    (launch,) = plan(problem, config).launches
+    return (replace(found, ctas=launch.grid[0]),)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,77 @@
+"""paged_attention for few queries: warps and blocks share the keys of all sequences, and a second launch merges."""
+
+from dataclasses import replace
+from math import prod
+
+from tuner.arch import GPU, Arch
+from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
+
+from ...flash_attention.mma_sync.work import with_softcap as with_softcap_work
+from ...flash_attention.split_keys import config as shared
+from ...flash_attention.split_keys.config import WARP, Config
+from ..optional import with_optional
+from ..problem import Problem, unpacked
+from .work import with_widening
+from .work import work as work_when_full
+
+RAGGED = 4
+ENTRIES = ("paged_attention_split_keys", "paged_attention_merge")
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return shared.space(problem, arch, problem.kv_cache_dtype.itemsize)
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
+    split, threads = config.splits > 1, WARP * config.warps
+    element = problem.kv_cache_dtype.itemsize
+    smem = int(shared.smem_bytes(problem.head_dim, config, element=element))
+    shares = config.splits * problem.sequences
+    row_tiles = -(-problem.longest * (problem.heads // problem.kv_heads) // config.BM)
+    attend = Launch(ENTRIES[0], (shares * row_tiles * problem.kv_heads, 1, 1), threads, smem)
+    merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
+    spaces = parts(problem, (shares, problem.heads, problem.longest) if split else ())
+    return with_optional(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, spaces))
+
+
+def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
+    """What blocks leave to the merge, in rows of this shape; without any, names for what nobody reads."""
+    spaces = (
+        Workspace("part_o", DType.FP32, (*rows, problem.head_dim)),
+        Workspace("part_rows", DType.FP32, (*rows, 2)),
+        Workspace("shares", DType.INT32, (problem.sequences, 2)),
+    )
+    return spaces if rows else tuple(replace(each, shape=(1,)) for each in spaces)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Of a batch, a few splits at least: of these, sequences longer than others take what the others leave."""
+    equal = unpacked(problem)
+    least = RAGGED if equal.batch > 1 else 1
+    return shared.default(equal, arch, min(equal.reach, equal.seq_k), least, equal.kv_cache_dtype.itemsize)
+
+
+def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
+    """Of packed queries as if each sequence had equally many; what threads read of cu_seqlens is not counted."""
+    attend, *merge = work_when_full(unpacked(problem), config)
+    if problem.use_softcap:
+        attend = with_softcap_work(problem.head_dim, attend)
+    if problem.eight_bits:
+        registers = attend.mma * 8 / config.BM  # of four keys or values: a warp widens its own tiles
+        attend = with_widening(problem, gpu.arch, attend, registers, registers)
+    blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
+    works = zip((attend, *merge), blocks, strict=True)
+    return tuple(replace(each, ctas=n, longest_cta=each.longest_cta * n / each.ctas) for each, n in works)
+
+
+IMPLEMENTATION = Implementation(
+    name="split_keys",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    config=Config,
+    refusal=shared.refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,129 @@
+// A block of paged attention on wgmma: one warp finds which row tile it computes, one loads, and each of the other
+// warpgroups computes 64 rows of O, from all keys or from a share of them; of one row tile, or of one after another.
+#pragma once
+#include "atomic.cuh"
+#include "flash_attention/split_keys/part.cuh"
+#include "flash_attention/wgmma/block.cuh"
+#include "paged_attention/batch.cuh"
+#include "paged_attention/panels/loader.cuh"
+
+// What the block found in its share, as fp32 and not divided by sums: rows from index · BM on of part_o [.., D] and of
+// part_rows.
+template <class Tile>
+__device__ __forceinline__ void store_share(float* part_o, float* part_rows, Consumer<Tile>& rows,
+                                            PagedWork const& work) {
+  int const thread = threadIdx.x % 128;
+  int64_t const first = int64_t(work.index) * Tile::BM + 64 * rows.warpgroup;
+  rows.softmax.reduce();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (rows.query[h] >= work.sequence.queries) continue;
+    int64_t const place = first + M64K16::C::row(thread, 2 * h);
+    if (thread % 4 == 0)
+      reinterpret_cast<RowSum*>(part_rows)[place] = {rows.softmax.max[h], rows.softmax.sum[h]};
+#pragma unroll
+    for (int e = 2 * h; e < Tile::DV / 2; e += 4)
+      *reinterpret_cast<float2*>(part_o + place * Tile::DV + M64K16::C::col(thread, e)) =
+          make_float2(rows.r_o[e], rows.r_o[e + 1]);
+  }
+}
+
+// What blocks that walk take row tiles by, and where parts of O lie if the block has only a share of the keys.
+struct Exchange {
+  int* ticket;
+  float *part_o, *part_rows;
+};
+
+// A block's work in shared memory: the one at hand, and the next.
+template <class Tile>
+struct WorkPosts {
+  PagedWork* s_work;  // [2]
+  Barriers<Tile> barriers;
+
+  __device__ __forceinline__ PagedWork const& await(int n) const {
+    if (Tile::kWalks) mbarrier_wait(barriers.posted(n % 2), n / 2 % 2);
+    return s_work[n % 2];
+  }
+  // By one warp of a block that walks, which has found the first: row tiles by tickets, from the grid's size on. The
+  // place of one is free when Q of the next is loaded, since O of it was stored then.
+  __device__ __forceinline__ void find_all(Batch<Tile> const& batch, typename Tile::Keys const& keys,
+                                           int* ticket) const {
+    int const lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.posted(n % 2));
+      if (s_work[n % 2].tiles == 0) return;
+      int const drawn = lane == 0 ? int(atomic_add_relaxed(reinterpret_cast<uint32_t*>(ticket), 1)) : 0;
+      mbarrier_wait(barriers.read(), n % 2);
+      batch.find(s_work[(n + 1) % 2], gridDim.x + __shfl_sync(0xffffffff, drawn, 0), keys);
+    }
+  }
+};
+
+// By the loading warp.
+template <class Tile>
+__device__ __forceinline__ void load_all(PageLoader<Tile>& loader, WorkPosts<Tile> const& posts) {
+#pragma unroll 1
+  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+    PagedWork const& work = posts.await(n);
+    if (work.tiles == 0) break;
+    if (Tile::kWalks) __syncwarp();  // all lanes have read the work before, whose place becomes free
+    loader.load(work, n % 2);
+  }
+}
+
+// By the warpgroups that compute. `scale`: scale_of it.
+template <class Tile, class Scale>
+__device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile> const& posts, Tensors<Tile> const& of,
+                                            Exchange const& exchange, typename Tile::Keys const& keys,
+                                            Sizes const& sizes, Scale scale) {
+  Consumer<Tile> rows;
+  rows.smem = shared_address(smem);
+  rows.barriers = posts.barriers;
+  set_scale(rows, scale);
+#pragma unroll 1
+  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+    PagedWork const& work = posts.await(n);
+    if (work.tiles == 0) break;
+    start(rows, work, keys, n % 2);
+    clear_neighbours(rows, keys, smem, work);
+    attend(rows, work.tiles);
+    if (Tile::kSplits > 1 && work.parts > 1) return store_share(exchange.part_o, exchange.part_rows, rows, work);
+    float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
+    store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
+    if constexpr (Tile::kWalks) {
+      named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q
+      if (threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(rows.warpgroup));
+    }
+  }
+}
+
+// By all threads. `tables`: of all sequences, `table_stride` apart.
+template <class Tile, class Scale>
+__device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
+                                          Exchange const& exchange, typename Tile::Keys const& keys, Table tables,
+                                          int64_t table_stride, Scale scale) {
+  static_assert(Tile::kWork + 2 * int(sizeof(PagedWork)) <= Tile::kSharedBytes, "work lies where a dense block's does");
+  Barriers<Tile> const barriers{shared_address(smem) + Tile::kBarriers};
+  WorkPosts<Tile> const posts{reinterpret_cast<PagedWork*>(smem + Tile::kWork), barriers};
+  constexpr int kLoads = Tile::kConsumers / 32, kFinds = kLoads + 1;  // warps
+  int const warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) init_barriers(barriers);
+  if (threadIdx.x == 32 * kLoads) prefetch(of);
+  if (warp == kFinds) batch.find(posts.s_work[0], blockIdx.x, keys);
+  __syncthreads();  // barriers and the first work are there
+  if (!Tile::kWalks && posts.s_work[0].tiles == 0) return;
+  if (own_warpgroup() == Tile::kWarpgroups) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    if (Tile::kWalks && warp == kFinds) posts.find_all(batch, keys, exchange.ticket);
+    if (warp == kLoads) {
+      PageLoader<Tile> loader{{shared_address(smem), barriers, of.q, of.k, of.v}, keys, tables, table_stride};
+      load_all(loader, posts);
+    }
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    Sizes const sizes{batch.sequences, batch.heads, batch.kv_heads, batch.seq_q, 0};
+    compute_all(smem, posts, of, exchange, keys, sizes, scale);
+  }
+}

@@ -1,0 +1,109 @@
+"""streaming_attention on mma.sync (sm_80 and up): flash_attention's tiles, as far as they hold a key."""
+
+from dataclasses import asdict, replace
+
+from tuner.arch import Arch
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
+
+from ...flash_attention.mma_sync import implementation as dense
+from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
+from ...flash_attention.operator import Problem as DenseProblem
+from ..optional import with_lengths
+from ..problem import Problem
+from .config import Config, packed
+from .work import work
+
+ENTRY = "streaming_attention_mma_sync"
+
+
+CONSTRAINTS = (
+    Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
+    Constraint("P V takes 16 keys a step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+    Constraint("packed heads have whole mma tiles of 16 rows", lambda c: 16 * c.packed_heads <= c.BM),
+    Constraint(
+        "rows of packed heads are told apart by their bits", lambda c: (c.packed_heads == 1) | (c.BM & (c.BM - 1) == 0)
+    ),
+)
+
+
+def refusal(problem: Problem, _arch: Arch) -> str | None:
+    if problem.dtype is DType.FP32:
+        return "dtype fp32: mma.sync multiplies 16-bit operands"
+    if problem.rolling:
+        return "rolling: tiles of keys are read as if in order"
+    if max(problem.heads, problem.batch) > dense.MAX_GRID_YZ:
+        return f"batch {problem.batch} or heads {problem.heads} exceeds {dense.MAX_GRID_YZ}, a grid's limit in y and z"
+    return None
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
+    tiles = dense.space(_dense(problem), arch)
+    choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
+    return Space(
+        Config,
+        {**choices, "narrow": (0, 16, 32, 64), "packed_heads": _packs(problem)},
+        (*tiles.constraints, *CONSTRAINTS),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    D = problem.head_dim
+    heads = packed(problem, config)
+    grid = (-(-problem.seq_q // (config.BM // heads)), problem.heads // heads, problem.batch)
+    smem = int(smem_bytes(D, config))
+    plan = Plan(
+        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
+        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
+    )
+    return with_lengths(problem, plan)
+
+
+_REGISTERS = 196  # flash_attention's default with a higher estimate spills with the masks here
+_SHORT = 256  # keys of a window that tiles of 32 follow closely enough to gain by it
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """flash_attention's for the same head_dim, with narrow spans of half a tile, or of 16 keys for packed heads.
+
+    Heads are packed where that shortens the walk in steps of 16 keys, and not only the reads of K and V.
+    """
+    D, tile = problem.head_dim, dense.default(_dense(problem), arch)
+    many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
+    packs = tile.BN == 32 or many_registers
+    heads = max(each for each in _packs(problem) if each == 1 or (packs and 16 * each <= tile.BM))
+    if many_registers and not (problem.window >= _SHORT and _has_room(problem, arch, heads)):
+        tile = replace(tile, BN=32)
+        fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
+        tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+    fields = asdict(tile)
+    del fields["heavy_first"]
+    return Config(**fields, narrow=16 if heads > 1 else tile.BN // 2, packed_heads=heads)
+
+
+def _has_room(problem: Problem, arch: Arch, heads: int) -> bool:
+    """Whether that does not spill after all: on sm_90a lengths and positions of packed heads take what is left."""
+    return not problem.ragged and (arch.name == "sm_80" or (arch.name == "sm_90a" and heads == 1))
+
+
+def _packs(problem: Problem) -> tuple[int, ...]:
+    """Powers of two, up to 8, of the query heads of a KV head."""
+    group = problem.heads // problem.kv_heads
+    return tuple(heads for heads in (1, 2, 4, 8) if group % heads == 0)
+
+
+def _dense(problem: Problem) -> DenseProblem:
+    """The problem without sinks and window."""
+    return DenseProblem(head_dim=problem.head_dim, dtype=problem.dtype)
+
+
+IMPLEMENTATION = Implementation(
+    name="mma_sync",
+    summary="tensor cores through mma.sync over the tiles that hold an attended key, exact for every head_dim",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)

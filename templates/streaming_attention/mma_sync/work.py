@@ -1,0 +1,30 @@
+"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Work
+
+from ...flash_attention.mma_sync.work import Rows, Visits, work_of_visits
+from ..operator import cost
+from ..problem import Problem
+from ..visits import Keys, Walks
+from .config import Config, packed
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    heads = packed(problem, config)
+    rows = Rows(problem.batch, problem.heads // heads, problem.seq_q * heads, problem.head_dim)
+    return (work_of_visits(rows, config, visits(problem, config), cost(problem)),)
+
+
+def visits(problem: Problem, config: Config) -> Visits:
+    """Of one head, or of those that are packed. Their number grows as T · (sinks + window)."""
+    queries = config.BM // packed(problem, config)  # a block's of each head
+    of_warp = min(config.rows_per_warp, queries)
+    blocks, parts = -(-problem.seq_q // queries), queries // of_warp
+    walks = Walks(Keys.of(problem, queries, blocks), config.BN)
+    spans = walks.spans(Keys.of(problem, of_warp, blocks * parts), config.narrow)
+    whole, narrow = (count * (config.BM // config.rows_per_warp // parts) for count in spans)
+    steps = (whole * config.BN + narrow * config.narrow) // 16
+    return Visits(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))

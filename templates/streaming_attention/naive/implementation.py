@@ -1,0 +1,54 @@
+"""streaming_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import GPU, Arch
+from tuner.spec import Cost, DType, Implementation, Plan, Work
+
+from ...flash_attention.naive import implementation as dense
+from ...flash_attention.naive.implementation import Config
+from ..operator import cost
+from ..optional import with_lengths
+from ..problem import Problem, attended_keys
+
+
+def default(problem: Any, arch: Arch) -> Config:
+    """As flash_attention's, but where it spills: 64 columns of fp32, at D = 256 on sm_120a."""
+    found = dense.default(problem, arch)
+    return replace(found, columns=32) if problem.dtype is DType.FP32 and found.columns == 64 else found
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    return with_lengths(problem, plan_of("streaming_attention_naive", problem, config))
+
+
+def plan_of(entry: str, problem: Any, config: Config) -> Plan:
+    """The launch of `entry` for a problem with the sizes of this one."""
+    (launch,) = dense.plan(problem, config).launches
+    return Plan((replace(launch, entry=entry),), {})
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    return work_of(problem, config, cost(problem))
+
+
+def work_of(problem: Any, config: Config, cost: Cost) -> tuple[Work, ...]:
+    """Work where queries attend a window and sinks, and the tensors are as large as `cost` says."""
+    attended = attended_keys(problem)
+    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
+    return (replace(of_pairs, dram_bytes=cost.bytes, chain=float(np.max(attended))),)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=dense.space,
+    plan=plan,
+    default=default,
+    work=work,
+)

@@ -1,0 +1,22 @@
+"""What tcgen05 is free to choose: flash_attention's tiles and steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...flash_attention.tcgen05.config import ROWS, Tiles
+from ...flash_attention.wgmma.config import packed
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Tiles):
+    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+
+
+def queries(problem: Any, config: Config) -> int:
+    """Of each head in a block."""
+    return ROWS * config.row_tiles // int(packed(problem.heads, problem.kv_heads, config))
+
+
+def blocks(problem: Any, config: Config) -> int:
+    """Of one head, or of the heads that share their rows."""
+    return -(-problem.seq_q // queries(problem, config))

@@ -1,0 +1,69 @@
+"""streaming_attention on tcgen05: flash_attention's kernel over the tiles that hold sinks and windows."""
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Implementation, Plan, Space
+
+from ...flash_attention.tcgen05 import implementation as dense
+from ...flash_attention.tcgen05.config import ROWS
+from ...flash_attention.wgmma.config import WIDTHS, packed
+from ...flash_attention.wgmma.implementation import packs
+from ..problem import Problem
+from ..wgmma import implementation as wgmma
+from .config import Config, blocks
+from .work import tiles, work
+
+ENTRY = "streaming_attention_tcgen05"
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.rolling:
+        return "rolling: boxes of keys are copied as if in order"
+    return dense.refusal(problem, arch)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    D = problem.head_dim
+    choices = {**dense.TILE_CHOICES, "packed_heads": packs(problem, ROWS)}
+    return Space(Config, choices=choices, constraints=dense.tile_constraints(D, D, arch))
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    taken = blocks(problem, config) * (problem.heads // heads) * problem.batch
+    lengths = ("cache_seqlens",) if problem.ragged else ()
+    constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
+    maps = wgmma.tensor_maps(ROWS // heads, heads, config.BN)
+    return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, *lengths), constants)
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Rows that all heads of a KV head share, and tiles that the walk of most row tiles fills: a row pays for the keys
+    that its row tile visits, and 16 more a tile; and as much for their way from L2, which two row tiles share."""
+    found = space(problem, arch)
+    sizes = ((BN, row_tiles) for row_tiles in (2, 1) for BN in range(128, 31, -16))
+    fitting = [each for size in sizes if found.refusal(each := _sized(problem, arch, *size)) is None]
+    if not fitting:
+        raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
+    return min(fitting, key=lambda c: int(np.max(tiles(problem, c))) * (c.BN + 16) * (1 + 1 / c.row_tiles))
+
+
+def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
+    D = problem.head_dim
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    return Config(BN, row_tiles, 2, columns, dense.polynomial(problem, arch), True, False, packs(problem, ROWS)[-1])
+
+
+IMPLEMENTATION = Implementation(
+    name="tcgen05",
+    summary="tcgen05 and TMA over the tiles that hold sinks and windows, for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

@@ -1,0 +1,156 @@
+"""streaming_attention on wgmma (sm_90a): flash_attention's kernel over the tiles that hold sinks and windows."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.errors import TemplateError
+from tuner.spec import Constraint, Implementation, Plan, Space, TensorMap
+
+from ...flash_attention.wgmma import implementation as dense
+from ...flash_attention.wgmma.config import (
+    ROWS,
+    WIDTHS,
+    consumer_registers,
+    fits,
+    l2_share,
+    packed,
+    register_estimate,
+    smem_bytes,
+    widest_product,
+)
+from ..problem import Problem
+from .config import Config, row_tiles, taken_heads
+from .work import PIECE, tiles, work
+
+ENTRY = "streaming_attention_wgmma"
+_SHORT = 4  # tiles of keys of a row tile, and row tiles of an SM
+SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
+
+
+def refusal(problem: Problem, arch: Arch) -> str | None:
+    if problem.rolling:
+        return "rolling: boxes of keys are copied as if in order"
+    return dense.refusal(problem, arch)
+
+
+def space(problem: Problem, arch: Arch) -> Space[Config]:
+    return Space(
+        Config,
+        choices={
+            **dense.TILE_CHOICES,
+            "packed_heads": _packs(problem),
+            "cluster": (1, 2),
+            "blocks": (0, arch.sm_count),
+        },
+        constraints=(
+            *dense.tile_constraints(problem.head_dim, arch, capped=False),
+            Constraint(
+                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
+            ),
+            Constraint(
+                "each block of a cluster has heads of the KV head",
+                lambda c: (c.cluster == 1) | (_groups(problem, c) % 2 == 0),
+            ),
+            Constraint(
+                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                lambda c: (c.cluster == 1) | (c.warpgroups > 1),
+            ),
+            Constraint(
+                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                lambda c: (c.cluster == 1) | (l2_share(problem.head_dim, c, dense.l2_bytes(arch)) >= 0.5),
+            ),
+            Constraint(
+                "ragged batches: each block loads for itself, since it writes zeros over what follows a sequence",
+                lambda c: (c.cluster == 1) | (not problem.ragged),
+            ),
+        ),
+    )
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    heads = int(packed(problem.heads, problem.kv_heads, config))
+    taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
+    lengths = ("cache_seqlens",) if problem.ragged else ()
+    constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
+    maps = tensor_maps(ROWS // heads, heads, config.BN // config.cluster)
+    smem = int(smem_bytes(problem.head_dim, config))
+    return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, *lengths), constants)
+
+
+@cache
+def tensor_maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
+    """For each width of panel; a warpgroup's rows are `queries` of `heads`, and keys come as tiles or in pieces."""
+    whole = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
+    pieces = dict.fromkeys(("k", "v"), (1, PIECE, 1))
+    return (
+        *(each for name, box in whole.items() for each in dense.panel_maps(name, box)),
+        *(each for name, box in pieces.items() for each in dense.panel_maps(name, box, f"_rows{PIECE}")),
+    )
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """Warpgroups in turn, whose rows all heads of a KV head share; tiles that the walk of most row tiles fills.
+
+    A row pays for the keys that its row tile visits, and 16 more a tile; and as much for their way from L2, which two
+    warpgroups share. Three only where their registers hold wide tiles.
+    """
+    D = problem.head_dim
+    sizes = ((BN, warpgroups) for warpgroups in ((2, 3) if D <= 96 else (2,)) for BN in range(256, 31, -16))
+    fitting = [each for size in sizes if _fits(D, each := _sized(problem, arch, *size), arch)]
+    if not fitting:
+        raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
+    return min(fitting, key=lambda c: _most_tiles(problem, c) * (c.BN + 16) * (1 + 2 / c.warpgroups))
+
+
+def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
+    """The default with tiles of this size. Blocks walk where a row tile is short and every SM has several: keys of the
+    next then arrive while this one is computed, where otherwise nothing else is on the SM. Others load for each other
+    beyond D = 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two.
+    """
+    D, heads = problem.head_dim, _packs(problem)
+    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
+    sms = arch.sm_count
+    taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch
+    if _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms:
+        return replace(alone, blocks=sms)
+    pairs = [each for each in heads if _groups(problem, replace(alone, packed_heads=each)) % 2 == 0]
+    return replace(alone, packed_heads=pairs[-1], cluster=2) if pairs and D > 96 and not problem.ragged else alone
+
+
+def _packs(problem: Problem) -> tuple[int, ...]:
+    """One head, the most that can share rows, or half of these, which leaves two blocks the same keys."""
+    most = dense.packs(problem)[-1]
+    return tuple(sorted({1, max(most // 2, 1), most}))
+
+
+def _groups(problem: Problem, c: Any) -> Any:
+    """Of a KV head's query heads that share rows."""
+    return problem.heads // problem.kv_heads // packed(problem.heads, problem.kv_heads, c)
+
+
+def _most_tiles(problem: Problem, config: Config) -> int:
+    return int(np.max(tiles(problem, config)))
+
+
+def _fits(D: int, config: Config, arch: Arch) -> bool:
+    wide = config.warpgroups != 2 and widest_product(D, config) > 192
+    return not wide and fits(D, config, arch) and register_estimate(D, config) <= consumer_registers(config)
+
+
+IMPLEMENTATION = Implementation(
+    name="wgmma",
+    summary="wgmma and TMA over the tiles that hold sinks and windows, exact for every head_dim from 16",
+    config=Config,
+    refusal=refusal,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+    unproven=True,
+)

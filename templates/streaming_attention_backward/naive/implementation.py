@@ -1,0 +1,36 @@
+"""streaming_attention_backward with one thread for a few elements of a row, in fp32: oracle, and what serves fp32."""
+
+import numpy as np
+
+from tuner.arch import GPU
+from tuner.spec import Implementation, Plan, Work
+
+from ...flash_attention.naive.implementation import Config, default, space
+from ...flash_attention_backward.naive import implementation as dense
+from ...flash_attention_backward.optional import taken
+from ...streaming_attention.problem import attended_keys
+from ..operator import ARGUMENTS
+from ..problem import Problem
+
+
+def plan(problem: Problem, config: Config) -> Plan:
+    takes = taken(problem, *(each.name for each in ARGUMENTS))
+    return dense.plan_of("streaming_attention_backward_naive", problem, config, takes)
+
+
+def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
+    attended = attended_keys(problem.forward)
+    most_queries = problem.seq_q if problem.first_keys else min(problem.window, problem.seq_q)
+    return dense.work_of_pairs(problem, config, int(np.sum(attended)), int(np.max(attended)), most_queries)
+
+
+IMPLEMENTATION = Implementation(
+    name="naive",
+    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other, and the one for fp32",
+    config=Config,
+    refusal=lambda _problem, _arch: None,
+    space=space,
+    plan=plan,
+    default=default,
+    work=work,
+)
