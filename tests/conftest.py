@@ -17,10 +17,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module")
 def own_folder() -> Iterator[None]:
-    """The operators of tests/operators are found."""
+    """The operators of tests/support/operators are found."""
     from tuner import operators
 
-    folder = Path(__file__).parent / "operators"
+    folder = Path(__file__).parent / "support" / "operators"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(operators.VARIABLE, "")  # which add_folder sets, for processes that these tests start
         operators.add_folder(folder)

@@ -9,7 +9,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tuner.base.assets import ROOT
+
 LAYERS = """
 cli
 bench

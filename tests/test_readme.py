@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner import operators
+from tuner.base.assets import ROOT
 from tuner.cli.app import build
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
 

@@ -2,14 +2,14 @@
 
 from contextlib import ExitStack
 
-import driver
 import numpy as np
 import pytest
-from emulated import Call, Uninitialized, entries_of, launch, source
-from micro import Micro, approximations, micros
-from scenarios import gemm, mlp
-from test_tma import copied, multicast
 
+from tests.gpu import driver
+from tests.machines.emulator.emulated import Call, Uninitialized, entries_of, launch, source
+from tests.machines.emulator.micro import Micro, approximations, micros
+from tests.machines.emulator.scenarios import gemm, mlp
+from tests.machines.emulator.test_tma import copied, multicast
 from tuner.arch import ARCHES
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options, compile

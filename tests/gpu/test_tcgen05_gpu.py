@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import driver
 import numpy as np
 import pytest
-from test_flash_attention_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
-from wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 
+from tests.gpu import driver
+from tests.operators.flash_attention.test_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
+from tests.operators.flash_attention.wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
 from tuner.base.cache import Cache
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options, compile

@@ -9,21 +9,28 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import driver
 import numpy as np
 import pytest
-from test_flash_attention_backward_wgmma import CASES as BACKWARD_CASES
-from test_flash_attention_backward_wgmma_optional import CONFIG as PACKED_CONFIG
-from test_flash_attention_backward_wgmma_optional import PACKED as PACKED_BACKWARD
-from test_flash_attention_wgmma import CASES
-from test_flash_attention_wgmma_packed import CASES as PACKED_CASES
-from test_flash_attention_wgmma_packed import PACKED
-from wgmma_backward_questions import ASKED, uniform
-from wgmma_backward_questions import QUESTIONS as BACKWARD_QUESTIONS
-from wgmma_backward_questions import Question as BackwardQuestion
-from wgmma_backward_questions import wrong_columns as wrong_gradients
-from wgmma_questions import QUESTIONS, Question, equal_weights, one_column, wrong_columns, wrong_lse
 
+from tests.gpu import driver
+from tests.operators.flash_attention.test_wgmma import CASES
+from tests.operators.flash_attention.test_wgmma_packed import CASES as PACKED_CASES
+from tests.operators.flash_attention.test_wgmma_packed import PACKED
+from tests.operators.flash_attention.wgmma_questions import (
+    QUESTIONS,
+    Question,
+    equal_weights,
+    one_column,
+    wrong_columns,
+    wrong_lse,
+)
+from tests.operators.flash_attention_backward.test_wgmma import CASES as BACKWARD_CASES
+from tests.operators.flash_attention_backward.test_wgmma_optional import CONFIG as PACKED_CONFIG
+from tests.operators.flash_attention_backward.test_wgmma_optional import PACKED as PACKED_BACKWARD
+from tests.operators.flash_attention_backward.wgmma_backward_questions import ASKED, uniform
+from tests.operators.flash_attention_backward.wgmma_backward_questions import QUESTIONS as BACKWARD_QUESTIONS
+from tests.operators.flash_attention_backward.wgmma_backward_questions import Question as BackwardQuestion
+from tests.operators.flash_attention_backward.wgmma_backward_questions import wrong_columns as wrong_gradients
 from tuner import operators
 from tuner.base.cache import Cache
 from tuner.bench.peers import to_torch

@@ -1,0 +1,205 @@
+"""What a run on a device brought back: its tables, and which of its records ship."""
+
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.store_factory import WRONG, record
+from tuner import operators
+from tuner.arch import ARCHES
+from tuner.base.assets import ROOT
+from tuner.base.canonical import encode
+from tuner.base.result import Evidence, Measurement, TuningRecord, to_data
+from tuner.bench import Comparison, Row
+from tuner.compiler.render import render
+from tuner.evaluate.measure.samples import Estimate
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
+from tuner.store import lines
+
+OPERATOR = operators.load("flash_attention")
+PROBLEM = OPERATOR.problem(head_dim=72, causal=True, batch=2, seq_q=8192)  # its goal is 450 TFLOP/s
+REACHED_US = OPERATOR.cost(PROBLEM).flops / 450e6
+DEVICE = {"model": "NVIDIA H200", "gpu": "H200", "driver": 13000, "copy_gb_s": 4000.0}
+
+
+def measured(**changes: Any) -> TuningRecord:
+    found = record(evidence=Evidence.MEASURED)
+    identity = replace(found.identity, policy="measured/1 cold L2 eager", **changes)
+    return replace(found, identity=identity, measurement=Measurement(REACHED_US, REACHED_US, REACHED_US, 30))
+
+
+def ours(found: TuningRecord) -> TuningRecord:
+    identity = replace(
+        found.identity, operator=OPERATOR.name, implementation="mma_sync", problem=canonical(PROBLEM), source="gone"
+    )
+    return replace(found, identity=identity)
+
+
+def comparison(*rows: Row) -> dict[str, Any]:
+    return Comparison(OPERATOR.name, to_fields(PROBLEM), "normal", {}, "wgmma", DEVICE, "measured/1", rows).data()
+
+
+def steps(**device: Any) -> dict[str, Any]:
+    found = ours(measured())
+    fields = {"operator": OPERATOR.name, "problem": to_fields(PROBLEM), "about": "flash_attention head_dim=72"}
+    timed = fields | {"times_us": {"wgmma": 2 * REACHED_US, "mma_sync": 3 * REACHED_US}}
+    beside = Row("torch SDPA cuDNN", "ok", time_us=Estimate(9, 8, 10, 30), ratio=Estimate(1.25, 1.2, 1.3, 30))
+    absent = Row("torch flex_attention", "absent", "no Triton")
+    return {
+        "device": DEVICE | device,
+        "conformance": {"summary": "1 failed, 9 passed", "failed": ["tests/gpu/test_wgmma_gpu.py::test_one[a]"]},
+        "matmul": {"tflop_s": 900.0},
+        "verification flash_attention": {"found": {"wgmma": "right"}},
+        "verification flash_attention fp16": {"found": {"wgmma": "o: wrong"}, "error": "wgmma: o: wrong"},
+        "defaults flash_attention head_dim=72": timed,
+        "search flash_attention head_dim=72": timed | {"record": to_data(found), "finished": False},
+        "peers flash_attention head_dim=72, normal": comparison(
+            Row("tuner", "ok", time_us=Estimate(REACHED_US, 1, 2, 30), ratio=Estimate(1, 1, 1, 30)), beside, absent
+        ),
+    }
+
+
+def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(steps(**device)))
+    lines.write(folder / "tuned" / "H200.jsonl", records)
+    return folder
+
+
+@dataclass(frozen=True)
+class Said:
+    exit_code: int
+    out: str
+    err: str
+
+
+Collect = Callable[..., Said]
+Programs = Callable[[str], Any]
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """In this process: they start in a second, and are asked often."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return import_module
+
+
+@pytest.fixture
+def collect(programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Collect:
+    program = programs("gpu_collect")
+
+    def run(*arguments: Path | str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["gpu_collect.py", *map(str, arguments)])
+        return Said(program.main(), *capsys.readouterr())
+
+    return run
+
+
+def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path: Path, collect: Collect) -> None:
+    said = collect(run_folder(tmp_path / "out", []))
+    assert said.exit_code == 0, said.err
+    assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in said.out
+    assert "Tests of conformance: 1 failed, 9 passed." in said.out
+    assert "- conformance: tests/gpu/test_wgmma_gpu.py::test_one[a]" in said.out
+    assert "| verified | bf16 | fp16 |" in said.out and "| wgmma, unproven | right | o: wrong |" in said.out
+    row = next(line for line in said.out.splitlines() if line.startswith("| head_dim=72 |"))
+    assert f"wgmma {2 * REACHED_US:.4g} | mma_sync {REACHED_US:.4g} (" in row
+    assert "| 450 |" in row and "50%" in row and "450 TFLOP/s: 100%" in row
+    assert "torch SDPA cuDNN, × |" in said.out and "1.25 (1.2 … 1.3)" in said.out
+    assert "- torch flex_attention: absent, no Triton" in said.out
+    assert "- verification flash_attention fp16: wgmma: o: wrong" in said.out
+    assert "- search flash_attention head_dim=72: not finished" in said.out
+
+
+def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: Path, collect: Collect) -> None:
+    earlier, new = measured(problem=encode({"T": 1})), ours(measured())
+    lines.write(tmp_path / "db" / "H200.jsonl", [earlier])
+    packed = tmp_path / "gpu.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(run_folder(tmp_path / "out", [new]), "out")
+    for _ in range(2):  # another time adds nothing
+        said = collect(packed, "--records", tmp_path / "db")
+        assert said.exit_code == 0, said.err
+        assert list(lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
+    assert "2 records, 0 new; 1 of the run not served: the source has changed since" in said.err
+
+
+def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, collect: Collect) -> None:
+    naive = operators.implementation(OPERATOR.name, "naive")
+    config = naive.default(PROBLEM, ARCHES["sm_90a"])
+    found = ours(measured())
+    source = render(Instance(OPERATOR, naive, PROBLEM, config)).digest
+    served = replace(found.identity, implementation="naive", source=source)
+    fast = replace(found, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
+    for low_us, stays in ((92.0, fast), (91.0, None)):
+        slow = replace(found, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
+        lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
+        said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
+        assert list(lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
+        assert ("slower than what ships" in said.err) == bool(stays)
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "why"),
+    [
+        ({"model": "simulated"}, {}, "simulated"),
+        ({}, {"policy": "measured/1 cold L2 eager simulated"}, "not measured"),
+        ({}, {"policy": "predicted/7"}, "not measured"),
+        ({}, {"gpu": "H100"}, "of H100, not of H200"),
+        ({}, {"verdict": WRONG}, "its verdict is not ok"),
+    ],
+)
+def test_what_was_not_measured_on_the_device_or_is_not_right_does_not_ship(
+    tmp_path: Path, collect: Collect, device: dict[str, Any], changes: dict[str, Any], why: str
+) -> None:
+    given = ours(measured())
+    verdict = changes.pop("verdict", given.verdict)
+    refused = replace(given, identity=replace(given.identity, **changes), verdict=verdict)
+    said = collect(run_folder(tmp_path / "out", [ours(measured()), refused], **device), "--records", tmp_path)
+    assert said.exit_code != 0
+    assert why in said.err
+    assert not (tmp_path / "H200.jsonl").exists()
+
+
+def test_a_simulated_device_is_named_so_above_its_tables(tmp_path: Path, collect: Collect) -> None:
+    said = collect(run_folder(tmp_path / "out", [], model="simulated"))
+    assert said.out.startswith("SIMULATED, nothing here was measured: ")
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"device": {"error": "no device"}}'])
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "results.json").write_text(content)
+    said = collect(tmp_path)
+    assert (said.exit_code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8])
+def test_an_archive_that_is_cut_off_is_said_to_be_none(tmp_path: Path, collect: Collect, share: float) -> None:
+    packed = tmp_path / "gpu.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(run_folder(tmp_path / "out", [ours(measured())]), "out")
+    packed.write_bytes(packed.read_bytes()[: int(share * packed.stat().st_size)])
+    said = collect(packed, "--records", tmp_path / "db")
+    assert (said.exit_code, said.out) == (2, "")
+    assert not (tmp_path / "db").exists()
+
+
+def test_what_failed_is_read_from_what_pytest_says_as_it_goes_and_ends(programs: Programs, tmp_path: Path) -> None:
+    log = tmp_path / "conformance.txt"
+    log.write_text(
+        "[gw0] [ 83%] FAILED tests/gpu/test_a.py::test_one[x] \n[gw1] [ 84%] PASSED tests/gpu/test_a.py::test_two \n"
+        "tests/gpu/test_b.py::test_three FAILED [ 90%]\nFAILED tests/gpu/test_a.py::test_one[x] - assert 0\n"
+    )
+    found = programs("gpu_tests")._unfinished(log)
+    assert found["failed"] == ["tests/gpu/test_a.py::test_one[x]", "tests/gpu/test_b.py::test_three"]
+    assert "2 failed, 1 passed so far" in found["summary"]

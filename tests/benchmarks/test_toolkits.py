@@ -1,0 +1,54 @@
+"""Which problems benchmarks/toolkits.py compiles defaults for."""
+
+import sys
+from argparse import Namespace
+from importlib import import_module
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from tuner import operators
+from tuner.base.assets import ROOT
+
+Asked = dict[Any, str]
+
+
+@pytest.fixture
+def toolkits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "benchmarks")])
+    return import_module("toolkits")
+
+
+def asked(toolkits: Any, operator: str, implementation: str, **options: bool) -> Asked:
+    """Problems of two sizes on sm_90a."""
+    given = Namespace(**{"pairs": False, "options": False} | options)
+    kernel = operators.implementation(operator, implementation)
+    found: Asked = toolkits._asked(operators.load(operator), kernel, "sm_90a", ["64", "128"], given)
+    return found
+
+
+def test_each_option_by_itself_packed_sequences_too(toolkits: Any) -> None:
+    found = asked(toolkits, "flash_attention", "mma_sync", options=True)
+    packed = [problem for problem in found if problem.use_cu_seqlens]
+    assert [(each.head_dim, each.batch) for each in packed] == [(64, 1), (128, 1)]
+    assert not any(each.use_softcap or each.causal for each in packed)
+
+
+@pytest.mark.parametrize(("operator", "implementation"), [("flash_attention", "mma_sync"), ("kda", "recurrent")])
+def test_any_two_options_meet_in_few_problems(toolkits: Any, operator: str, implementation: str) -> None:
+    found = asked(toolkits, operator, implementation, pairs=True)
+    names = [name for name, values in toolkits._values(next(iter(found))).items() if values == (False, True)]
+    met = {pair for each in found for pair in combinations([name for name in names if getattr(each, name)], 2)}
+    pool, states = "inplace_final_state", {"use_initial_state", "output_final_state"}
+    refused = {pair for pair in combinations(names, 2) if {pool, "use_state_indices"} & {*pair} and states & {*pair}}
+    assert met == set(combinations(names, 2)) - refused
+    assert len(found) < 50
+
+
+def test_what_callers_combine_is_among_them(toolkits: Any) -> None:
+    latent = [each for each in asked(toolkits, "flash_attention", "wgmma", pairs=True) if each.head_dim == 192]
+    assert all((each.head_dim_v, each.use_cu_seqlens, each.causal) == (128, True, True) for each in latent)
+    assert latent
+    layers = asked(toolkits, "kda_backward", "chunked", pairs=True)
+    assert any(each.use_cu_seqlens and each.use_dt_bias and each.use_qk_l2norm_in_kernel for each in layers)

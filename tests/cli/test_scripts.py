@@ -1,0 +1,105 @@
+"""What tuner/cli/README.md promises to scripts."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tuner.base.assets import ROOT
+from tuner.cli.app import build
+from tuner.store import lines
+from tuner.store.sql import Store
+
+README = (ROOT / "tuner" / "cli" / "README.md").read_text()
+SMALL = ("flash_attention", "--gpu", "sm_80", "--head-dim", "16", "--seq-q", "128")
+RECORD = ["identity", "config", "evidence", "verdict", "resources", "prediction", "measurement"]
+RECORD += ["margin", "tried", "tuner", "created"]
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(build(), [str(each) for each in arguments])
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the record of one small search."""
+    folder = tmp_path_factory.mktemp("scripts")
+    done = run("search", *SMALL, "--implementation", "mma_sync", "--budget", "2", "--workers", "1", "--db",
+               folder / "tuner.db", "--report", folder / "r.html", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (folder / "search.json").write_text(done.stdout)
+    return folder / "tuner.db"
+
+
+def promised(command: str) -> set[str]:
+    (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", README, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row))
+
+
+def keys(found: Mapping[str, Any], lists: tuple[str, ...] = ()) -> set[str]:
+    """Of a document, and of what its lists hold."""
+    return set(found) | {key for name in lists for each in found[name] for key in each}
+
+
+def test_search_has_the_keys_that_are_promised(db: Path) -> None:
+    found = json.loads((db.parent / "search.json").read_text())
+    assert keys(found, ("searches",)) == promised("search")
+    assert list(found["searches"][0]["record"]) == RECORD
+    assert all(f"`{name}`" in README for name in RECORD)
+
+
+@pytest.mark.parametrize("command", ["explain", "verify", "inspect", "render", "warmup", "show", "doctor"])
+def test_documents_have_the_keys_that_are_promised(db: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DB", str(db))
+    arguments = () if command in ("show", "doctor") else SMALL
+    done = run(command, *arguments, "--json", *(("--ptx",) if command == "verify" else ()))
+    assert done.exit_code == 0, done.output
+    assert keys(json.loads(done.stdout), ("calls",) if command == "warmup" else ()) == promised(command)
+
+
+def test_a_standalone_document_names_its_files(db: Path, tmp_path: Path) -> None:
+    done = run("render", *SMALL, "--db", db, "--standalone", tmp_path / "out", "--json")
+    found = json.loads(done.stdout)
+    assert set(found) == promised("render") - {"digest", "text", "headers"} | promised("render --standalone")
+    assert [Path(each) for each in found["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
+
+
+@pytest.mark.parametrize("option", [("--headers",), ("--target", "host")])
+def test_what_is_written_for_cpp_has_no_other_target(option: tuple[str, ...], tmp_path: Path) -> None:
+    done = run("render", *SMALL, "--standalone", tmp_path / "out", *option)
+    assert done.exit_code == 2 and "leave --headers and --target out" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_warmup_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "file"))
+    done = run("warmup", *SMALL)
+    assert done.exit_code == 2 and not done.stdout
+    assert re.fullmatch(r"error: cannot write to the cache at .*/file/cubin \(.*\), where .*\n", done.stderr)
+
+
+def test_a_wrong_request_ends_with_2_one_line_and_an_empty_stdout() -> None:
+    done = run("verify", "flash_attention", "--head-dim", "7", "--json")
+    assert done.exit_code == 2 and not done.stdout
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_records_are_written_as_text_that_applications_read(db: Path, tmp_path: Path) -> None:
+    assert run("show", "--db", db, "--out", tmp_path / "records.jsonl").exit_code == 0
+    with Store.open(db) as store:
+        assert list(lines.read(tmp_path / "records.jsonl")) == store.records()
+    done = run("show", "--db", db, "--out", tmp_path / "records.txt")
+    assert done.exit_code == 2 and "jsonl" in done.stderr
+
+
+def test_a_warm_up_names_what_each_problem_runs(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DB", str(db))
+    done = run("warmup", *SMALL[:-1], "128,256")
+    assert done.exit_code == 0, done.output
+    rows = [line for line in done.stdout.splitlines() if "mma_sync" in line]
+    assert len(rows) == 2 and "record of this problem" in rows[0] and "record" in rows[1]

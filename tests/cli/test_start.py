@@ -1,0 +1,85 @@
+"""What a command loads before it answers: only what it needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.store_factory import record
+from tuner.base.result import Evidence, to_data
+from tuner.cli.app import build
+from tuner.store import lines
+from tuner.store.sql import Store
+
+HEAVY = {"numpy", "optuna", "scipy", "sqlalchemy", "alembic", "jinja2", "cupy", "tuner.operators"}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The modules in a process that ran `tuner ARGUMENTS`."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); import tuner.cli as c"
+    line = [sys.executable, "-c", f"{code}; c.main()", *arguments]
+    return set(subprocess.run(line, capture_output=True, text=True, check=True).stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_the_version_load_nothing_heavy(option: str) -> None:
+    assert not HEAVY & loaded(option)
+
+
+def test_the_records_of_a_file_are_listed_without_sqlalchemy_and_as_json_without_numpy(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        store.promote(record())
+    assert not {"sqlalchemy", "alembic", "optuna"} & loaded("show", "--db", str(db))
+    assert not HEAVY & loaded("show", "--db", str(db), "--json")
+
+
+def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        for each in (
+            record(16, created="2026-11-21T10:00:02+00:00"),
+            record(32, created="2026-11-21T10:00:02+00:00"),
+            record(64, gpu="sm_80"),
+            record(64, Evidence.MEASURED, gpu="sm_80", created="2026-11-21T09:00:00+00:00"),
+            record(16, problem={"T": 63}),
+        ):
+            store.promote(each)
+        current = [to_data(each) for each in store.records()]
+    shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
+    assert len(current) == 3
+    assert json.loads(shown.stdout)["records"] == current
+
+
+def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(f"{lines.to_line(record())}\n{{\n")
+    shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
+    assert shown.exit_code == 0
+    assert f"passed over: {path}, line 2: " in shown.stderr
+    assert "predicted" in shown.stdout
+
+
+def test_explain_names_what_it_cannot_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("{\n")
+    explained = CliRunner().invoke(build(), ["explain", "flash_attention", "--gpu", "sm_80", "--db", str(path)])
+    assert explained.exit_code == 0
+    assert explained.stderr.count(f"passed over: {path}, line 1: ") == 1
+
+
+def test_show_spells_a_problem_whose_dtype_is_unknown_today(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(lines.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
+    shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
+    assert shown.exit_code == 0
+    assert "dtype=fp5" in shown.stdout
+
+
+def test_show_of_a_database_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build(), ["show", "--db", str(tmp_path / "none.db")])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
+    assert "no records in" in done.stderr

@@ -1,0 +1,336 @@
+"""What `GpuDevice` asks of CuPy's runtime, on a machine that has no GPU; tests/gpu makes the same calls on one."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.claims import compiled
+from tests.support.cupy_double import Driver, Graph, Stream, driver
+from tuner import operators
+from tuner.arch import gpu
+from tuner.compiler.render import render
+from tuner.errors import MachineError
+from tuner.evaluate.measure import gpu_device, gpu_lock
+from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.gpu_lock import Presence
+from tuner.evaluate.measure.messages import Heat, Task
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State
+from tuner.evaluate.measure.worker import Stand
+from tuner.machines import emulator
+from tuner.machines.emulator import Buffer
+from tuner.machines.gpu import tensor_map
+from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
+
+__all__ = ["driver"]  # a fixture
+
+OPERATOR = operators.load("flash_attention")
+PROBLEM = OPERATOR.problem(head_dim=8, batch=1, heads=1, seq_q=40)
+NAIVE = operators.implementation("flash_attention", "naive")
+CONFIG = NAIVE.default(PROBLEM, gpu("H200").arch)
+POLICY = MeasurementPolicy(warm_up_us=1, most_launches=2, screening=((3, 2.0),), rounds=4, limit_s=0.2)
+
+
+class RuntimeFailedError(RuntimeError):
+    """As CUDARuntimeError and CUDADriverError."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Runtime:
+    """Memory is the emulator's; an event is a moment of a clock that each launch moves on by 10 µs."""
+
+    CUDARuntimeError = RuntimeFailedError
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.buffers, self.events = driver, dict[int, Buffer](), list[float]()
+        self.status = 0  # of the next query
+        self.capture_status = self.captured = self.copied = 0
+        self.cleared = 0
+        self.late = 0  # of the next launches, those that the device begins before the host has queued them
+
+    def malloc(self, nbytes: int) -> int:
+        buffer = Buffer("device", nbytes, writable=True)
+        self.buffers[buffer.address] = buffer
+        return buffer.address
+
+    def free(self, address: int) -> None:
+        assert self.status in (0, 701, 912), "it fails after a sticky error, and waits for a kernel that never ends"
+        self.buffers.pop(address).close()
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        ctypes.memset(address, value, nbytes)
+
+    def memsetAsync(self, address: int, _value: int, _nbytes: int, stream: int) -> None:  # noqa: N802  # CuPy's name
+        assert stream == 0
+        assert address in self.buffers
+        self.cleared += 1
+
+    def memcpy(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        assert kind in (1, 2)
+        ctypes.memmove(target, source, nbytes)
+
+    def memcpyAsync(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:  # noqa: N802
+        assert (kind, stream) == (3, 0)
+        ctypes.memmove(target, source, nbytes)
+        self.copied += nbytes
+
+    def eventCreate(self) -> int:  # noqa: N802
+        self.events.append(0.0)
+        return len(self.events) - 1
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        assert stream == 0
+        self.events[event] = 0.01 * len(self.driver.launches) + 1e-6 * self.copied
+
+    def eventQuery(self, event: int) -> int:  # noqa: N802
+        if event % 2:
+            return self.status
+        self.late -= 1  # it is a begin
+        return 0 if self.late >= 0 else 600
+
+    def eventElapsedTime(self, begin: int, end: int) -> float:  # noqa: N802
+        return self.events[end] - self.events[begin]
+
+
+class CapturingStream(Stream):
+    """Counts graphs, and fails to capture where the runtime says so."""
+
+    runtime: Runtime
+
+    def end_capture(self) -> Graph:
+        if self.runtime.capture_status:
+            raise RuntimeFailedError(self.runtime.capture_status)
+        self.runtime.captured += 1
+        return super().end_capture()
+
+
+@pytest.fixture
+def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runtime]:
+    import cupy
+
+    monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path / "gpus")
+
+    found, known = Runtime(driver), cupy.cuda.runtime
+    answers: dict[str, Callable[..., Any]] = {
+        "setDevice": lambda _: None,
+        "deviceGetPCIBusId": lambda _: "0000:00:00.0",
+        "deviceGetAttribute": lambda attribute, _: {38: 1 << 20}[attribute],
+        "runtimeGetVersion": lambda: 13020,
+    }
+    for name, answer in (*vars(known).items(), *answers.items()):
+        if not hasattr(found, name):
+            monkeypatch.setattr(found, name, answer, raising=False)
+    monkeypatch.setattr(cupy.cuda, "runtime", found)
+    monkeypatch.setattr(CapturingStream, "runtime", found, raising=False)
+    monkeypatch.setattr(cupy.cuda, "Stream", CapturingStream)
+    monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
+    monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
+    driver.know(emulator.build(render(Instance(OPERATOR, NAIVE, PROBLEM, CONFIG), "host"), checked=False))
+    yield found
+    for buffer in found.buffers.values():  # each launch on the emulator would go through them
+        buffer.close()
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    instance = Instance(OPERATOR, NAIVE, PROBLEM, CONFIG)
+    return Code(*instance.fields(), compiled(render(instance), "sm_90a").image)
+
+
+def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:
+    found = Stand(Physical().open()).do(Task(code, POLICY))
+    assert found.fell is None, found.fell
+    assert found.verdict.ok
+    assert "the timed problem" in found.verdict.checks
+    assert [each.time_us for each in found.samples] == pytest.approx([10.0] * 3)
+    assert runtime.cleared >= 3  # a cold L2 before every timed launch
+
+
+def test_a_plan_in_a_graph_is_captured_once_and_replayed(runtime: Runtime, code: Code) -> None:
+    device = Physical().open()
+    stand, policy = Stand(device), replace(POLICY, launch="graph")
+    timer = stand.timer(code, policy)
+    launched = len(runtime.driver.launches)
+    assert timer.sample().time_us == pytest.approx(10.0)
+    assert len(runtime.driver.launches) == launched + policy.launches(10.0)
+    assert runtime.captured == 1
+
+
+def test_what_a_graph_replays_writes_the_same_outputs(runtime: Runtime, code: Code) -> None:
+    device = Physical().open()
+    arrays = OPERATOR.inputs(PROBLEM, np.random.default_rng(0), OPERATOR.input_kinds[0])
+    plan = NAIVE.plan(PROBLEM, CONFIG)
+    with Arena(device, OPERATOR, PROBLEM, arrays) as arena:
+        program, call = device.load(code, plan), arena.call(plan)
+        device.run(program, call, limit_s=1.0)
+        alone = arena.outputs()
+        arena.poison()
+        replay = device.ready(program, call, replace(POLICY, launch="graph"))
+        assert not np.array_equal(arena.outputs()["o"], alone["o"])  # capturing runs nothing
+        replay()
+        assert all(np.array_equal(arena.outputs()[name], alone[name]) for name in alone)
+    assert runtime.captured == 1
+
+
+def test_what_no_graph_captures_is_refused_with_the_reason_and_timed_eager(runtime: Runtime, code: Code) -> None:
+    stand, policy = Stand(Physical().open()), replace(POLICY, launch="graph")
+    runtime.capture_status = 900
+    fell = stand.do(Task(code, policy)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
+    assert "no CUDA graph captures it" in fell.message
+    assert stand.do(Task(code, POLICY)).samples
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_plain_copy_is_timed_like_a_kernel() -> None:
+    device = Physical().open()
+    assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
+
+
+def test_launches_that_waited_for_the_host_do_not_count(runtime: Runtime) -> None:
+    device = Physical().open()
+    copy, runtime.late = device.ready_copy(4000), 2
+    assert len(device.times_us(copy, 8, POLICY)) == 6
+    assert runtime.cleared == 8
+
+
+def test_where_most_launches_wait_for_the_host_it_gets_more_time_from_then_on(runtime: Runtime) -> None:
+    device = Physical().open()
+    copy, runtime.late = device.ready_copy(4000), 8 + 8
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+    assert runtime.cleared == (1 + 2 + 4) * 8
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+    assert runtime.cleared == (1 + 2 + 4 + 4) * 8
+    runtime.late = 1000  # a host that is never in time
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+
+
+def test_where_memory_ends_in_a_measurement_of_copies_what_it_has_is_given_back(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, malloc = Physical().open(), runtime.malloc
+
+    def room_for_one(nbytes: int) -> int:
+        if len(runtime.buffers) > held:
+            raise RuntimeFailedError(2)
+        return malloc(nbytes)
+
+    held = len(runtime.buffers)
+    monkeypatch.setattr(gpu_device, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(runtime, "malloc", room_for_one)
+    with pytest.raises(MachineError, match="the GPU has no 1048576 bytes left"):
+        device.copy_gb_s()
+    assert len(runtime.buffers) == held
+
+
+@pytest.mark.usefixtures("runtime")
+def test_processes_that_take_turns_with_this_one_are_none_that_disturb_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Physical().open()
+    monkeypatch.setattr(device, "_monitor", SimpleNamespace(state=lambda: State(1980, 0, 60, processes=3)))
+    assert device.state().processes == 3
+    other = Presence(Physical().bus_id)
+    assert device.state() == State(1980, 0, 60, processes=2)
+    del other
+    assert device.state().processes == 3
+
+
+def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
+    found = Stand(Physical().open()).do(Heat((code, code), POLICY, POLICY.rounds, seed=0))
+    assert np.shape(found.times_us) == (4, 2)
+    assert runtime.cleared
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "fatal"),
+    [
+        (700, Fault.ILLEGAL, True),
+        (719, Fault.ILLEGAL, True),
+        (600, Fault.TIMEOUT, True),
+        (999, Fault.CRASH, True),
+        (701, Fault.REFUSED, False),
+        (912, Fault.REFUSED, False),
+    ],
+    ids=["illegal address", "launch failure", "never ready", "unknown", "too many resources", "too large a cluster"],
+)
+def test_a_status_of_the_driver_is_a_class_of_fault(
+    runtime: Runtime, code: Code, status: int, fault: Fault, fatal: bool
+) -> None:
+    stand = Stand(Physical().open())
+    runtime.status = status
+    fell = stand.do(Task(code, POLICY)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (fault, fatal)
+
+
+def test_a_device_that_another_process_holds_alone_is_an_error_that_says_so(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(_ordinal: int) -> None:
+        raise RuntimeFailedError(46)
+
+    monkeypatch.setattr(runtime, "setDevice", unavailable)
+    with pytest.raises(MachineError, match=r"the H200 cannot be opened \(status 46\): .* holds it alone"):
+        Physical().open()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_config_whose_tensor_map_the_driver_refuses_costs_only_itself(
+    code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
+    stand, wgmma = Stand(Physical().open()), operators.implementation("flash_attention", "wgmma")
+    config = to_fields(wgmma.default(PROBLEM, gpu("H200").arch))
+    fell = stand.do(Task(replace(code, implementation="wgmma", config=config), POLICY)).fell
+    assert fell is not None
+    assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
+    assert stand.do(Task(code, POLICY)).samples
+
+
+def test_after_a_hang_nothing_is_unloaded_since_that_would_wait_for_the_kernel(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    runtime.status = 600
+    fell = stand.do(Task(code, POLICY)).fell
+    assert fell is not None
+    assert fell.fault is Fault.TIMEOUT
+    assert runtime.driver.unloaded == 0
+
+
+def test_a_config_that_was_timed_is_unloaded(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    assert stand.do(Task(code, POLICY)).samples
+    assert runtime.driver.unloaded == 2  # one for the verdict, one for the times
+
+
+def test_workspaces_are_given_back_after_every_config(runtime: Runtime, code: Code) -> None:
+    split_keys = operators.implementation("flash_attention", "split_keys")
+    config = split_keys.default(PROBLEM, gpu("H200").arch)
+    runtime.driver.know(emulator.build(render(Instance(OPERATOR, split_keys, PROBLEM, config), "host"), checked=False))
+    stand = Stand(Physical().open())
+    assert stand.do(Task(code, POLICY)).samples
+    held = len(runtime.buffers)
+    other = replace(code, implementation="split_keys", config=to_fields(config))
+    assert stand.do(Task(other, POLICY)).samples
+    assert stand.do(Heat((other, code), POLICY, 2, seed=0)).times_us
+    assert len(runtime.buffers) == held
+
+
+def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, code: Code) -> None:
+    stand = Stand(Physical().open())
+    stand.do(Task(code, POLICY))
+    held = len(runtime.buffers)
+    longer = Code(code.operator, code.implementation, {**code.problem, "seq_q": 50}, code.config, code.image)
+    assert stand.do(Task(longer, POLICY)).fell is None
+    assert len(runtime.buffers) == held

@@ -1,0 +1,527 @@
+"""A measuring session on a simulated device: what is timed, what is refused, and what survives."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.simulated_search import (
+    CALM,
+    DECODING,
+    GPU,
+    NAIVE,
+    PAGED,
+    POLICY,
+    SPACE,
+    code,
+    measurer,
+    naive_configs,
+    powered,
+    request,
+    timed_as,
+)
+from tuner.base.canonical import encode
+from tuner.base.result import Evidence, Stage
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import UsageError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.final import Rules, decide
+from tuner.evaluate.measure.ledger import Falls, Ledger
+from tuner.evaluate.measure.messages import Heat, Task, Timed
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import State, estimate, screen
+from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
+from tuner.evaluate.measure.worker import Stand, Worker
+from tuner.evaluate.measurer import Bench, Measurer
+from tuner.search import study
+from tuner.search.settle import settle
+from tuner.spec.problem import canonical, to_fields
+from tuner.store.sql import Store
+
+
+def spread(count: int) -> list[Any]:
+    """Configs from all over the space."""
+    return [SPACE[i * (len(SPACE) // count)] for i in range(count)]
+
+
+def planted(what: str, **told: Any) -> Simulation:
+    return replace(CALM, plants=(Plant("BM", SPACE[0].BM, what),), **told)
+
+
+def test_a_right_config_is_timed_to_its_truth() -> None:
+    stand = Stand(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
+    found = stand.do(Task(code(SPACE[0]), POLICY))
+    assert found.fell is None
+    assert found.verdict.ok
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+
+
+def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
+    stand = Stand(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
+    assert len(stand.do(Task(code(SPACE[0]), POLICY, best_us=30.0)).samples) == POLICY.screening[0][0]
+
+
+@pytest.mark.parametrize(
+    ("what", "fault", "stage"),
+    [
+        ("WRONG", Fault.WRONG, Stage.VERIFY),
+        ("UNSTEADY", Fault.UNSTEADY, Stage.VERIFY),
+        ("overrun", Fault.ILLEGAL, Stage.LAUNCH),
+        ("REFUSED", Fault.REFUSED, Stage.LAUNCH),
+        ("ILLEGAL", Fault.ILLEGAL, Stage.LAUNCH),
+        ("TIMEOUT", Fault.TIMEOUT, Stage.LAUNCH),
+    ],
+)
+def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
+    found = Stand(planted(what).open()).do(Task(code(SPACE[0]), POLICY))
+    assert found.samples == ()
+    assert found.fell is not None
+    assert found.fell.fault is fault
+    assert fault.stage is stage
+
+
+def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
+    told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
+    found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+
+
+@pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
+def test_a_config_that_takes_the_process_down_costs_only_itself(what: str, fault: Fault) -> None:
+    other = next(config for config in SPACE if config.BM != SPACE[0].BM)
+    with Worker(planted(what), patience_s=4 * seconds_of_a_request(code(other))) as worker:
+        assert worker.time(Task(code(other), POLICY)).samples
+        fell = worker.time(Task(code(SPACE[0]), POLICY)).fell
+        assert fell is not None
+        assert (fell.fault, fell.fatal) == (fault, True)
+        assert worker.time(Task(code(other), POLICY)).samples
+        assert worker.restarts == 1
+
+
+def seconds_of_a_request(asked: Code) -> float:
+    """Of a new process, on this machine as busy as it is; kernels that are built on the way are found again."""
+    with Worker(CALM) as worker:
+        worker.look()
+        started = time.monotonic()
+        assert worker.time(Task(asked, POLICY)).samples
+        return time.monotonic() - started
+
+
+class Idle(SimulatedDevice):
+    """Its clock is low at first, and up after so many runs."""
+
+    rise = 60
+
+    def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        share = self.state().sm_mhz / super().state().sm_mhz
+        return [time_us / share for time_us in super().times_us(ready, launches, policy)]
+
+    def state(self) -> State:
+        found = super().state()
+        return replace(found, sm_mhz=round(found.sm_mhz * min(1.0, 0.3 + 0.7 * self._runs / self.rise)))
+
+
+def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
+    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
+    found = Stand(Idle(told)).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+
+
+def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
+    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
+    found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
+    assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05)
+
+
+def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_its_own() -> None:
+    stand, (hungry, frugal) = Stand(powered([SPACE[0], SPACE[1]]).open()), (code(SPACE[0]), code(SPACE[1]))
+    in_turns, own = (stand.do(Heat((hungry, frugal), POLICY, 12, 0, own_clock=own)) for own in (False, True))
+    assert in_turns.capped
+    assert decide(in_turns.times_us, Rules(((0,), (1,)))).winner == 0
+    assert decide(own.times_us, Rules(((0,), (1,)))).winner == 1
+    assert np.median(own.times_us, axis=0) == pytest.approx([97 / 0.9, 100], rel=0.02)
+
+
+class Slow(SimulatedDevice):
+    """The host takes its time between launches, as flushes of the L2 do."""
+
+    def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
+        time.sleep(0.005)
+        return super().times_us(ready, launches, policy)
+
+
+def test_the_gaps_of_a_short_kernel_count_while_it_runs_for_its_own_clock() -> None:
+    stand = Stand(Slow(replace(CALM, times_us=timed_as([SPACE[0]], [1.0]))))
+    timer = stand.timer(code(SPACE[0]), replace(POLICY, own_clock_us=50_000))
+    started = time.monotonic()
+    timer.own_clock()
+    assert time.monotonic() - started < 50_000 / POLICY.most_launches * 0.005  # what launches alone would take
+
+
+class Crowded(SimulatedDevice):
+    """Every tenth sample finds another process."""
+
+    def state(self) -> State:
+        return replace(super().state(), processes=2 if self._runs % 10 == 0 else 1)
+
+
+def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> None:
+    raced = Stand(Crowded(CALM)).do(Heat((code(SPACE[0]), code(SPACE[1])), POLICY, 30, 0))
+    assert len(raced.times_us) == 24
+
+
+def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:
+    raced = Stand(CALM.open()).do(Heat((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
+    assert len(raced.times_us) == 1
+
+
+def test_a_planted_best_is_recovered_in_19_of_20_sessions() -> None:
+    configs = spread(12)
+    times = [100.0, 103.0, 104.0, 106.0, *(110.0 + 10 * i for i in range(8))]
+    found = []
+    for seed in range(20):
+        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times)).open())
+        found.append(winner(stand, configs, seed))
+    assert found.count(0) >= 19, found
+
+
+def winner(stand: Stand, configs: list[Any], seed: int) -> int:
+    """Screen without the checks, race the best four, decide."""
+    best, medians = float("inf"), []
+    for config in configs:
+        medians.append(screened(stand, config, best))
+        best = min(best, medians[-1])
+    field = sorted(range(len(configs)), key=medians.__getitem__)[:4]
+    raced = stand.do(Heat(tuple(code(configs[i]) for i in field), POLICY, POLICY.rounds, seed))
+    return field[decide(raced.times_us, Rules(tuple((i,) for i in field)), seed).winner]
+
+
+def screened(stand: Stand, config: Any, best_us: float) -> float:
+    timer = stand.timer(code(config), POLICY)
+    kept = screen(timer.sample, stand.session, POLICY, best_us)
+    return estimate([each.time_us for each in kept]).mid
+
+
+@pytest.fixture(scope="module")
+def calm_worker() -> Iterator[Worker]:
+    with Worker(CALM) as worker:
+        yield worker
+
+
+def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it_is(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    with Store.open(":memory:") as store, Worker(CALM) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, standing = settle(study.search(request(), store, evaluator), store, evaluator)
+        record = store.record(PAGED.name, canonical(DECODING), GPU.name)
+        assert standing is not None
+        assert record == outcome.record
+        assert record is not None and record.measurement is not None
+        assert record.evidence is Evidence.MEASURED
+        assert record.measurement.flip_probability == standing.flip_probability
+        others = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+        assert record.margin == pytest.approx(min(others) - 1)
+        assert record.verdict.where == "simulated"
+        assert "simulated" in record.identity.policy
+        assert evaluator.canary.times_us
+
+
+def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
+    def longer(*asked: Any) -> dict[str, Any]:
+        drawn = PAGED.inputs(*asked)
+        return {**drawn, "cache_seqlens": drawn["cache_seqlens"] + 1}
+
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    identities = [
+        Measurer(each, DECODING, GPU, *machines, Bench(calm_worker, POLICY)).identity(candidate)
+        for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
+    ]
+    assert identities[0] == identities[1] != identities[2]
+    assert replace(identities[2], policy=identities[0].policy) == identities[0]
+
+
+def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compiler, Checker]) -> None:
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    told = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
+    with Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        batch = [Candidate(NAIVE, config) for config in (*others[:2], default)]
+        found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
+    assert found[0][0] == 2
+    assert [each.samples for _, each in found if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
+
+
+def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batch_compiles(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    done: list[str] = []
+
+    class Compiling(Compiler):
+        def compile_many(self, jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+            asked = list(jobs)
+            done.append(f"compile {len(asked)}")
+            return super().compile_many(asked)
+
+    class Running(Worker):
+        def time(self, task: Task) -> Timed:
+            done.append("time" if task.timed else "run")
+            return super().time(task)
+
+    with Running(CALM) as worker, Compiling(1) as compiler:
+        evaluator = measurer((compiler, machines[1]), worker)
+        list(evaluator.attempts([Candidate(NAIVE, config) for config in naive_configs()[:3]]))
+    assert done == ["compile 1", "compile 3", "run", "time", "time", "time"]
+
+
+def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    configs = naive_configs()
+    with Store.open(":memory:") as store:
+        for budget, best_us, other_us in ((2, 50.0, 90.0), (4, 70.0, 120.0)):
+            times = [best_us if each == default else other_us for each in configs]
+            with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
+                evaluator = measurer(machines, worker)
+                outcome = study.search(request(budget), store, evaluator)
+    samples = [each.attempt.measurement.samples for each in outcome.tried if each.attempt.measurement]
+    assert samples[2:] == [POLICY.screening[0][0]] * 2
+    assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
+
+
+def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
+    configs = naive_configs()[:4]
+    calm = replace(CALM, drift=0.0, times_us=timed_as(configs, [50.0] * 4))
+    for spell in ((28, 42, 1.5), (0, 0, 1.0)):
+        with Worker(replace(calm, spell=spell)) as worker:
+            evaluator = measurer(machines, worker)
+            batch = [Candidate(NAIVE, config) for config in configs]
+            times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
+        assert times == pytest.approx([50.0] * 4, rel=0.03)
+        assert bool(evaluator.canary.voided) == (spell[0] > 0)
+
+
+def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    with Worker(CALM) as worker:
+        attempts = [attempt for _, attempt in measurer(machines, worker).attempts([candidate] * 2)]
+    assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
+    assert attempts[1].measurement == replace(attempts[0].measurement, duplicate_of=encode(attempts[0].config))
+
+
+class Noting(Worker):
+    """Remembers the tasks that it was given."""
+
+    def __init__(self, place: Simulation) -> None:
+        super().__init__(place)
+        self.tasks: list[Task] = []
+
+    def time(self, task: Task) -> Timed:
+        self.tasks.append(task)
+        return super().time(task)
+
+
+def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_first_too(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    with Noting(CALM) as worker:
+        found = measurer(machines, worker).attempts([Candidate(NAIVE, config) for config in naive_configs()[:2]])
+        next(found)
+        worker.rest()
+        next(found)
+    assert [task.timed for task in worker.tasks] == [False, True, False, True]
+    assert worker.tasks[0] == worker.tasks[2]
+
+
+def test_samples_of_a_duplicate_do_not_lower_the_time_to_beat(machines: tuple[Compiler, Checker]) -> None:
+    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    with Worker(CALM) as worker:
+        evaluator = measurer(machines, worker)
+        list(evaluator.attempts([candidate]))
+        evaluator.best_us = slower_us = 2 * evaluator.best_us  # as after a drift of the device
+        list(evaluator.attempts([candidate]))
+    assert evaluator.best_us == slower_us
+
+
+def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines: tuple[Compiler, Checker]) -> None:
+    faulty = replace(CALM, plants=(Plant("columns", 8, "ILLEGAL"), Plant("columns", 16, "CRASH")))
+    with Store.open(":memory:") as store, Worker(faulty) as worker:
+        outcome = study.search(request(), store, measurer(machines, worker))
+        assert outcome.record is None
+        reasons = [each.attempt.failure.reason for each in store.attempts(operator=PAGED.name)]
+    assert len(reasons) == 4
+    assert all(reason.startswith(("illegal access", "crash", "not run")) for reason in reasons), reasons
+    assert not all(reason.startswith("not run") for reason in reasons)
+
+
+def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and_others_are_still_timed() -> None:
+    falling = [config for config in SPACE if config.BM == SPACE[0].BM][:3]
+    with Worker(planted("TIMEOUT")) as worker:
+        fell = [worker.time(Task(code(config), POLICY)).fell for config in falling]
+        assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
+        assert worker.restarts == 2
+        default = NAIVE.default(DECODING, GPU.arch)
+        other = Code(PAGED.name, "naive", to_fields(DECODING), to_fields(default), b"")
+        assert worker.time(Task(other, POLICY)).samples
+
+
+def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_was_timed() -> None:
+    falls = Falls()
+    falls.told("new", "edges", "", timed=False)
+    for config in "aab":  # one that is tried again counts once
+        assert not falls.reason("new")
+        falls.told("new", config, "a crash", timed=False)
+    assert falls.reason("new") == "2 in a row of new took the device down, the last by a crash"
+    for config in "abc":
+        falls.told("known", "good", "", timed=True)
+        falls.told("known", config, "a crash", timed=False)
+    for config in "def":
+        assert not falls.reason("known")
+        falls.told("known", config, "a crash", timed=False)
+    assert "known" in falls.reason("known")
+
+
+def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
+    machines: tuple[Compiler, Checker], tmp_path: Path
+) -> None:
+    config = NAIVE.default(DECODING, GPU.arch)
+    candidate = [Candidate(NAIVE, config)]
+    crashing = replace(CALM, plants=(Plant("threads", config.threads, "CRASH"),))
+    for restarts in (2, 0):
+        with Worker(crashing) as worker:
+            ((_, attempt),) = measurer(machines, worker, Ledger(tmp_path / "ledger")).attempts(candidate)
+            assert attempt.failure is not None
+            assert attempt.failure.stage is Stage.LAUNCH
+            assert worker.restarts == restarts
+
+
+def test_a_search_for_another_gpu_than_the_one_that_is_there_is_refused(machines: tuple[Compiler, Checker]) -> None:
+    with Worker(replace(CALM, gpu="H200")) as worker, pytest.raises(UsageError, match="--gpu H200"):
+        measurer(machines, worker)
+
+
+KILLED = {  # in a search of six configs: at which call of what its process is killed, and how many rows it leaves
+    "compiling": (Compiler, "compile_many", 2, 0),
+    "checking": (Worker, "time", 4, 2),
+    "confirming samples": (Worker, "race", 4, 3),
+    "storing an attempt": (Store, "append", 5, 4),
+    "judging the finalists": (Store, "append_verdict", 1, 6),
+    "promoting": (Store, "promote", 1, 6),
+    "racing": (Worker, "race", 7, 6),
+    "promoting the winner of the race": (Store, "promote", 2, 6),
+}
+
+
+def lethal(kind: type[Any], owner: type[Any], method: str, nth: int) -> type[Any]:
+    """The class itself or, for the owner, one whose method ends its process by SIGKILL at the nth call."""
+    if kind is not owner:
+        return kind
+    calls = count(1)
+
+    def deadly(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if next(calls) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return getattr(kind, method)(self, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {method: deadly})
+
+
+def killed_search(folder: Path, *told: Any) -> int:
+    """The signal that ended a search in a process of its own."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        store_kind, compiler_kind, worker_kind = (lethal(kind, *told) for kind in (Store, Compiler, Worker))
+        with (
+            store_kind.open(folder / "db") as store,
+            compiler_kind(1) as compiler,
+            Checker(1) as checker,
+            worker_kind(CALM) as worker,
+        ):
+            evaluator = measurer((compiler, checker), worker, Ledger(folder / "ledger"))
+            settle(study.search(request(6), store, evaluator), store, evaluator)
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("step", KILLED)
+def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated(
+    step: str, tmp_path: Path, machines: tuple[Compiler, Checker], calm_worker: Worker
+) -> None:
+    *told, stored = KILLED[step]
+    assert killed_search(tmp_path, *told) == -signal.SIGKILL
+    with Store.open(tmp_path / "db") as store:
+        before = store.attempts(operator=PAGED.name)
+        evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
+        outcome, standing = settle(study.search(request(6), store, evaluator), store, evaluator)
+        rows = store.attempts(operator=PAGED.name)
+        assert outcome.reused == len(before) == stored
+        assert rows[: len(before)] == before
+        assert len({each.attempt.identity for each in rows}) == len(rows) == 6
+        assert standing is not None
+        assert store.record(PAGED.name, canonical(DECODING), GPU.name) == outcome.record
+
+
+class Interrupted(Worker):
+    """Somebody presses Ctrl-C while a config is on the device of a calm worker."""
+
+    def __init__(self, calm: Worker) -> None:
+        self.restarts, self.look = 0, calm.look
+
+    def time(self, _: Task) -> Timed:
+        raise KeyboardInterrupt
+
+
+def test_a_config_that_was_interrupted_twice_is_tried_again(
+    machines: tuple[Compiler, Checker], calm_worker: Worker, tmp_path: Path
+) -> None:
+    default = [Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))]
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            list(measurer(machines, Interrupted(calm_worker), Ledger(tmp_path / "ledger")).attempts(default))
+    ((_, attempt),) = measurer(machines, calm_worker, Ledger(tmp_path / "ledger")).attempts(default)
+    assert attempt.measurement is not None
+
+
+def test_a_ledger_bans_what_did_not_come_back_twice_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    for _ in range(2):
+        ledger = Ledger(path)
+        for _ in range(2):  # as often as a config may be lost
+            ledger.began("good")
+            ledger.ended("good")
+        ledger.began("bad")  # and the process is gone
+    assert Ledger(path).banned("bad")
+    assert not Ledger(path).banned("good")
+    assert not ledger.banned("good")
+
+
+def test_a_ledger_makes_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "ledger" / "RTX 5090"
+    Ledger(path).began("first")
+    assert path.read_text() == "began first\n"
+
+
+def test_a_ledger_line_that_a_kill_cut_off_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    path.write_text("began a\nbegan a")
+    assert not Ledger(path).banned("a")
+
+
+def test_a_ledger_line_that_a_kill_cut_off_takes_no_later_one_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    path.write_text("began a\nbegan a")
+    Ledger(path).began("b")
+    Ledger(path).began("b")
+    found = Ledger(path)
+    assert (found.banned("a"), found.banned("b")) == (False, True)

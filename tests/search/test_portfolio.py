@@ -1,0 +1,296 @@
+"""Few configs for many problems: which are chosen, what each problem loses, and that all are tried and checked."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.recorded import OPERATOR, SM_80, Recorded
+from tuner.base.result import Attempt, Evidence
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import UsageError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.simulated import Simulation
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench
+from tuner.search import campaign, study
+from tuner.search.portfolio import Family, Place, Terms, choose
+from tuner.search.session import Measured, Observe
+from tuner.search.study import Outcome, Progress, Request
+from tuner.spec.problem import canonical
+from tuner.store.sql import Store
+
+INF = float("inf")
+
+
+def test_the_smallest_set_that_keeps_to_the_regret_is_chosen() -> None:
+    regrets = np.array([[0.0, 0.3, 0.04], [0.3, 0.0, 0.04], [0.2, 0.0, 0.05]])
+    found = choose(regrets, Terms(most=3, within=0.05))
+    assert (found.members, found.serves, found.regrets) == ((2,), (2, 2, 2), (0.04, 0.04, 0.05))
+
+
+def test_each_problem_is_served_by_the_member_that_is_best_for_it() -> None:
+    regrets = np.array([[0.0, 0.3, 0.04], [0.3, 0.0, 0.04]])
+    found = choose(regrets, Terms(most=2, within=0.01))
+    assert (found.members, found.serves) == ((0, 1), (0, 1))
+
+
+def test_with_too_few_configs_the_largest_regret_is_as_small_as_it_can_be() -> None:
+    regrets = np.array([[0.0, 0.5, 0.2], [0.5, 0.0, 0.2], [0.1, 0.1, 0.3]])
+    found = choose(regrets, Terms(most=1, within=0.01))
+    assert found.members == (2,)
+    assert max(found.regrets) == 0.3
+
+
+def test_a_problem_that_nothing_works_for_is_served_by_none_and_the_others_still_are() -> None:
+    found = choose(np.array([[INF, INF], [0.0, INF], [INF, 0.0]]), Terms())
+    assert found.serves == (-1, 0, 1)
+    assert found.regrets == (INF, 0.0, 0.0)
+
+
+def test_nothing_to_choose_from_is_an_empty_portfolio() -> None:
+    found = choose(np.zeros((3, 0)), Terms())
+    assert (found.members, found.serves) == ((), (-1, -1, -1))
+
+
+def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
+    def worst(*regrets: float | None) -> float | None:
+        places = tuple(Place({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
+        return Family({}, Evidence.PREDICTED, Terms(), (), places).worst
+
+    assert worst(0.04, 0.1) == 0.1
+    assert worst(0.04, None) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_set_of_the_size_is_better(seed: int) -> None:
+    regrets = np.random.default_rng(seed).random((7, 9)) ** 2
+    found = choose(regrets, Terms(most=3, within=0.0))
+    least = min(regrets[:, list(each)].min(axis=1).max() for each in combinations(range(9), 3))
+    assert max(found.regrets) == least
+
+
+def test_of_very_many_configs_a_greedy_set_still_covers_what_it_can() -> None:
+    regrets = np.full((6, 120), 0.5)
+    for problem in range(6):
+        regrets[problem, 20 * problem] = 0.0
+    found = choose(regrets, Terms(most=6, within=0.05))
+    assert found.members == tuple(20 * problem for problem in range(6))
+
+
+def test_a_portfolio_of_no_config_is_refused() -> None:
+    with pytest.raises(UsageError, match="give at least 1"):
+        Terms(most=0)
+
+
+class Session:
+    """Searches recorded costs. `cost(problem)` gives the cost of its configs, `right` what passes the checks where."""
+
+    def __init__(
+        self,
+        store: Store,
+        cost: Callable[[Any], Callable[[Any], float]],
+        right: Callable[[Any, Any], bool] = lambda *_: True,
+    ) -> None:
+        self.store, self._cost, self._right = store, cost, right
+        self.evaluators: dict[Any, Recorded] = {}
+
+    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        return study.search(request, self.store, self._evaluator(request), observe, stopped)
+
+    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return study.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
+
+    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+        return study.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
+
+    def _evaluator(self, request: Request) -> Recorded:
+        problem = request.problem
+        made = Recorded(self._cost(problem), lambda config: self._right(problem, config), problem=problem)
+        return self.evaluators.setdefault(problem, made)
+
+
+@contextmanager
+def unwatched(_: Request) -> Iterator[Callable[[Progress], None]]:
+    yield lambda _: None
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open(":memory:") as opened:
+        yield opened
+
+
+def sized(length: int, head_dim: int = 64) -> Any:
+    return OPERATOR.problem(head_dim=head_dim, seq_q=length, seq_k=length)
+
+
+def wide_when_long(problem: Any) -> Callable[[Any], float]:
+    """Up to 1024 queries a small tile wins, beyond a large one; by little up to the middle."""
+    best = 64 if problem.seq_q <= 1024 else 128
+    return lambda config: 100.0 + abs(config.BM - best) + abs(config.BN - 64) + config.warps
+
+
+def run(session: Session, lengths: Sequence[int], terms: Terms, stopped: Callable[[], bool] = lambda: False) -> Any:
+    requests = [
+        Request(
+            OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=60, method="categorical", history=False
+        )
+        for length in lengths
+    ]
+    return campaign.campaign(requests, session, unwatched, stopped, terms)
+
+
+LENGTHS = (256, 512, 4096, 8192)
+
+
+def test_every_problem_gets_its_record_and_two_configs_serve_all_four(store: Store) -> None:
+    found = run(Session(store, wide_when_long), LENGTHS, Terms(most=3, within=0.01))
+    for outcome in found.outcomes:
+        assert store.record(OPERATOR.name, canonical(outcome.request.problem), SM_80.name) == outcome.record
+    (family,) = found.families
+    assert [config["BM"] for _, config in family.members] in ([64, 128], [128, 64])
+    assert [family.members[place.member][1]["BM"] for place in family.places] == [64, 64, 128, 128]
+    assert family.worst is not None
+    assert family.worst <= 0.01
+
+
+def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Store) -> None:
+    found = run(Session(store, wide_when_long), LENGTHS, Terms(most=1, within=0.01))
+    (family,) = found.families
+    assert len(family.members) == 1
+    _, config = family.members[0]
+    for outcome in found.outcomes:
+        (tried,) = [each for each in outcome.tried if dict(each.attempt.config) == dict(config)]
+        assert tried.attempt.value is not None
+        assert tried.verdict is not None and tried.verdict.ok
+
+
+def test_a_config_that_is_wrong_on_a_problem_does_not_serve_it(store: Store) -> None:
+    session = Session(store, wide_when_long, lambda problem, config: problem.seq_q != 8192 or config.BM <= 64)
+    found = run(session, LENGTHS, Terms(most=1, within=0.01))
+    (family,) = found.families
+    assert [config["BM"] for _, config in family.members] == [64]
+    assert [place.member for place in family.places] == [0, 0, 0, 0]
+    assert all(outcome.record is not None for outcome in found.outcomes)
+
+
+def test_what_a_problem_would_lose_without_a_record_is_by_its_nearest_neighbour(store: Store) -> None:
+    found = run(Session(store, wide_when_long), LENGTHS, Terms())
+    (family,) = found.families
+    assert [place.nearest["seq_q"] for place in family.places] == [512, 256, 8192, 4096]
+    assert max(place.unlisted_regret for place in family.places) < 0.02
+
+
+def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store) -> None:
+    session = Session(store, wide_when_long)
+    requests = [
+        Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
+        for length, budget in ((512, 80), (1024, 1))
+    ]
+    found = campaign.campaign(requests, session, unwatched, lambda: False, Terms())
+    first, second = found.outcomes
+    assert second.record is not None and first.record is not None
+    assert second.record.config == first.record.config
+    assert store.record(OPERATOR.name, canonical(sized(1024)), SM_80.name) == second.record
+
+
+class Spilling(Recorded):
+    """The larger a tile the cheaper, and the default's spills registers."""
+
+    def attempt(self, candidate: Candidate) -> Attempt:
+        made = super().attempt(candidate)
+        assert made.resources is not None
+        return replace(made, resources=replace(made.resources, spill_bytes=16 if candidate.config.BM == 128 else 0))
+
+
+def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_cheaper(store: Store) -> None:
+    evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(512))
+    request = Request(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
+    outcome = study.search(request, store, evaluator)
+    assert outcome.record is not None and outcome.record.config["BM"] == 128
+    (default,) = (each.candidate for each in outcome.tried)
+    smaller = replace(default, config=replace(default.config, BM=64))
+    found = study.extend(outcome, store, evaluator, [smaller])
+    assert found.record is not None and found.record.config["BM"] == 64
+    assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == found.record
+
+
+def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store) -> None:
+    outcomes = []
+    for length in (512, 1024):
+        evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
+        request = Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
+        searched = study.search(request, store, evaluator)
+        (default,) = (each.candidate for each in searched.tried)
+        smaller = replace(default, config=replace(default.config, BM=64))
+        outcomes.append(study.extend(searched, store, evaluator, [smaller]))
+    (family,) = campaign.known(outcomes, Terms())
+    assert [config["BM"] for _, config in family.members] == [64]
+
+
+def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store) -> None:
+    first, second = run(Session(store, wide_when_long), (256, 512), Terms()).outcomes
+    unjudged = replace(second, tried=tuple(replace(each, verdict=None) for each in second.tried))
+    (family,) = campaign.known([first, unjudged], Terms())
+    assert [place.member for place in family.places] == [0, None]
+
+
+def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store) -> None:
+    requests = [
+        Request(OPERATOR, sized(length, head_dim), SM_80, implementation="mma_sync", budget=8, history=False)
+        for head_dim in (64, 72)
+        for length in (512, 1024)
+    ]
+    requests.append(Request(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
+    found = campaign.campaign(requests, Session(store, wide_when_long), unwatched, lambda: False, Terms())
+    assert [family.statics["head_dim"] for family in found.families] == [64, 72]
+    assert len(found.outcomes) == 5
+
+
+def test_an_interrupted_campaign_keeps_the_problems_that_were_searched(store: Store) -> None:
+    session = Session(store, wide_when_long)
+    found = run(session, LENGTHS, Terms(), lambda: len(session.evaluators) == 2)
+    assert len(found.outcomes) == 2
+    assert found.families == ()
+
+
+def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: Store) -> None:
+    session = Session(store, wide_when_long)
+    found = run(session, LENGTHS, Terms(most=3, within=0.01))
+    recalled = [
+        study.recall(Request(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
+        for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
+    ]
+    (again,) = campaign.known(recalled, Terms(most=3, within=0.01))
+    (family,) = found.families
+    assert [place.regret for place in again.places] == [place.regret for place in family.places]
+
+
+@pytest.mark.slow
+def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serve() -> None:
+    told = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
+    policy = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
+    requests = [
+        Request(OPERATOR, OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=length), SM_80, budget=3)
+        for length in (64, 128)
+    ]
+    requests = [replace(each, implementation="naive") for each in requests]
+    with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1) as checker, Worker(told) as worker:
+        session = Measured(SM_80, store, compiler, checker, Bench(worker, policy))
+        found = campaign.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
+    (family,) = found.families
+    ((_, config),) = family.members
+    assert family.evidence is Evidence.MEASURED
+    for outcome in found.outcomes:
+        assert outcome.record is not None
+        assert outcome.record.measurement is not None
+        (tried,) = [each for each in outcome.tried if dict(each.attempt.config) == dict(config)]
+        assert tried.attempt.measurement is not None
+        assert tried.verdict is not None and tried.verdict.where == "simulated"

@@ -1,0 +1,208 @@
+"""Who races at the end of a search on a device, and which config its record names."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.simulated_search import (
+    CALM,
+    DECODING,
+    GPU,
+    NAIVE,
+    PAGED,
+    POLICY,
+    measurer,
+    naive_configs,
+    powered,
+    request,
+    timed_as,
+)
+from tuner.base.result import Verdict
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Candidate
+from tuner.evaluate.measure.messages import Heat, Raced
+from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measurer import Bench
+from tuner.search import study
+from tuner.search.session import Measured
+from tuner.search.settle import settle
+from tuner.spec.problem import to_fields
+from tuner.store.sql import Store
+
+WRONG = Verdict((), ("o: other bits",))
+
+
+def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(machines: tuple[Compiler, Checker]) -> None:
+    configs = naive_configs()
+    told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+    default = NAIVE.default(DECODING, GPU.arch)
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(default)
+
+
+class Racing(Worker):
+    """Notes of each race whether it was at own clocks."""
+
+    def race(self, heat: Heat) -> Raced:
+        if len(heat.codes) > 1:
+            self.raced = [*getattr(self, "raced", []), heat.own_clock]
+        return super().race(heat)
+
+
+class Cut(Racing):
+    """At own clocks it comes through two rounds."""
+
+    def race(self, heat: Heat) -> Raced:
+        found = super().race(heat)
+        return replace(found, times_us=found.times_us[:2]) if heat.own_clock else found
+
+
+def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    with Store.open(":memory:") as store, Cut(powered([hungry, frugal, default, *others])) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+    assert worker.raced == [False, True]
+    assert outcome.record is not None
+    assert outcome.record.config == to_fields(hungry)
+
+
+@pytest.mark.parametrize("short_of_power", [True, False])
+def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
+    machines: tuple[Compiler, Checker], *, short_of_power: bool
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    told = powered([hungry, frugal, default, *others])
+    with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
+        evaluator = measurer(machines, worker)
+        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+    assert outcome.record is not None and outcome.record.measurement is not None
+    assert outcome.record.config == to_fields(frugal if short_of_power else hungry)
+    assert outcome.record.measurement.time_us == pytest.approx(100 if short_of_power else 97, rel=0.02)
+    assert worker.raced == ([False, True] if short_of_power else [False])
+
+
+def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case(
+    machines: tuple[Compiler, Checker],
+) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    others = [each for each in naive_configs() if each != default]
+    told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
+    with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = study.search(request(3), store, evaluator)
+        _, standing = settle(found, store, evaluator)
+        fastest, second, _ = sorted(found.tried, key=lambda each: each.attempt.value or 0.0)
+        tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
+        outcome, _ = settle(replace(found, tried=tried), other, evaluator)
+    assert standing is not None and outcome.record is not None
+    assert len(standing.places) == 2
+    assert outcome.record.config == second.attempt.config
+
+
+def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.search.study.FINALISTS", 2)
+    monkeypatch.setattr("tuner.search.settle.FINALISTS", 2)
+    configs = naive_configs()
+    with Store.open(":memory:") as store:
+        for budget, pace in ((3, 1.0), (len(configs), 1.1)):
+            known = [dict(each.attempt.config) for each in store.attempts(operator=PAGED.name)]
+            times = [pace * (50.0 if to_fields(each) in known else 47.5) for each in configs]
+            times = times if known else [50.0] * len(configs)
+            with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
+                evaluator = measurer(machines, worker)
+                found = study.search(request(budget), store, evaluator)
+                outcome, standing = settle(found, store, evaluator)
+    assert found.record is not None and dict(found.record.config) in known
+    assert outcome.record is not None and dict(outcome.record.config) not in known
+    assert standing is not None
+    assert standing.places[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
+
+
+def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, configs = NAIVE.default(DECODING, GPU.arch), naive_configs()
+    told = replace(CALM, times_us=timed_as(configs, [1000.0 if each == default else 50.0 for each in configs]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = study.search(request(5), store, evaluator)
+        plain, *others = sorted(found.tried, key=lambda each: each.differs)
+        tried = [plain, *(seemed(each, 40.0 + 0.1 * i) for i, each in enumerate(reversed(others)))]
+        monkeypatch.setattr("tuner.search.settle.FINALISTS", 2)
+        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+    simple = [each.attempt.config for each in others if each.differs == others[0].differs]
+    assert len(simple) <= len(others) - 2  # two at least seem faster
+    assert outcome.record is not None
+    assert outcome.record.config in simple
+
+
+def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_races_too(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    monkeypatch.setattr("tuner.search.settle.FINALISTS", (len(others) + 1) // 2)
+    told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = study.search(request(len(others) + 1), store, evaluator)
+        tried = [
+            seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
+        ]
+        assert others[0] in [each.candidate.config for each in tried]
+        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+    assert outcome.record is not None
+    assert dict(outcome.record.config) == to_fields(others[0])
+
+
+def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Compiler, Checker]) -> None:
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    told = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        evaluator = measurer(machines, worker)
+        found = study.search(request(3), store, evaluator)
+        spilled = [flawed(each) if each.candidate.config != default else each for each in found.tried]
+        one, standing = settle(replace(found, tried=tuple(spilled)), store, evaluator)
+        every, _ = settle(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
+    assert standing is not None and len(standing.places) == 1
+    assert one.record is not None and dict(one.record.config) == to_fields(default)
+    assert every.record is not None and dict(every.record.config) != to_fields(default)
+
+
+def flawed(each: study.Tried) -> study.Tried:
+    """Had its kernel spilled."""
+    assert each.attempt.resources is not None
+    used = replace(each.attempt.resources, spill_bytes=8, lint=None)
+    return replace(each, attempt=replace(each.attempt, resources=used))
+
+
+def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
+    default = NAIVE.default(DECODING, GPU.arch)
+    better, worse, *_ = (each for each in naive_configs() if each != default)
+    told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
+    with Store.open(":memory:") as store, Worker(told) as worker:
+        session = Measured(GPU, store, *machines, Bench(worker, POLICY))
+        found = session.search(request(1), lambda _: None, lambda: False)
+        same = session.extend(found, [Candidate(NAIVE, worse)], lambda _: None)
+        raced = session.extend(same, [Candidate(NAIVE, better)], lambda _: None)
+    assert same.record == found.record
+    assert raced.record is not None and raced.record.measurement is not None
+    assert raced.record.config == to_fields(better)
+    assert raced.record.measurement.flip_probability is not None
+
+
+def seemed(each: study.Tried, time_us: float) -> study.Tried:
+    """A measured config, had its samples said so, within 1 µs."""
+    assert each.attempt.measurement is not None
+    told = replace(each.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
+    return replace(each, attempt=replace(each.attempt, measurement=told))

@@ -1,0 +1,72 @@
+"""Killed writers and several writers: nothing that was stored is lost."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.store_factory import attempt
+from tuner.store.sql import Store
+
+WRITER = """
+import os, sys
+from tests.support.store_factory import attempt, record
+from tuner.store import Store
+
+with Store.open(sys.argv[1]) as store:
+    for number in range(int(sys.argv[2])):
+        store.append([attempt(number), attempt(number)])
+        store.promote(record(number, problem={"T": os.getpid()}))
+        print(number, flush=True)
+"""
+
+
+def writer(path: Path, rounds: int) -> "subprocess.Popen[str]":
+    """A process that appends two attempts and promotes a record a round, and then says which round that was."""
+    command = [sys.executable, "-c", WRITER, str(path), str(rounds)]
+    return subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
+
+
+def stored(path: Path) -> list[int]:
+    with Store.open(path) as store:
+        assert store.check() == []
+        return [int(each.attempt.config["BT"]) for each in store.attempts("scan")]
+
+
+@pytest.mark.parametrize("rounds", [1, 100])
+def test_a_writer_that_is_killed_loses_at_most_its_open_transaction(tmp_path: Path, rounds: int) -> None:
+    path = tmp_path / "tuner.db"
+    process = writer(path, 1_000_000)
+    assert process.stdout is not None
+    for _ in range(rounds):
+        last = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    said = [last, *map(int, process.stdout.read().split())]
+    process.wait()
+    found = stored(path)
+    assert found[::2] == found[1::2] == list(range(len(found) // 2))  # whole transactions, none missing
+    assert said[-1] + 1 <= len(found) // 2 <= said[-1] + 2
+
+
+def test_processes_that_make_and_fill_one_database_at_once_all_succeed(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    processes = [writer(path, 60) for _ in range(3)]
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sorted(stored(path)) == sorted(list(range(60)) * 6)
+
+
+def test_a_long_look_does_not_hold_up_a_writer_and_goes_on_seeing_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    count = "SELECT count(*) FROM attempts"
+    with Store.open(path, patience_s=0.01) as store, closing(sqlite3.connect(path, isolation_level=None)) as looking:
+        looking.execute("BEGIN")
+        before = looking.execute(count).fetchone()
+        store.append([attempt()])
+        assert looking.execute(count).fetchone() == before == (0,)
+        assert len(store.attempts("scan")) == 1
