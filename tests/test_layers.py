@@ -32,7 +32,9 @@ cli
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
 DOORS = {
     "cupy": {"gpu"},
-    "cuda": {"nvrtc"},
+    "cuda": {"nvrtc", "gpu"},
+    "pynvml": {"gpu"},
+    "filelock": {"exclusive", "emulator"},
     "optuna": {"sampler"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
