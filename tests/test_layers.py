@@ -32,7 +32,7 @@ cli
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
 DOORS = {
     "cupy": {"gpu"},
-    "cuda": {"nvrtc", "gpu"},
+    "cuda": {"nvrtc"},
     "pynvml": {"gpu"},
     "filelock": {"exclusive", "emulator"},
     "optuna": {"sampler"},

@@ -1,7 +1,7 @@
 """NVRTC's C functions, through cuda.bindings: the library that cuda.pathfinder finds, as CuPy does.
 
-Importing CuPy for them takes a quarter of a second. What cuda.bindings takes more than ctypes would is 20 ms and 7 MB of
-a process that compiles, once (`python -X importtime -c 'import cuda.bindings.nvrtc'`).
+Importing CuPy for them takes a quarter of a second. cuda.bindings takes 20 ms and 7 MB more than ctypes did, once in a
+process that compiles (`python -X importtime -c 'import cuda.bindings.nvrtc'`).
 """
 
 from collections.abc import Iterator, Sequence
