@@ -28,8 +28,10 @@ DOORS = {
     "alembic": "store/sql",
     "cuda": "compiler",
     "cupy": "machines/gpu",
+    "filelock": "evaluate/measure machines/emulator",
     "jinja2": "compiler report",
     "optuna": "search/sampler",
+    "pynvml": "evaluate/measure",
     "sqlalchemy": "store/sql",
     "typer": "cli",
 }

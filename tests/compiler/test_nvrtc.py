@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.base.test_pool import alive, wait_until
 from tuner.arch import ARCHES
 from tuner.base.assets import ROOT
 from tuner.base.cache import Cache
@@ -171,17 +172,35 @@ def test_the_library_that_compiles_can_be_named() -> None:
     assert Path(nvrtc.library()).is_file() and "nvrtc" in Path(nvrtc.library()).name
 
 
-def test_a_missing_compiler_names_what_to_install() -> None:
-    code = """
+def test_the_library_that_compiles_is_the_one_that_is_named() -> None:
+    code = (
+        "from tuner.compiler import nvrtc; print(nvrtc.toolkit() and nvrtc.library(), open('/proc/self/maps').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    named, loaded = done.stdout.split()[0], re.findall(r"/\S+/libnvrtc\.so\S*", done.stdout)
+    assert set(loaded) == {named}
+
+
+@pytest.mark.parametrize(
+    ("absent", "named"),
+    [
+        ("def gone(name): raise cuda.pathfinder.DynamicLibNotFoundError(name)\n"
+         "cuda.pathfinder.load_nvidia_dynamic_lib = gone", "(nvrtc)"),
+        ("import sys; sys.modules['cuda.bindings'] = None", "cuda.bindings"),
+    ],
+    ids=["library", "bindings"],
+)  # fmt: skip
+def test_a_missing_compiler_names_what_to_install(absent: str, named: str) -> None:
+    code = f"""
 import cuda.pathfinder
-def gone(name): raise cuda.pathfinder.DynamicLibNotFoundError(name)
-cuda.pathfinder.load_nvidia_dynamic_lib = gone
+{absent}
 from tuner import errors; from tuner.compiler import nvrtc
 try: nvrtc.toolkit()
 except errors.MachineError as e: print(e)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "pip install 'kerntune[cuda13]'" in done.stdout and done.stdout.count("\n") == 1
+    assert named in done.stdout
 
 
 def test_an_nvrtc_without_its_builtins_is_named_with_its_place(tmp_path: Path) -> None:
@@ -282,6 +301,32 @@ def test_a_compiler_that_is_killed_is_replaced(cache: Cache) -> None:
         found = dict(compiler.compile_many([(source(ENDLESS, "endless"), HOPPER), (fill(1), HOPPER)]))
     assert found[0] == Failed(Stage.COMPILE, "the process was killed by SIGKILL")
     assert isinstance(found[1], Cubin)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_compiler_ends_with_its_caller_in_the_middle_of_a_compilation(cache: Cache) -> None:
+    code = f"""
+from pathlib import Path
+from tuner.cache import Cache
+from tuner.nvrtc import Compiler, Options
+from tuner.source import Source
+with Compiler(1, cache=Cache(Path({str(cache.root)!r}))) as compiler:
+    jobs = [Source(("fill",), {FILL!r}, (), "cuda"), Source(("endless",), {ENDLESS!r}, (), "cuda")]
+    for _ in compiler.compile_many((job, Options("sm_90a")) for job in jobs):
+        print(*compiler.pids(), flush=True)
+"""
+    caller = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert caller.stdout
+    pid = int(caller.stdout.readline())
+    before = cpu_seconds(pid)
+    wait_until(lambda: cpu_seconds(pid) > before + 0.2)  # it compiles
+    caller.kill()
+    caller.communicate()
+    wait_until(lambda: not alive(pid))
 
 
 def test_two_processes_compile_the_same_source_into_one_entry(cache: Cache) -> None:

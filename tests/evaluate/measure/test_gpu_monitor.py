@@ -9,12 +9,14 @@ import pytest
 
 from tuner.machines.emulator.compiler import compiler
 
+LIBRARY = "libnvidia-ml.so.1"
+NOTHING = {"present": False, "sm_mhz": 0, "throttle": 0, "temperature_c": 0, "processes": 0}
 BASE = """
 #include <cstring>
 typedef struct Device* Handle;
 extern "C" {
 static bool ready;
-int nvmlInit_v2() { ready = true; return 0; }
+int nvmlInitWithFlags(unsigned) { ready = true; return 0; }
 int nvmlDeviceGetHandleByPciBusId_v2(char const* bus, Handle* device) {
   if (!ready) return 1;
   if (std::strcmp(bus, "0000:1B:00.0")) return 6;
@@ -45,7 +47,7 @@ int NAME(Handle device, unsigned* count, void* list) {
 NEW = REASONS.replace("NAME", "nvmlDeviceGetCurrentClocksEventReasons")
 NEW += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses_v3")
 OLD = REASONS.replace("NAME", "nvmlDeviceGetCurrentClocksThrottleReasons")
-OLD += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses")
+OLD += PROCESSES.replace("NAME", "nvmlDeviceGetComputeRunningProcesses_v3")
 ASK = """
 import json, sys
 from dataclasses import asdict
@@ -57,9 +59,12 @@ print(json.dumps({"present": found.present, **asdict(found.state())}))
 
 def asked(folder: Path, functions: str, bus: str = "0000:1B:00.0") -> dict[str, object]:
     """What a monitor reads in a process whose NVML has these functions."""
-    library = folder / "libnvidia-ml.so.1"
-    command = [compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    command = [compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(folder / LIBRARY)]
     subprocess.run(command, input=BASE + functions + "}", text=True, check=True)
+    return read(folder, bus)
+
+
+def read(folder: Path, bus: str = "0000:1B:00.0") -> dict[str, object]:
     told = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", ASK, bus], env=told, capture_output=True, text=True, check=True)
     found: dict[str, object] = json.loads(done.stdout)
@@ -79,4 +84,9 @@ def test_a_function_that_an_nvml_does_not_have_costs_its_own_figure_only(tmp_pat
 
 def test_a_gpu_that_nvml_does_not_know_is_not_monitored(tmp_path: Path) -> None:
     found = asked(tmp_path, NEW, bus="0000:FF:00.0")
-    assert found == {"present": False, "sm_mhz": 0, "throttle": 0, "temperature_c": 0, "processes": 0}
+    assert found == NOTHING
+
+
+def test_without_a_driver_nothing_is_monitored(tmp_path: Path) -> None:
+    (tmp_path / LIBRARY).write_text("no library")  # the first that is found, where a driver is there
+    assert read(tmp_path) == NOTHING

@@ -3,8 +3,10 @@
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +108,16 @@ def test_two_processes_that_want_the_same_build_it_once(tmp_path: Path) -> None:
     assert [each.wait() for each in both] == [0, 0]
     built = [line for line in calls.read_text().splitlines() if " -o " in line]
     assert len(built) == 2  # the primitives, and the kernel
+
+
+def test_a_build_that_is_killed_is_done_by_who_waits_for_it(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    environment = wrapped(tmp_path, f'case "$*" in *" -o "*) [ -e {begun} ] || {{ touch {begun}; sleep 3600; }};; esac')
+    first = subprocess.Popen([sys.executable, "-c", BUILD], env=environment, start_new_session=True)
+    while not begun.exists():
+        time.sleep(0.01)
+    assert [path.stat().st_size for path in (tmp_path / "cache").rglob("*.lock.partial")] == [0, 0]
+    second = subprocess.Popen([sys.executable, "-c", BUILD], env=environment)
+    os.killpg(first.pid, signal.SIGKILL)
+    assert second.wait() == 0
+    assert not list((tmp_path / "cache").rglob("*.lock.partial"))

@@ -4,9 +4,7 @@ Slices of a GPU share its memory and its clock, so the lock has the name of what
 Nothing here stops anybody: where no file can be made or locked, times are drawn without a lock.
 """
 
-import fcntl
-import os
-import tempfile
+import secrets
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -14,10 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 # One for all users, and not in TMPDIR: batch systems give each job its own.
 FOLDER = Path("/tmp/kerntune-gpus")
-# Reading is enough for a lock, and another user's file gives no more; nor are his links followed, or his pipes awaited.
-_NOT_FOLLOWED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+_POLL_S = 0.005  # who waits for a lock asks so often
 
 
 @contextmanager
@@ -34,15 +33,11 @@ class Presence:
     """That this process has a GPU open, for others who count its processes: who takes turns disturbs nobody."""
 
     def __init__(self, bus_id: str) -> None:
-        self._bus_id, self._own = bus_id, FOLDER
+        self._bus_id, self._own = bus_id, FOLDER / f"{bus_id} {secrets.token_hex(8)}"
         with suppress(OSError):
-            _make_folder()
-            file, hidden = tempfile.mkstemp(dir=FOLDER, prefix=".")
-            self._own = FOLDER / f"{bus_id} {Path(hidden).name[1:]}"
-            weakref.finalize(self, _leave, file, self._own)  # which a process that is killed leaves to others
-            os.fchmod(file, 0o644)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            Path(hidden).rename(self._own)  # not before: an unlocked one is taken for that of a dead process
+            lock = _lock(self._own)
+            lock.acquire()
+            weakref.finalize(self, _leave, lock, self._own)  # which a process that is killed leaves to others
         self.others()  # a device's process is killed in the end: who comes next clears away what it left
 
     def others(self) -> int:
@@ -52,29 +47,32 @@ class Presence:
 
 @contextmanager
 def _locked(path: Path, bus_id: str) -> Iterator[None]:
-    file = _opened(path)
-    try:
-        if file is not None:
-            with suppress(OSError):  # a file system without locks
-                _lock(file, bus_id)
+    with ExitStack() as held:
+        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+            lock = _lock(path)
+            try:
+                held.enter_context(lock.acquire(blocking=False))
+            except Timeout:
+                _tell_once(bus_id)
+                held.enter_context(lock.acquire())
         yield
-    finally:
-        if file is not None:
-            os.close(file)
 
 
-def _leave(file: int, path: Path) -> None:
+def _lock(path: Path) -> FileLock:
+    """Whoever made its file, and whatever their umask is; links of others are not followed, nor their pipes awaited.
+
+    Raises OSError where there is no folder for it.
+    """
+    with suppress(FileExistsError):  # what is there is left as it is, for it may be a trap of another user
+        FOLDER.mkdir()
+        FOLDER.chmod(0o1777)  # for all users, like /tmp itself
+    return FileLock(path, mode=0o666, thread_local=False, poll_interval=_POLL_S, fallback_to_soft=False)
+
+
+def _leave(lock: FileLock, path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-    os.close(file)
-
-
-def _lock(file: int, bus_id: str) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _tell_once(bus_id)
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock.release()
 
 
 @cache
@@ -83,38 +81,13 @@ def _tell_once(bus_id: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _opened(path: Path) -> int | None:
-    with suppress(OSError):
-        with suppress(FileNotFoundError):
-            return os.open(path, _NOT_FOLLOWED)
-        _make_folder()
-        file = os.open(path, _NOT_FOLLOWED | os.O_CREAT)
-        os.fchmod(file, 0o644)  # whatever the umask is
-        return file
-    return None
-
-
-def _make_folder() -> None:
-    """For all users, like /tmp itself; what is there already is left as it is, for it may be a trap of another user."""
-    with suppress(FileExistsError):
-        FOLDER.mkdir()
-        FOLDER.chmod(0o1777)
-
-
 def _is_held(path: Path) -> bool:
     """Whether the process that locked a file lives; a file that it left goes."""
     try:
-        file = os.open(path, _NOT_FOLLOWED)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with _lock(path).acquire(blocking=False):
+            path.unlink()
+    except Timeout:
         return True
     except OSError:
-        return False
-    finally:
-        os.close(file)
-    with suppress(OSError):
-        path.unlink()
+        pass
     return False

@@ -1,10 +1,7 @@
 """What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
 
-import fcntl
-import os
 import platform
 import re
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.base.assets import PRIMITIVES
-from tuner.base.cache import Cache, Entry, digest_of, key_of
+from tuner.base.cache import Cache, Entry, digest_of, key_of, remove
 from tuner.compiler.render import header
 from tuner.compiler.source import Source
 from tuner.errors import MachineError, TemplateError
@@ -68,7 +65,6 @@ _CHECKED = (
     "-ftrivial-auto-var-init=pattern",
 )
 _UMBRELLA = "primitives.h"
-_FLOCK = struct.Struct("hhqqi")  # of fcntl(2): kind, from where, first byte, bytes, process
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOT_EMULATED = {
     re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
@@ -221,14 +217,14 @@ def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
 
 @contextmanager
 def _alone(key: str) -> Iterator[None]:
-    """Another process that wants the same waits, and then finds it. A key is one byte of a file, which need not be
-    there; locks end with their process."""
-    root = Cache.of("emulator").root
+    """Another process that wants the same waits, and then finds it. Locks end with their process."""
+    from filelock import FileLock  # in 14 ms, which an application whose kernels are built need not wait
+
+    path = Cache.of("emulator").path(key).with_suffix(".lock.partial")  # the cache clears away what the killed left
     with ExitStack() as held:
         with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
-            root.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context((root / "building").open("wb"))
-            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, int(key[:12], 16), 1, 0))
+            held.enter_context(FileLock(path, fallback_to_soft=False))
+            held.callback(remove, path)  # before it is let go: who has waited makes one anew
         yield
 
 

@@ -1,4 +1,8 @@
-"""Tensor maps for a GPU: cuTensorMapEncodeTiled of the driver, through ctypes."""
+"""Tensor maps for a GPU: cuTensorMapEncodeTiled of the driver, through ctypes.
+
+Not through cuda.bindings: the driver writes to an address that is a multiple of 64, which the CUtensorMap there is not
+(13.5; `python -c 'from cuda.bindings.driver import CUtensorMap as M; print([M().getPtr() % 64 for _ in range(4)])'`).
+"""
 
 import ctypes
 from functools import cache, lru_cache
