@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from report_factory import report_data
 
-from tuner import report
+from tuner import bench, operators, report
+from tuner.arch import gpu
+from tuner.records import Snapshot
 from tuner.report import ReportData
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --enable-logging=stderr --window-size=1200,900""".split()
+QUIET = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--window-size=1200,900"),
+]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
 
 POINT = """
@@ -144,6 +148,14 @@ def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:
     return json.loads(unescape(said[1]))
 
 
+def test_a_bar_of_a_comparison_tells_its_row(tmp_path: Path) -> None:
+    operator = operators.load("streaming_attention")
+    found = bench.forecast(operator, operator.problem(seq_q=4096), gpu("H200"), Snapshot.load([]))
+    told = driven(bench.page([found]), POINT, tmp_path)["told"]
+    assert [shown["tip"]["contender"] for shown in told.values()] == [row.name for row in found.rows]
+    assert all(shown["tip"]["bound by"] for shown in told.values())
+
+
 def test_figures_take_the_colours_of_a_dark_page(tmp_path: Path) -> None:
     html = report.render([data(measured=False)])
     light = driven(html, MEASURE, tmp_path)["fill"]
@@ -152,7 +164,7 @@ def test_figures_take_the_colours_of_a_dark_page(tmp_path: Path) -> None:
 
 
 def test_the_browser_has_nothing_to_say(tmp_path: Path) -> None:
-    for html in (report.render([data(measured=False), data(measured=True)]), report.render([report_data(0)])):
+    for html in (report.render([data(measured=False), data(measured=True)]), report.render([report_data(20)])):
         dom, console = visit(html, tmp_path)
         assert console == []
         assert "<button" in dom

@@ -1,6 +1,5 @@
 """A report's figures, read as drawn: the marks, where they lie, and the rows that they link to."""
 
-import json
 import random
 import re
 import subprocess
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from math import log
+from pathlib import Path
 
 import pytest
 from report_factory import CHOICES, DEFAULT, attempt, report_data
@@ -293,7 +293,8 @@ def test_one_size_is_no_line() -> None:
 
 
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
-    values = [Value("a", 10.0, 9.0, 11.0, "row-1"), Value("b", 5.0, 4.0, 6.0, "row-2"), Value("a", 1.0, 1.0, 1.0, "row-3")]
+    measured = (("a", 10.0), ("b", 5.0), ("a", 1.0))
+    values = [Value(name, mid, 0.9 * mid, 1.1 * mid, f"row-{n}") for n, (name, mid) in enumerate(measured, 1)]
     drawing = Drawing(bars(values, "time, µs", "µs") or pytest.fail())
     assert [mark.row for mark in drawing.marks] == ["#row-1", "#row-2", "#row-3"]
     long, short, _ = (float(re.findall(rf"h({NUMBER})", mark.attributes["d"])[0]) for mark in drawing.marks)
@@ -373,19 +374,21 @@ def test_a_page_names_no_address_outside_itself() -> None:
 
 
 def test_a_page_without_figures_loads_nothing_that_draws() -> None:
-    code = (
-        "import json, sys; sys.path.insert(0, 'tests'); from report_factory import report_data; from tuner import report\n"
-        "report.markdown([report_data(20)]); report.data_json([report_data(20)]); before = 'vl_convert' in sys.modules\n"
-        "report.render([report_data(20)]); print(json.dumps([before, 'vl_convert' in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [False, True]
+    code = """
+report.markdown([report_data(20)]), report.data_json([report_data(20)])
+print("vl_convert" in sys.modules)
+report.render([report_data(20)])
+print("vl_convert" in sys.modules)
+"""
+    assert printed(code).split() == ["False", "True"]
 
 
 def test_other_processes_draw_the_same_bytes() -> None:
-    code = (
-        "import sys; sys.path.insert(0, 'tests'); from report_factory import report_data; from tuner import report\n"
-        "print(report.render([report_data(40)]), end='')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == report.render([report_data(40)])
+    assert printed("print(report.render([report_data(40)]), end='')") == report.render([report_data(40)])
+
+
+def printed(code: str) -> str:
+    """What a process of its own prints."""
+    path = f"sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    start = f"import sys; {path}; from report_factory import report_data; from tuner import report\n"
+    return subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=True).stdout

@@ -19,9 +19,9 @@ def page(found: Found) -> str:
     """One page for comparisons, or for forecasts, of one operator; never of both."""
     measured = isinstance(found[0], Comparison)
     size = varying([each.problem for each in found])
-    listed = tables(found)
     unit, value_name = ("µs", f"time, µs ({found[0].evidence})") if measured else ("×", "predicted cost, × the least")
     drawn = _values(found)
+    plots = [] if size else [bars(few, value_name, unit) for few in drawn]
     over = [(float(each.problem[size]), value) for each, few in zip(found, drawn, strict=True) for value in few if size]
     return document(
         "bench.html.jinja",
@@ -33,7 +33,7 @@ def page(found: Found) -> str:
         value_name=value_name,
         size_name=size,
         lines=lines(over, size, value_name),
-        tables=[(each, None if size else bars(few, value_name, unit)) for each, few in zip(listed, drawn, strict=False)],
+        tables=[(tables(found)[0], None)] if size else [*zip(tables(found), plots, strict=True)],
         json=json.dumps([each.data() for each in found], ensure_ascii=False, default=str).replace("<", "\\u003c"),
     )
 

@@ -38,7 +38,8 @@ def convergence(section: Section) -> Convergence:
         "layer": _layers(points, _steps(section, value), value.channel(_ROOM)),
     }
     stages = [stage.value for stage in Stage if any(each["stage"] == stage.value for each in failed)]
-    lanes = category("stage", title=None, scale={"domain": stages}, axis={"grid": True, "labelExpr": "'✗ ' + datum.value"})
+    names = {"title": None, "grid": True, "labelExpr": "'✗ ' + datum.value"}
+    lanes = category("stage", scale={"domain": stages}, axis=names)
     crosses = layer(mark(_CROSS, "var(--bad)", size=44), failed, x=x, y=lanes, **linked())
     below = [crosses | {"width": _WIDTH, "height": {"step": _LANE}}] if failed else []
     drawn = vega.draw({"vconcat": [plot, *below], "spacing": 8})

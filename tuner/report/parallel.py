@@ -83,7 +83,7 @@ def _spec(
     text = {"type": "text", "align": "left", "dx": 5}
     right = value.channel(reverse=True, orient="right", title=None, grid=False)
     return {
-        "padding": {"left": 5, "right": 40, "top": 8, "bottom": 5},  # the converter forgets how far slanted text reaches
+        "padding": {"left": 5, "right": 40, "top": 8, "bottom": 5},  # slanted text reaches farther than is reckoned
         "width": _WIDTH,
         "height": _HEIGHT,
         "resolve": {"scale": {"y": "independent"}},

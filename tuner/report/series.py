@@ -31,11 +31,12 @@ def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str
         return None
     rows = [_row(value) | {"size": size} for size, value in sorted(values, key=lambda pair: pair[0])]
     names = list(dict.fromkeys(value.name for _, value in values))
-    ends = {row["name"]: (row["size"], row["mid"]) for row in rows}
-    listed = sorted(names, key=lambda name: (-ends[name][0], -ends[name][1]))  # as the lines end, from the top
+    ends = {value.name: (-size, -value.mid) for size, value in sorted(values, key=lambda pair: pair[0])}
+    listed = sorted(names, key=ends.__getitem__)  # as the lines end, from the top
     x = quantity("size", title=size_name, scale=vega.scale(sizes[0], sizes[-1]))
     low, high = min(value.low for _, value in values), max(value.high for _, value in values)
-    y = quantity("mid", title=value_name, scale=vega.scale(low / 1.1, high * 1.1), axis=vega.ABOVE | {"format": "~g", "tickCount": 4})
+    decades = vega.ABOVE | {"format": "~g", "tickCount": 4}
+    y = quantity("mid", title=value_name, scale=vega.scale(low / 1.1, high * 1.1), axis=decades)
     styles = [names.index(name) for name in listed]
     colours = [_COLOURS[n % len(_COLOURS)] for n in styles]
     dashes = [_DASHES[(n + n // len(_COLOURS)) % len(_DASHES)] for n in styles]

@@ -49,8 +49,8 @@ def axis(section: Section, entries: Sequence[Entry]) -> Axis:
     values = [entry.value / unit for entry in entries]
     best, worst = min(values), max(values)
     ceiling = max(min(worst, CEILING * best) if best > 0 else worst, best + (abs(best) or 1.0) / 50)
-    title = f"{'relative cost' if relative else 'time, µs' if section.measured else 'cost'} ({section.data.evidence.value})"
-    return Axis(unit, best, ceiling, title, "×" if relative else "")
+    what = "relative cost" if relative else "time, µs" if section.measured else "cost"
+    return Axis(unit, best, ceiling, f"{what} ({section.data.evidence.value})", "×" if relative else "")
 
 
 def named(section: Section, entry: Entry) -> dict[str, Any]:

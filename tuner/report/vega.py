@@ -9,16 +9,19 @@ from markupsafe import Markup
 
 Spec = Mapping[str, Any]
 ABOVE = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -14, "titlePadding": 0}  # of a y axis
-_QUIET = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "labelFontSize": 12, "titleFontSize": 12}
+_FONT = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 # Colours are variables of reports/style.css, so that one drawing serves light, dark and paper.
 _CONFIG = {
     "background": None,
     "font": "Arial, Helvetica, Liberation Sans, sans-serif",  # metrics by which the converter places text
     "padding": {"left": 5, "right": 14, "top": 8, "bottom": 5},
     "view": {"stroke": None},
-    "axis": _QUIET
-    | {"titleFontWeight": "normal", "gridColor": "var(--rule)", "domainColor": "var(--rule)", "tickColor": "var(--rule)"},
-    "legend": _QUIET | {"labelColor": "var(--ink)", "labelLimit": 0, "symbolType": "stroke", "symbolSize": 900, "rowPadding": 4},
+    "axis": {
+        **_FONT,
+        **dict.fromkeys(("labelColor", "titleColor"), "var(--soft)"),
+        **dict.fromkeys(("gridColor", "domainColor", "tickColor"), "var(--rule)"),
+    },
+    "legend": _FONT | {"labelColor": "var(--ink)", "labelLimit": 0, "symbolType": "stroke", "symbolSize": 900},
     "point": {"size": 26, "opacity": 1},
     "rule": {"color": "var(--soft)"},
     "text": {"color": "var(--soft)", "fontSize": 12, "baseline": "middle"},
@@ -70,6 +73,5 @@ def linked() -> dict[str, Any]:
 
 def scale(low: float, high: float, **options: object) -> dict[str, Any]:
     """Logarithmic, or linear where the values are not positive; equal values get some room."""
-    if low <= 0:
-        return {"type": "linear", "domain": [low, high if high > low else low + 1], "zero": False, "nice": False, **options}
-    return {"type": "log", "domain": [low, max(high, 1.02 * low)], "nice": False, **options}
+    kind, least = ("log", 1.02 * low) if low > 0 else ("linear", low + 1 if high <= low else high)
+    return {"type": kind, "domain": [low, max(high, least)], "zero": False, "nice": False, **options}
