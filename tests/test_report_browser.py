@@ -23,7 +23,8 @@ from tuner.report import ReportData
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--window-size=1200,900"),
+    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"),
+    "--window-size=1200,900",
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
 

@@ -383,6 +383,16 @@ print("vl_convert" in sys.modules)
     assert printed(code).split() == ["False", "True"]
 
 
+STARTS = ("import tuner", "from tuner import dispatcher; dispatcher.flash_attention", "import tuner.cli")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_applications_and_commands_load_nothing_that_draws_or_colours(start: str) -> None:
+    code = f"import sys; {start}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"vl_convert", "pygments"} & set(loaded)
+
+
 def test_other_processes_draw_the_same_bytes() -> None:
     assert printed("print(report.render([report_data(40)]), end='')") == report.render([report_data(40)])
 
