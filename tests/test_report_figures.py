@@ -112,7 +112,8 @@ def test_the_winner_alone_has_a_ring() -> None:
 
 def test_values_are_logarithmic_and_tries_even() -> None:
     found = section(report_data(120))
-    placed = {mark.row: mark.at for mark in Drawing(convergence(found).svg).filled("dot")}
+    svg = convergence(found).svg
+    placed = {mark.row: mark.at for mark in Drawing(svg).filled("dot")}
     entries = [(entry, *placed[f"#p1-try-{entry.index + 1}"]) for entry in found.entries]
     (first, _, y1), (last, _, y2) = entries[0], entries[-1]
     for entry, _, y in entries:
@@ -120,6 +121,9 @@ def test_values_are_logarithmic_and_tries_even() -> None:
         assert y == pytest.approx(y1 + share * (y2 - y1), abs=0.25)
     by_try = sorted((entry.index, x) for entry, x, _ in entries)
     (n1, x1), (n2, x2) = by_try[0], by_try[-1]
+    tick = re.search(rf'translate\(({NUMBER}),{NUMBER}\)"[^>]*>100</text>', svg)
+    assert tick
+    assert float(tick[1]) == pytest.approx(x1 + (99 - n1) / (n2 - n1) * (x2 - x1), abs=0.6)
     assert all(x == pytest.approx(x1 + (n - n1) / (n2 - n1) * (x2 - x1), abs=0.25) for n, x in by_try)
 
 
@@ -190,6 +194,7 @@ def test_a_line_passes_each_axis_in_the_band_of_its_value_and_ends_at_its_dot() 
     drawing = Drawing((parallel(found) or pytest.fail()).svg)
     dots = {mark.row: mark.at for mark in drawing.marks if mark.label}
     rows = {f"#p1-try-{entry.index + 1}": entry for entry in found.entries}
+    lines = {mark.row: mark.path for mark in drawing.marks if not mark.label}
     bands: dict[tuple[str, object], list[float]] = {}
     for mark in drawing.marks:
         if not mark.label:
@@ -197,6 +202,9 @@ def test_a_line_passes_each_axis_in_the_band_of_its_value_and_ends_at_its_dot() 
             for name, (_, y) in zip(CHOICES, mark.path, strict=False):
                 bands.setdefault((name, rows[mark.row].attempt.config[name]), []).append(y)
     for name, choices in CHOICES.items():
+        for value in choices:  # the better ones run higher
+            entries = [entry for entry in found.entries if entry.attempt.config[name] == value]
+            assert min(bands[name, value]) == lines[f"#p1-try-{entries[0].index + 1}"][list(CHOICES).index(name)][1]
         spans = [(min(bands[name, choice]), max(bands[name, choice])) for choice in reversed(choices)]
         assert all(upper[1] < lower[0] for upper, lower in pairwise(spans))
 

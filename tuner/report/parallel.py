@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from tuner.report import vega
 from tuner.report.section import Section
-from tuner.report.standing import Entry, parameters
+from tuner.report.standing import parameters
 from tuner.report.values import Axis, axis, named
 from tuner.report.vega import category, layer, linked, mark, quantity
 from tuner.result import Scalar, scalar
@@ -30,7 +30,8 @@ class Parallel:
 
 def parallel(section: Section) -> Parallel | None:
     """Configs of the winner's implementation, as others have other parameters; None where none of these varies."""
-    entries = [entry for entry in section.entries if _implementation(entry) == _implementation(section.entries[0])]
+    own = section.entries[0].attempt.identity.implementation
+    entries = [entry for entry in section.entries if entry.attempt.identity.implementation == own]
     configs = [entry.attempt.config for entry in entries]
     names = [name for name in parameters(configs) if len({config.get(name) for config in configs}) > 1]
     if not names:
@@ -41,7 +42,9 @@ def parallel(section: Section) -> Parallel | None:
     rest = range(n_best, len(entries), max(1, math.ceil((len(entries) - n_best) / most)))
     drawn = [*rest, *range(n_best - 1, -1, -1)]  # the winner last, on top
     value = axis(section, entries)
-    ends = [_end(section, entries[row], value) for row in drawn]
+    ends = [
+        {**named(section, entries[row]), "axis": value.title, "value": value.at(entries[row].value)} for row in drawn
+    ]
     heights = [*map(_heights, columns), [value.share(entry.value) for entry in entries]]
     lines = [
         {"row": end["row"], "axis": name, "height": height[row], "kind": _kind(row, n_best)}
@@ -53,17 +56,8 @@ def parallel(section: Section) -> Parallel | None:
     return Parallel(vega.draw(spec), tuple(names), len(drawn), len(entries), n_best)
 
 
-def _implementation(entry: Entry) -> str:
-    return entry.attempt.identity.implementation
-
-
 def _kind(row: int, n_best: int) -> str:
     return "winner" if row == 0 else "best" if row < n_best else "rest"
-
-
-def _end(section: Section, entry: Entry, value: Axis) -> dict[str, Any]:
-    """Where a config's line ends, at its value."""
-    return {**named(section, entry), "axis": value.title, "value": value.at(entry.value)}
 
 
 def _spec(

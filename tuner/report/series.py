@@ -1,5 +1,6 @@
 """The figures of a comparison: lines over a size, and bars side by side."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from tuner.report.vega import category, layer, linked, mark, quantity
 
 _WIDTH, _HEIGHT, _BAR = 600, 330, 26
 _COLOURS = tuple(f"var(--{name})" for name in ("accent", "soft", "bad", "good", "warn-rule", "key"))
-_DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [4, 2], [1, 3])
+_DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [5, 2])  # five, so that each meets all six colours
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +31,24 @@ def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str
     if len(sizes) < 2:
         return None
     rows = [_row(value) | {"size": size} for size, value in sorted(values, key=lambda pair: pair[0])]
-    names = list(dict.fromkeys(value.name for _, value in values))
     ends = {value.name: (-size, -value.mid) for size, value in sorted(values, key=lambda pair: pair[0])}
-    listed = sorted(names, key=ends.__getitem__)  # as the lines end, from the top
+    own = {"field": "name", "type": "nominal", "legend": {"title": None, "values": sorted(ends, key=ends.__getitem__)}}
+    names = list(dict.fromkeys(value.name for _, value in values))  # the legend has them as the lines end, from the top
+    colour = {"color": own | {"scale": {"domain": names, "range": list(_COLOURS)}}}
+    dashes = {"strokeDash": own | {"scale": {"domain": names, "range": list(_DASHES)}}}
     x = quantity("size", title=size_name, scale=vega.scale(sizes[0], sizes[-1]))
     low, high = min(value.low for _, value in values), max(value.high for _, value in values)
     decades = vega.ABOVE | {"format": "~g", "tickCount": 4}
     y = quantity("mid", title=value_name, scale=vega.scale(low / 1.1, high * 1.1), axis=decades)
-    styles = [names.index(name) for name in listed]
-    colours = [_COLOURS[n % len(_COLOURS)] for n in styles]
-    dashes = [_DASHES[(n + n // len(_COLOURS)) % len(_DASHES)] for n in styles]
-    own = {"color": _by_name(listed, colours), "strokeDash": _by_name(listed, dashes)}
     line = {"type": "line", "strokeWidth": 2, "aria": False}
     spec = {
         "width": _WIDTH,
         "height": _HEIGHT,
         "encoding": {"x": x | {"axis": {"values": sizes, "format": "~f", "labelOverlap": "greedy"}}},
         "layer": [
-            layer(line, rows, y=y, **own),
+            layer(line, rows, y=y, **colour, **dashes),
             layer("rule", rows, y=y | {"field": "low"}, y2={"field": "high"}),
-            layer(mark("circle"), rows, y=y, color=own["color"], **linked()),
+            layer(mark("circle"), rows, y=y, **colour, **linked()),
         ],
     }
     return vega.draw(spec)
@@ -61,7 +60,7 @@ def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
         return None
     rows = [_row(value) | {"at": n, "text": f"{value.mid:.4g} {unit}"} for n, value in enumerate(values)]
     texts = {"domain": False, "ticks": False, "labelLimit": 0, "labelColor": "var(--ink)"}
-    y = category("at", title=None, axis=texts | {"labelExpr": f"{vega.literal([v.name for v in values])}[datum.value]"})
+    y = category("at", title=None, axis=texts | {"labelExpr": f"{json.dumps([v.name for v in values])}[datum.value]"})
     x = quantity("mid", title=value_name, scale={"domainMin": 0}, axis={"format": "~g"})
     interval = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
     colour = {"condition": {"test": "datum.at == 0", "value": "var(--accent)"}, "value": "var(--dot)"}
@@ -81,7 +80,3 @@ def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
 def _row(value: Value) -> dict[str, object]:
     own = {"name": value.name, "mid": value.mid, "low": value.low, "high": value.high}
     return own | {"row": f"#{value.row}", "label": f"{value.name}: {value.mid:.4g}"}
-
-
-def _by_name(names: Sequence[str], looks: Sequence[object]) -> dict[str, object]:
-    return {"field": "name", "type": "nominal", "title": None, "scale": {"domain": list(names), "range": list(looks)}}

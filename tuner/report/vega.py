@@ -1,6 +1,5 @@
 """Vega-Lite specs → SVG: text, links and a label for each mark, in the colours of the page around it."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,11 +43,6 @@ def draw(spec: Spec) -> Markup:
 def layer(kind: str | Spec, rows: Sequence[Spec], **channels: object) -> dict[str, Any]:
     """Marks of one kind, one a row, by channels such as `x=quantity("try")`."""
     return {"mark": kind, "data": {"values": list(rows)}, "encoding": channels}
-
-
-def literal(value: object) -> str:
-    """A constant of an expression in a spec."""
-    return json.dumps(value)
 
 
 def mark(shape: str, colour: str = "", **options: object) -> dict[str, Any]:
