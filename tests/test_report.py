@@ -163,6 +163,13 @@ def test_equal_data_give_equal_bytes() -> None:
     assert report.render([report_data(30)]) == report.render([report_data(30)])
 
 
+def test_the_order_in_which_importance_is_handed_over_changes_nothing() -> None:
+    data, shares = report_data(12), {"BT": 0.5, "BK": 0.25, "warps": 0.25, "stages": 0.0, "swizzle": 0.0}
+    orders = (shares, dict(reversed(shares.items())))
+    one, other = (report.render([replace(data, importance={"mma_sync": order})]) for order in orders)
+    assert one == other
+
+
 def test_five_hundred_attempts_fit_in_600_kb() -> None:
     data = report_data(500)
     body = data.source[data.source.index("struct") :] * 26
