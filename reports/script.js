@@ -1,4 +1,5 @@
-// Sorting, filtering and copying. The page is complete without them, so that their controls are made here.
+// Sorting, filtering, copying, and rows told beside a pointer. The page is complete without them, so that their controls
+// are made here.
 "use strict";
 
 const key = (row, column) => {
@@ -79,6 +80,72 @@ const makeCopyable = (block) => {
   block.append(button);
 };
 
+// What a row says, by the headings of its columns.
+const told = (row) => {
+  const list = document.createElement("dl");
+  const headings = row.closest("table").tHead.rows[0].cells;
+  list.className = "tip";
+  [...row.cells].forEach((cell, column) => {
+    if (!cell.textContent.trim()) return;
+    const [pair, name, value] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
+    name.textContent = headings[column].textContent;
+    value.textContent = cell.textContent;
+    pair.append(name, value);
+    list.append(pair);
+  });
+  return list;
+};
+
+// Marks of a figure link to rows: pointed at, or reached by the arrow keys, they show theirs.
+const makeTelling = (figure) => {
+  const marks = [...figure.querySelectorAll("a")];
+  let tip = null;
+  const alike = (mark) => document.querySelectorAll(`a[href="${mark.getAttribute("href")}"]`);
+  const hide = () => {
+    tip?.remove();
+    document.querySelectorAll("a.pointed").forEach((mark) => mark.classList.remove("pointed"));
+  };
+  const show = (mark) => {
+    const row = document.querySelector(mark.getAttribute("href"));
+    hide();
+    if (!row) return;
+    const at = mark.getBoundingClientRect();
+    const end = mark.matches(":hover") && at.width > 60 ? pointer : { x: at.right, y: at.top }; // of a long line the hit place
+    tip = told(row);
+    document.body.append(tip);
+    const left = end.x + 14 + tip.offsetWidth < innerWidth ? end.x + 14 : Math.max(4, Math.min(at.left, end.x) - tip.offsetWidth - 14);
+    tip.style.left = `${left}px`;
+    tip.style.top = `${Math.max(4, Math.min(end.y + 10, innerHeight - tip.offsetHeight - 4))}px`;
+    alike(mark).forEach((other) => other.classList.add("pointed"));
+  };
+  const pointer = { x: 0, y: 0 };
+  const hit = (event) => event.target.closest?.("a");
+  figure.addEventListener("pointerover", (event) => {
+    [pointer.x, pointer.y] = [event.clientX, event.clientY];
+    if (hit(event)) show(hit(event));
+  });
+  figure.addEventListener("pointerout", hide);
+  figure.addEventListener("focusin", (event) => hit(event) && show(hit(event)));
+  figure.addEventListener("focusout", hide);
+  figure.addEventListener("click", (event) => {
+    const row = hit(event) && document.querySelector(hit(event).getAttribute("href"));
+    if (!row) return;
+    row.hidden = false;
+    for (let each = row; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    hide();
+  });
+  figure.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hide();
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const next = marks[marks.indexOf(document.activeElement) + step];
+    if (!step || !hit(event)) return;
+    event.preventDefault();
+    next?.focus();
+  });
+  marks[0]?.setAttribute("tabindex", "0");
+};
+
+document.querySelectorAll(".plot").forEach(makeTelling);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll("table.filterable").forEach(makeFilterable);
 if (navigator.clipboard) document.querySelectorAll(".code").forEach(makeCopyable);

@@ -31,9 +31,11 @@ DOORS = {
     "filelock": "evaluate/measure machines/emulator",
     "jinja2": "compiler report",
     "optuna": "search/sampler",
+    "pygments": "report",
     "pynvml": "evaluate/measure",
     "sqlalchemy": "store/sql",
     "typer": "cli",
+    "vl_convert": "report",
 }
 TUNER = ROOT / "tuner"
 MODULES = sorted(path for path in TUNER.rglob("*.py") if path.parent != TUNER or path.stem in RANK)

@@ -311,9 +311,9 @@ def cpu_seconds(pid: int) -> float:
 def test_a_compiler_ends_with_its_caller_in_the_middle_of_a_compilation(cache: Cache) -> None:
     code = f"""
 from pathlib import Path
-from tuner.cache import Cache
-from tuner.nvrtc import Compiler, Options
-from tuner.source import Source
+from tuner.base.cache import Cache
+from tuner.compiler.nvrtc import Compiler, Options
+from tuner.compiler.source import Source
 with Compiler(1, cache=Cache(Path({str(cache.root)!r}))) as compiler:
     jobs = [Source(("fill",), {FILL!r}, (), "cuda"), Source(("endless",), {ENDLESS!r}, (), "cuda")]
     for _ in compiler.compile_many((job, Options("sm_90a")) for job in jobs):

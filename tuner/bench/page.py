@@ -1,37 +1,28 @@
 """Comparisons or forecasts → one HTML file: a plot over what varies, or bars, and every number in tables."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from tuner.base import result
 from tuner.bench.ahead import ahead
-from tuner.bench.comparison import Comparison
-from tuner.bench.forecast import Forecast
+from tuner.bench.comparison import Comparison, Row
+from tuner.bench.forecast import Forecast, Outlook
 from tuner.bench.tables import Found, shared, tables, varying
 from tuner.report.page import document
-from tuner.report.series import Series, bars, lines
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """What is drawn of one kernel on one problem; low and high are its interval."""
-
-    name: str
-    mid: float
-    low: float
-    high: float
+from tuner.report.series import Value, bars, lines
 
 
 def page(found: Found) -> str:
     """One page for comparisons, or for forecasts, of one operator; never of both."""
     measured = isinstance(found[0], Comparison)
     size = varying([each.problem for each in found])
-    listed = tables(found)
-    values = [_values(each) for each in found]
-    least = 1.0 if measured else min(value.mid for each in values for value in each)
-    unit = "µs" if measured else "×"
-    drawn = [[(each.name, each.mid / least, each.low / least, each.high / least) for each in few] for few in values]
+    unit, value_name = ("µs", f"time, µs ({found[0].evidence})") if measured else ("×", "predicted cost, × the least")
+    drawn = _values(found)
+    plots = [] if size else [bars(few, value_name, unit) for few in drawn]
+    over = [(float(each.problem[size]), value) for each, few in zip(found, drawn, strict=True) for value in few if size]
     return document(
         "bench.html.jinja",
         title=found[0].operator,
@@ -39,27 +30,30 @@ def page(found: Found) -> str:
         gpu=_gpu(found[0]),
         ahead=ahead(found),
         about=_about(found),
-        value_name=f"time, µs ({found[0].evidence})" if measured else "predicted cost, × the least",
+        value_name=value_name,
         size_name=size,
-        lines=lines(_series(found, drawn, size)) if size else None,
-        tables=[(each, None if size else bars(few, unit)) for each, few in zip(listed, drawn, strict=False)],
+        lines=lines(over, size, value_name),
+        tables=[(tables(found)[0], None)] if size else [*zip(tables(found), plots, strict=True)],
         json=json.dumps([each.data() for each in found], ensure_ascii=False, default=str).replace("<", "\\u003c"),
     )
 
 
-def _series(found: Found, drawn: list[list[tuple[str, float, float, float]]], size: str) -> list[Series]:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for each, few in zip(found, drawn, strict=True):
-        for name, mid, _, _ in few:
-            points.setdefault(name, []).append((float(each.problem[size]), mid))
-    return [Series(name, tuple(sorted(pairs))) for name, pairs in points.items()]
+def _values(found: Found) -> list[list[Value]]:
+    """What is drawn of each: times, or predicted costs over the least of all; rows are counted over all tables."""
+    numbers = count(1)
+    drawn = [[value for row in each.rows for value in _value(row, f"row-{next(numbers)}")] for each in found]
+    if isinstance(found[0], Comparison):
+        return drawn
+    least = min(value.mid for few in drawn for value in few)
+    return [[replace(v, mid=v.mid / least, low=v.low / least, high=v.high / least) for v in few] for few in drawn]
 
 
-def _values(found: Comparison | Forecast) -> list[_Value]:
-    if isinstance(found, Forecast):
-        return [_Value(row.name, row.cost, row.cost, row.cost) for row in found.rows]
-    timed = [(row, row.time_us) for row in found.rows if row.time_us]
-    return [_Value(row.label, time.mid, time.low, time.high) for row, time in timed]
+def _value(row: Row | Outlook, id: str) -> Iterator[Value]:
+    """None of a contender that was not timed."""
+    if isinstance(row, Outlook):
+        yield Value(row.name, row.cost, row.cost, row.cost, id)
+    elif row.time_us:
+        yield Value(row.label, row.time_us.mid, row.time_us.low, row.time_us.high, id)
 
 
 def _gpu(found: Comparison | Forecast) -> str:

@@ -38,7 +38,7 @@ def _problem(data: ReportData) -> dict[str, Any]:
         "default": dict(data.default.config) if data.default else None,
         "attempts": _table(judged(data.attempts, data.verdicts)),
         "verdicts": {str(index): to_data(verdict) for index, verdict in data.verdicts.items()},
-        "importance": {name: dict(shares) for name, shares in data.importance.items()},
+        "importance": {name: dict(sorted(shares.items())) for name, shares in data.importance.items()},
         "work": [to_data(fact) for fact in data.work],
         "search": to_data(data.search),
         "spaces": [to_data(space) for space in data.spaces],

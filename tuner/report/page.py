@@ -12,10 +12,12 @@ import jinja2
 
 from tuner.base.assets import REPORTS
 from tuner.errors import MachineError
-from tuner.report import charts, highlight, notation
+from tuner.report import code, notation
 from tuner.report.brief import brief
+from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
+from tuner.report.parallel import parallel
 from tuner.report.section import sections
 from tuner.search.portfolio import Family
 
@@ -92,8 +94,8 @@ def _environment(*, escape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
-    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": highlight.cuda, "brief": brief}
-    environment.globals |= {"diff": highlight.diff, "bar": charts.bar, "WIDTH": charts.WIDTH, "BAR": charts.BAR}
+    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": code.cuda, "brief": brief}
+    environment.globals |= {"diff": code.diff, "convergence": convergence, "parallel": parallel}
     return environment
 
 

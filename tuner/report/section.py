@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.base.result import Attempt, Evidence, Fields, Measurement, Verdict, spelled
-from tuner.report import charts
 from tuner.report.data import ReportData
+from tuner.report.profile import Profile, profile
 from tuner.report.rivals import Rival, rivals
 from tuner.report.standing import (
     Delta,
@@ -58,6 +58,7 @@ class Section:
     id: str
     title: str
     label: str  # what tells it from the others of a page
+    of: int  # problems on the page
     attempts: tuple[Attempt, ...]  # a bad verdict is a failure here
     entries: tuple[Entry, ...]  # best first
     finalists: tuple[Finalist, ...]
@@ -67,9 +68,7 @@ class Section:
     parameters: tuple[str, ...]  # of all attempts
     failures: tuple[FailureGroup, ...]
     tries: tuple[Try, ...]
-    convergence: charts.Convergence
-    parallel: charts.Parallel | None
-    profile: charts.Profile | None
+    profile: Profile | None
 
     @property
     def subject(self) -> str:
@@ -103,10 +102,6 @@ class Section:
     @property
     def commonest_failure(self) -> FailureGroup | None:
         return max(self.failures, key=lambda group: len(group.tries), default=None)
-
-    @property
-    def n_implementations(self) -> int:
-        return len({attempt.identity.implementation for attempt in self.attempts})
 
     @property
     def default(self) -> Attempt | None:
@@ -153,7 +148,7 @@ def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
     for number, each in enumerate(data, 1):
         alike = shared_fields([other.problem for other in data if other.operator == each.operator])
         own = spelled({name: value for name, value in each.problem.items() if name not in alike})
-        found.append(_section(each, f"p{number}", _title(each, own), _label(each, common, own)))
+        found.append(_section(each, f"p{number}", _title(each, own), _label(each, common, own), len(data)))
     return tuple(found)
 
 
@@ -170,7 +165,7 @@ def _label(data: ReportData, common: Fields, own: str) -> str:
     return " ".join(filter(None, (*map(str, names), own))) or f"{data.operator} on {data.gpu}"
 
 
-def _section(data: ReportData, id: str, title: str, label: str) -> Section:
+def _section(data: ReportData, id: str, title: str, label: str, of: int) -> Section:
     attempts = judged(data.attempts, data.verdicts)
     entries = standing(attempts, data.evidence, data.record)
     finalists = _finalists(data, entries)
@@ -181,6 +176,7 @@ def _section(data: ReportData, id: str, title: str, label: str) -> Section:
         id=id,
         title=title,
         label=label,
+        of=of,
         attempts=attempts,
         entries=entries,
         finalists=finalists,
@@ -194,20 +190,12 @@ def _section(data: ReportData, id: str, title: str, label: str) -> Section:
         parameters=parameters(attempt.config for attempt in attempts),
         failures=failures(attempts),
         tries=_tries(attempts, entries),
-        convergence=charts.convergence(attempts, entries, data.evidence),
-        parallel=charts.parallel(_of_winning_implementation(entries), data.evidence),
-        profile=charts.profile([finalist.entry for finalist in finalists]),
+        profile=profile([finalist.entry for finalist in finalists]),
     )
 
 
 def _with_implementation(entry: Entry) -> Fields:
     return {"implementation": entry.attempt.identity.implementation, **entry.attempt.config}
-
-
-def _of_winning_implementation(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Parameters of different implementations do not compare."""
-    names = [entry.attempt.identity.implementation for entry in entries]
-    return tuple(entry for entry, name in zip(entries, names, strict=True) if name == names[0])
 
 
 def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ...]:

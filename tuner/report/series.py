@@ -1,129 +1,82 @@
-"""Geometry of the figures of a comparison: lines over a size, and bars side by side; reports/bench.html.jinja draws."""
+"""The figures of a comparison: lines over a size, and bars side by side."""
 
-import math
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.report import axes
-from tuner.report.axes import Tick
-from tuner.report.charts import WIDTH
+from markupsafe import Markup
 
-_TOP, _BOTTOM, _LEFT, _RIGHT = 24.0, 330.0, 64.0, WIDTH - 230.0
-_LABEL_DISTANCE = 15.0
-_BARS_LEFT, _BARS_RIGHT, _BAR_DISTANCE = 250.0, WIDTH - 90.0, 26.0
-_STYLES = 6  # that the style sheet tells apart by dashes
+from tuner.report import vega
+from tuner.report.vega import category, layer, linked, mark, quantity
+
+_WIDTH, _HEIGHT, _BAR = 600, 330, 26
+_COLOURS = tuple(f"var(--{name})" for name in ("accent", "soft", "bad", "good", "warn-rule", "key"))
+_DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [5, 2])  # five, so that each meets all six colours
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Values by size, both positive."""
+class Value:
+    """One kernel's on one problem, with its interval; `row` is the id of what the page says about it."""
 
     name: str
-    points: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    name: str
-    style: int
-    path: str
-    dots: str
-    end: tuple[float, float]
-    label_at: float  # height, at the right edge; beside `end` where the line ends before the last size
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines on logarithmic axes, each with its name at its end."""
-
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
-    left: float
-    right: float
-    top: float
-    bottom: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    name: str
-    at: float
-    end: float
+    mid: float
     low: float
     high: float
-    value: str
+    row: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars from zero, with the intervals of their values."""
-
-    bars: tuple[Bar, ...]
-    left: float
-    height: float
-
-
-def lines(series: Sequence[Series]) -> Lines | None:
-    """None where fewer than two sizes have a value."""
-    drawn = [each for each in series if each.points]
-    sizes = sorted({size for each in drawn for size, _ in each.points})
+def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str) -> Markup | None:
+    """A line a kernel over (size, value), on logarithmic axes; None where fewer than two sizes have a value."""
+    sizes = sorted({size for size, _ in values})
     if len(sizes) < 2:
         return None
-    values = [value for each in drawn for _, value in each.points]
-    x = axes.log(sizes[0], sizes[-1], _LEFT, _RIGHT)
-    lowest, highest = min(values), max(max(values), 1.01 * min(values))
-    y = axes.log(lowest, highest, _BOTTOM - 10, _TOP + 10)
-    ends = {each.name: (x(each.points[-1][0]), y(each.points[-1][1])) for each in drawn}
-    places = {name: end[1] for name, end in ends.items()}
-    places |= _apart({name: at for name, at in places.items() if ends[name][0] == x(sizes[-1])})
-    return Lines(
-        x_ticks=tuple(Tick(x(size), f"{size:g}") for size in sizes),
-        y_ticks=tuple(Tick(y(value), f"{value:g}") for value in _decades(lowest, highest)),
-        lines=tuple(
-            Line(
-                name=each.name,
-                style=i % _STYLES,
-                path=axes.polyline((x(size), y(value)) for size, value in each.points),
-                dots=axes.dots((x(size), y(value)) for size, value in each.points),
-                end=ends[each.name],
-                label_at=places[each.name],
-            )
-            for i, each in enumerate(drawn)
-        ),
-        left=_LEFT,
-        right=_RIGHT,
-        top=_TOP,
-        bottom=_BOTTOM,
-        height=max(_BOTTOM + 40, _TOP + _LABEL_DISTANCE * len(drawn)),
-    )
+    rows = [_row(value) | {"size": size} for size, value in sorted(values, key=lambda pair: pair[0])]
+    ends = {value.name: (-size, -value.mid) for size, value in sorted(values, key=lambda pair: pair[0])}
+    own = {"field": "name", "type": "nominal", "legend": {"title": None, "values": sorted(ends, key=ends.__getitem__)}}
+    names = list(dict.fromkeys(value.name for _, value in values))  # the legend has them as the lines end, from the top
+    colour = {"color": own | {"scale": {"domain": names, "range": list(_COLOURS)}}}
+    dashes = {"strokeDash": own | {"scale": {"domain": names, "range": list(_DASHES)}}}
+    x = quantity("size", title=size_name, scale=vega.scale(sizes[0], sizes[-1]))
+    low, high = min(value.low for _, value in values), max(value.high for _, value in values)
+    decades = vega.ABOVE | {"format": "~g", "tickCount": 4}
+    y = quantity("mid", title=value_name, scale=vega.scale(low / 1.1, high * 1.1), axis=decades)
+    line = {"type": "line", "strokeWidth": 2, "aria": False}
+    spec = {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "encoding": {"x": x | {"axis": {"values": sizes, "format": "~f", "labelOverlap": "greedy"}}},
+        "layer": [
+            layer(line, rows, y=y, **colour, **dashes),
+            layer("rule", rows, y=y | {"field": "low"}, y2={"field": "high"}),
+            layer(mark("circle"), rows, y=y, **colour, **linked()),
+        ],
+    }
+    return vega.draw(spec)
 
 
-def bars(named: Sequence[tuple[str, float, float, float]], unit: str) -> Bars:
-    """`named` is (name, value, low, high) a bar, values of one unit."""
-    longest = max((high for _, _, _, high in named), default=1.0) or 1.0
-    x = axes.linear(0.0, longest, _BARS_LEFT, _BARS_RIGHT)
-    drawn = tuple(
-        Bar(name, _TOP + i * _BAR_DISTANCE, x(value), x(low), x(high), f"{value:.4g} {unit}")
-        for i, (name, value, low, high) in enumerate(named)
-    )
-    return Bars(drawn, _BARS_LEFT, _TOP + len(named) * _BAR_DISTANCE)
+def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
+    """Bars from zero, one below the other, with the intervals of their values; None where there is no value."""
+    if not values:
+        return None
+    rows = [_row(value) | {"at": n, "text": f"{value.mid:.4g} {unit}"} for n, value in enumerate(values)]
+    texts = {"domain": False, "ticks": False, "labelLimit": 0, "labelColor": "var(--ink)"}
+    y = category("at", title=None, axis=texts | {"labelExpr": f"{json.dumps([v.name for v in values])}[datum.value]"})
+    x = quantity("mid", title=value_name, scale={"domainMin": 0}, axis={"format": "~g"})
+    interval = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
+    colour = {"condition": {"test": "datum.at == 0", "value": "var(--accent)"}, "value": "var(--dot)"}
+    spec = {
+        "width": _WIDTH,
+        "height": {"step": _BAR},
+        "encoding": {"y": y},
+        "layer": [
+            layer({"type": "bar", "height": 14}, rows, x=x, color=colour, **linked()),
+            layer({"type": "rule", "color": "var(--ink)", "strokeWidth": 1.5}, rows, **interval),
+            layer({"type": "text", "align": "left", "dx": 6}, rows, x=x | {"field": "high"}, text={"field": "text"}),
+        ],
+    }
+    return vega.draw(spec)
 
 
-def _decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, or the powers alone where these are many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-    found = [step * 10.0**power for power in powers for step in steps]
-    return [value for value in found if low * 0.999 <= value <= high * 1.001]
-
-
-def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights near the wanted ones, from the top down, with room for a label each."""
-    found: dict[str, float] = {}
-    last = _TOP - _LABEL_DISTANCE
-    for name in sorted(wanted, key=wanted.__getitem__):
-        last = found[name] = max(wanted[name], last + _LABEL_DISTANCE)
-    lifted = min(max(last - _BOTTOM, 0.0), min(found.values(), default=_TOP) - _TOP)
-    return {name: at - lifted for name, at in found.items()}
+def _row(value: Value) -> dict[str, object]:
+    own = {"name": value.name, "mid": value.mid, "low": value.low, "high": value.high}
+    return own | {"row": f"#{value.row}", "label": f"{value.name}: {value.mid:.4g}"}

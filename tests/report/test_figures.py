@@ -1,0 +1,415 @@
+"""A report's figures, read as drawn: the marks, where they lie, and the rows that they link to."""
+
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from math import log
+from pathlib import Path
+
+import pytest
+
+from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
+from tuner import report
+from tuner.base.result import spelled
+from tuner.report.convergence import convergence
+from tuner.report.data import ReportData
+from tuner.report.parallel import FEWEST, LINES, parallel
+from tuner.report.profile import Profile, profile
+from tuner.report.section import Section, sections
+from tuner.report.series import Value, bars, lines
+
+NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A shape that links to a row."""
+
+    row: str
+    attributes: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        return self.attributes.get("aria-label", "")
+
+    @property
+    def at(self) -> tuple[float, float]:
+        """Where a dot lies in its plot."""
+        found = re.search(rf"translate\(({NUMBER}),({NUMBER})\)", self.attributes["transform"])
+        assert found
+        return float(found[1]), float(found[2])
+
+    @property
+    def path(self) -> list[tuple[float, float]]:
+        """The corners of a line."""
+        return [(float(x), float(y)) for x, y in re.findall(rf"({NUMBER}),({NUMBER})", self.attributes["d"])]
+
+
+class Drawing(HTMLParser):
+    """The marks of a drawing in their order, and its text."""
+
+    def __init__(self, svg: str) -> None:
+        super().__init__()
+        self.marks: list[Mark] = []
+        self.texts: list[str] = []
+        self._row = ""
+        self.feed(svg)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attributes}
+        if tag == "a":
+            self._row = named["href"]
+        elif self._row:
+            self.marks.append(Mark(self._row, named))
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._row = "" if tag == "a" else self._row
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def filled(self, colour: str) -> list[Mark]:
+        return [mark for mark in self.marks if mark.attributes.get("fill") == f"var(--{colour})"]
+
+    def stroked(self, colour: str) -> list[Mark]:
+        return [mark for mark in self.marks if mark.attributes.get("stroke") == f"var(--{colour})"]
+
+
+def section(data: ReportData) -> Section:
+    return sections([data])[0]
+
+
+def tries(marks: list[Mark]) -> list[int]:
+    return [int(mark.row.removeprefix("#p1-try-")) for mark in marks]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_each_try_is_one_mark_that_links_to_its_row_and_says_its_value(measured: bool) -> None:
+    found = section(report_data(200, measured=measured))
+    drawing = Drawing(convergence(found).svg)
+    assert sorted(tries(drawing.filled("dot"))) == sorted(entry.index + 1 for entry in found.entries)
+    assert tries(drawing.filled("bad")) == [n for n, a in enumerate(found.attempts, 1) if a.failure]
+    labels = {mark.row: mark.label for mark in drawing.filled("dot")}
+    for entry in found.entries:
+        value = f"{entry.value:.2f} µs" if measured else f"{entry.relative:.3f}×"
+        assert labels[f"#p1-try-{entry.index + 1}"] == f"try {entry.index + 1}, rank {entry.rank}: {value}"
+
+
+def test_the_winner_alone_has_a_ring() -> None:
+    found = section(report_data(200))
+    (ring,) = Drawing(convergence(found).svg).stroked("ink")
+    assert tries([ring]) == [found.entries[0].index + 1]
+
+
+def test_values_are_logarithmic_and_tries_even() -> None:
+    found = section(report_data(120))
+    svg = convergence(found).svg
+    placed = {mark.row: mark.at for mark in Drawing(svg).filled("dot")}
+    entries = [(entry, *placed[f"#p1-try-{entry.index + 1}"]) for entry in found.entries]
+    (first, _, y1), (last, _, y2) = entries[0], entries[-1]
+    for entry, _, y in entries:
+        share = log(entry.relative / first.relative) / log(last.relative / first.relative)
+        assert y == pytest.approx(y1 + share * (y2 - y1), abs=0.25)
+    by_try = sorted((entry.index, x) for entry, x, _ in entries)
+    (n1, x1), (n2, x2) = by_try[0], by_try[-1]
+    tick = re.search(rf'translate\(({NUMBER}),{NUMBER}\)"[^>]*>100</text>', svg)
+    assert tick
+    assert float(tick[1]) == pytest.approx(x1 + (99 - n1) / (n2 - n1) * (x2 - x1), abs=0.6)
+    assert all(x == pytest.approx(x1 + (n - n1) / (n2 - n1) * (x2 - x1), abs=0.25) for n, x in by_try)
+
+
+def test_a_value_far_beyond_the_winner_is_a_triangle_at_the_edge_and_counted() -> None:
+    found = section(report_data(30))
+    slow = replace(found.entries[-1], value=50 * found.entries[0].value)
+    drawn = convergence(replace(found, entries=(*found.entries[:-1], slow)))
+    marks = {mark.row: mark for mark in Drawing(drawn.svg).filled("dot")}
+    edge = marks[f"#p1-try-{slow.index + 1}"]
+    assert drawn.n_above == 1
+    assert edge.at[1] == min(mark.at[1] for mark in marks.values())
+    assert Counter(mark.attributes["d"] for mark in marks.values())[edge.attributes["d"]] == 1
+
+
+def test_failures_stand_by_stage_in_the_order_of_the_stages() -> None:
+    found = section(report_data(200))
+    drawing = Drawing(convergence(found).svg)
+    heights = {mark.label.split(": ")[1]: mark.at[1] for mark in drawing.filled("bad")}
+    assert heights["compile"] < heights["limit"]
+    assert {"✗ compile", "✗ limit"} <= set(drawing.texts)
+
+
+def test_the_best_so_far_goes_down_to_the_winner_and_to_the_last_try() -> None:
+    found = section(report_data(200))
+    svg = convergence(found).svg
+    line = next(tag for tag in re.findall(r"<path[^>]*>", svg) if 'stroke="var(--accent)"' in tag and " d=" in tag)
+    steps = [(float(x), float(y)) for x, y in re.findall(rf"({NUMBER}),({NUMBER})", line)]
+    assert all(before[1] <= after[1] for before, after in pairwise(steps))
+    dots = {mark.row: mark.at for mark in Drawing(svg).filled("dot")}
+    assert steps[-1][1] == pytest.approx(dots[f"#p1-try-{found.entries[0].index + 1}"][1], abs=0.11)
+
+
+def test_predicted_costs_have_ticks_in_multiples_and_times_in_numbers() -> None:
+    for measured, suffix, title in ((False, "×", "relative cost (predicted)"), (True, "", "time, µs (measured)")):
+        texts = Drawing(convergence(section(report_data(60, measured=measured))).svg).texts
+        assert title in texts
+        ticks = texts[: texts.index(title)] if measured else [text for text in texts if text.endswith("×")]
+        assert len([text for text in ticks if re.fullmatch(rf"[\d.]+{suffix}", text)]) >= 3
+
+
+@pytest.mark.parametrize("n", [2, 3, 500])
+def test_a_search_of_any_length_is_drawn(n: int) -> None:
+    assert len(Drawing(convergence(section(report_data(n))).svg).marks) == n + 1
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0])
+def test_equal_values_and_zeros_are_drawn_apart_from_nothing(value: float) -> None:
+    found = section(report_data(6))
+    equal = replace(found, entries=tuple(replace(entry, value=value, relative=1.0) for entry in found.entries))
+    for svg in (convergence(equal).svg, (parallel(equal) or pytest.fail()).svg):
+        assert "NaN" not in svg
+        assert len({mark.row for mark in Drawing(svg).marks}) >= len(equal.entries)
+
+
+def test_parallel_coordinates_have_an_axis_for_each_parameter_that_varies_and_one_for_the_value() -> None:
+    found = section(report_data(200))
+    drawn = parallel(found)
+    assert drawn
+    assert drawn.names == tuple(CHOICES)
+    texts = Drawing(drawn.svg).texts
+    assert [text for text in texts if text in CHOICES] == list(CHOICES)
+    assert "relative cost (predicted)" in texts
+    assert all(len(mark.path) == len(CHOICES) + 1 for mark in Drawing(drawn.svg).stroked("accent"))
+
+
+def test_a_line_passes_each_axis_in_the_band_of_its_value_and_ends_at_its_dot() -> None:
+    found = section(report_data(200))
+    drawing = Drawing((parallel(found) or pytest.fail()).svg)
+    dots = {mark.row: mark.at for mark in drawing.marks if mark.label}
+    rows = {f"#p1-try-{entry.index + 1}": entry for entry in found.entries}
+    lines = {mark.row: mark.path for mark in drawing.marks if not mark.label}
+    bands: dict[tuple[str, object], list[float]] = {}
+    for mark in drawing.marks:
+        if not mark.label:
+            assert mark.path[-1] == pytest.approx(dots[mark.row], abs=0.2)
+            for name, (_, y) in zip(CHOICES, mark.path, strict=False):
+                bands.setdefault((name, rows[mark.row].attempt.config[name]), []).append(y)
+    for name, choices in CHOICES.items():
+        for value in choices:  # the better ones run higher
+            entries = [entry for entry in found.entries if entry.attempt.config[name] == value]
+            assert min(bands[name, value]) == lines[f"#p1-try-{entries[0].index + 1}"][list(CHOICES).index(name)][1]
+        spans = [(min(bands[name, choice]), max(bands[name, choice])) for choice in reversed(choices)]
+        assert all(upper[1] < lower[0] for upper, lower in pairwise(spans))
+
+
+def test_a_single_parameter_is_still_a_figure() -> None:
+    data = report_data(60)
+    attempts = [replace(a, config={"BT": a.config["BT"], "n": 1}) for a in data.attempts if a.failure is None]
+    drawn = parallel(section(replace(data, attempts=attempts, record=None, verdicts={})))
+    assert drawn
+    assert drawn.names == ("BT",)
+
+
+def test_nothing_varies_in_a_search_of_one() -> None:
+    assert parallel(section(report_data(1))) is None
+
+
+def test_many_lines_are_sampled_but_the_best_tenth_never() -> None:
+    data = report_data(1100)
+    for data_of_page, most in (([data], LINES), ([data] * 40, FEWEST)):
+        found = sections(data_of_page)[0]
+        drawn = parallel(found)
+        assert drawn
+        drawing = Drawing(drawn.svg)
+        best = drawing.stroked("accent") + [mark for mark in drawing.stroked("ink") if not mark.label]
+        assert sorted(tries(best)) == sorted(e.index + 1 for e in found.entries[: -(-len(found.entries) // 10)])
+        assert 0 < len(drawing.stroked("thin")) == drawn.n_drawn - drawn.n_best <= most
+
+
+def test_a_parameter_that_some_configs_lack_has_a_place_for_none() -> None:
+    data = report_data(20)
+    other = replace(data.attempts[0], config={"BT": 128})
+    found = section(replace(data, attempts=[*data.attempts, other], record=None, verdicts={}))
+    drawn = parallel(found)
+    assert drawn
+    assert Drawing(drawn.svg).texts.count("none") == len(CHOICES) - 1
+
+
+def test_parameters_of_other_implementations_are_not_drawn_with_the_winners() -> None:
+    data = report_data(30)
+    other = attempt({**DEFAULT, "columns": 24}, random.Random(0), implementation="naive")
+    drawn = parallel(section(replace(data, attempts=[*data.attempts, other])))
+    assert drawn
+    assert "columns" not in drawn.names
+    assert 31 not in tries(Drawing(drawn.svg).marks)
+
+
+def test_profiles_are_shares_of_the_winners_cost() -> None:
+    entries = section(report_data(40)).entries
+    found = profile(entries[:3])
+    winner = entries[0].attempt.prediction
+    assert found
+    assert winner
+    assert found.rows[0][found.terms.index("tensor")] == pytest.approx(float(winner.terms["tensor"]) / winner.cost)
+
+
+def test_terms_of_a_model_that_is_no_more_have_no_meaning_to_tell() -> None:
+    found = Profile(terms=("L2", "what nobody knows"), rows=((0.5, 0.5),), largest=0.5)
+    assert found.meanings == {"L2": "bytes between L2 and the SMs"}
+
+
+LENGTHS = (128.0, 1024.0, 8192.0)
+
+
+def over_sizes(name: str, factor: float = 1.0, sizes: tuple[float, ...] = LENGTHS) -> Iterator[tuple[float, Value]]:
+    for size in sizes:
+        mid = factor * size
+        yield size, Value(name, mid, 0.9 * mid, 1.1 * mid, f"row-{name}-{size:g}")
+
+
+def test_growth_is_a_straight_line_on_logarithmic_axes_with_a_linked_dot_a_size() -> None:
+    drawing = Drawing(lines(list(over_sizes("a", 3)), "seq_q", "time, µs") or pytest.fail())
+    assert [mark.row for mark in drawing.marks] == [f"#row-a-{size:g}" for size in LENGTHS]
+    assert [mark.label for mark in drawing.marks] == [f"a: {3 * size:.4g}" for size in LENGTHS]
+    (x1, y1), (x2, y2), (x3, y3) = (mark.at for mark in drawing.marks)
+    assert (y2 - y1) / (x2 - x1) == pytest.approx((y3 - y2) / (x3 - x2), abs=0.01)
+    assert {"128", "1024", "8192", "seq_q", "time, µs"} <= set(drawing.texts)
+
+
+def test_names_stand_in_the_order_in_which_their_lines_end_and_ended_ones_last() -> None:
+    values = [*over_sizes("early", 9, LENGTHS[:1]), *over_sizes("b", 1), *over_sizes("c", 3), *over_sizes("d", 2)]
+    texts = Drawing(lines(values, "n", "t") or pytest.fail()).texts
+    assert [text for text in texts if text in {"early", "b", "c", "d"}] == ["c", "d", "b", "early"]
+
+
+def test_thirty_lines_differ_in_colour_or_dashes() -> None:
+    svg = lines([pair for n in range(30) for pair in over_sizes(f"k{n}", 1 + n)], "n", "t") or pytest.fail()
+    drawn = [tag for tag in re.findall(r"<path[^>]*>", svg) if 'd="M0,' in tag and "L" in tag]
+    looks = {(*re.findall(r'stroke="([^"]*)"', tag), *re.findall(r'stroke-dasharray="([^"]*)"', tag)) for tag in drawn}
+    assert len(drawn) == len(looks) == 30
+
+
+def test_one_size_is_no_line() -> None:
+    assert lines(list(over_sizes("alone", sizes=(128.0,))), "n", "t") is None
+
+
+def test_bars_are_as_long_as_their_values_and_say_them() -> None:
+    measured = (("a", 10.0), ("b", 5.0), ("a", 1.0))
+    values = [Value(name, mid, 0.9 * mid, 1.1 * mid, f"row-{n}") for n, (name, mid) in enumerate(measured, 1)]
+    drawing = Drawing(bars(values, "time, µs", "µs") or pytest.fail())
+    assert [mark.row for mark in drawing.marks] == ["#row-1", "#row-2", "#row-3"]
+    long, short, _ = (float(re.findall(rf"h({NUMBER})", mark.attributes["d"])[0]) for mark in drawing.marks)
+    assert short * 2 == pytest.approx(long, abs=0.3)
+    assert {"10 µs", "5 µs", "1 µs", "b"} <= set(drawing.texts)
+    assert drawing.texts.count("a") == 2
+
+
+def test_nothing_that_was_timed_is_no_bar() -> None:
+    assert bars([], "time, µs", "µs") is None
+
+
+def test_hostile_names_stay_text() -> None:
+    name = "</text><script>alert(1)</script>\"' & ${x} \\"
+    values = [Value(name, 10.0, 9.0, 11.0, "row-1"), Value("b", 5.0, 4.0, 6.0, "row-2")]
+    for svg in (bars(values, name, name), lines([(1, values[0]), (2, values[0])], name, name)):
+        assert svg
+        assert "<script" not in svg
+        assert name in Drawing(svg).texts
+
+
+class Rows(HTMLParser):
+    """The rows of a page that have an id: what their table's headings and their cells say."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: dict[str, list[str]] = {}
+        self.headings: dict[str, list[str]] = {}
+        self._heads: list[str] = []
+        self._cells: list[str] | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = dict(attributes)
+        if tag in ("table", "tr"):
+            self._cells = self._heads = [] if tag == "table" else self._heads
+        if tag == "tr" and named.get("id"):
+            self._cells = self.rows[str(named["id"])] = []
+            self.headings[str(named["id"])] = self._heads
+        if tag in ("td", "th") and self._cells is not None:
+            self._cells.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._cells:
+            self._cells[-1] += data.strip()
+
+    def said(self, id: str) -> dict[str, str]:
+        return dict(zip(self.headings[id], self.rows[id], strict=True))
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_row_behind_a_mark_says_all_about_its_config(measured: bool) -> None:
+    found = section(report_data(60, measured=measured))
+    rows = Rows(report.render([found.data]))
+    for entry in found.entries:
+        said = rows.said(f"p1-try-{entry.index + 1}")
+        own = entry.attempt
+        assert own.resources
+        assert said["implementation"] == own.identity.implementation
+        assert spelled({name: said[name] for name in own.config}) == spelled(own.config)
+        assert said[f"rank ({found.data.evidence.value})"] == str(entry.rank)
+        value = said["time, µs (measured)" if measured else "relative cost (predicted)"]
+        assert value == (f"{entry.value:.2f}" if measured else f"{entry.relative:.3f}×")
+        assert said["registers"] == str(own.resources.registers)
+
+
+def test_every_mark_of_a_page_leads_to_a_row_of_it() -> None:
+    html = report.render([report_data(40), report_data(40, measured=True)])
+    leads = {mark.row[1:] for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL) for mark in Drawing(svg).marks}
+    assert len(leads) == 80
+    assert leads <= Rows(html).rows.keys()
+
+
+def test_a_page_names_no_address_outside_itself() -> None:
+    html = report.render([report_data(60)])
+    assert set(re.findall(r"https?://[^\s\"'<>)]*", html)) == {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+def test_a_page_without_figures_loads_nothing_that_draws() -> None:
+    code = """
+report.markdown([report_data(20)]), report.data_json([report_data(20)])
+print("vl_convert" in sys.modules)
+report.render([report_data(20)])
+print("vl_convert" in sys.modules)
+"""
+    assert printed(code).split() == ["False", "True"]
+
+
+STARTS = ("import tuner", "from tuner import dispatcher; dispatcher.flash_attention", "import tuner.cli")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_applications_and_commands_load_nothing_that_draws_or_colours(start: str) -> None:
+    code = f"import sys; {start}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"vl_convert", "pygments"} & set(loaded)
+
+
+def test_other_processes_draw_the_same_bytes() -> None:
+    assert printed("print(report.render([report_data(40)]), end='')") == report.render([report_data(40)])
+
+
+def printed(code: str) -> str:
+    """What a process of its own prints."""
+    path = f"sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    start = f"import sys; {path}; from report_factory import report_data; from tuner import report\n"
+    return subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=True).stdout
