@@ -174,6 +174,8 @@ PROBLEMS: Mapping[str, Mapping[str, Fields]] = {
         "β to 0.5": {"beta_bound": 0.5},
         "β to 0.9, 8 heads": {"beta_bound": 0.9, "heads": 8, "seq_len": 4096},
         "β to 0.9, 512 tokens": {"beta_bound": 0.9, "heads": 32, "seq_len": 512},
+        "β to 0.8, keys from -10": {"beta_bound": 0.8, "key_floor": 10, "heads": 32, "seq_len": 4096},
+        "β to 0.5, 200 tokens": {"beta_bound": 0.5, "heads": 16, "seq_len": 200},
         "one token": _STATES | {"batch": 64, "heads": 32, "seq_len": 1},
         "16 tokens": _STATES | {"batch": 16, "heads": 32, "seq_len": 16},
     },

@@ -111,25 +111,25 @@ def test_verdicts(lines: Any, table: Any) -> None:
         line(lines, "b", naive=900, fused=100, segmented=99, recurrent=101),
         line(lines, "c", "A100", naive=900, fused=100, segmented=110),
     ]
-    name, serves, wins, lead, behind, where, verdict = row(table, found, "fused")
-    assert (name, serves, wins, lead, behind, verdict) == ("`kda/fused`", "3", "2", "6%, 10%", "1.0%, 1%", "wins")
-    assert where == "sm_80, sm_90a: a (1); c (1)"
-    assert row(table, found, "segmented")[2::4] == ["1", "within 3%"]
-    assert row(table, found, "recurrent")[2::4] == ["0", "wins nowhere"]
-    assert row(table, found, "naive")[2::4] == ["0", "oracle"]
+    fused = "`kda/fused`", "3", "2", "2", "6.0%, 10%", "1.0%, 1.0%", "everywhere: a (1); c (1)", "wins"
+    assert row(table, found, "fused") == list(fused)
+    assert row(table, found, "segmented")[2::5] == ["1", "within 3%"]
+    assert row(table, found, "segmented")[6] == "sm_90a: b (1)"
+    assert row(table, found, "recurrent")[2::5] == ["0", "wins nowhere"]
+    assert "| `kda/naive` | 3 | | | | | | oracle |" in table(found)
 
 
 def test_the_only_one_beside_naive_wins_however_little_it_leads(lines: Any, table: Any) -> None:
     found = [line(lines, "a", naive=101, recurrent=100), line(lines, "b", naive=100)]
     assert row(table, found, "recurrent")[-1] == "wins"
-    assert "- `kda/recurrent` is the only one beside `naive`: sm_90a: a (1)" in list(table(found))
-    assert "- `kda/naive` is the only one: sm_90a: b (1)" in list(table(found))
+    assert "- only `kda/recurrent` beside `naive`: everywhere: a (1)" in table(found)
+    assert "- only `kda/naive`: everywhere: b (1)" in table(found)
 
 
 def test_without_one_the_next_wins(lines: Any, table: Any) -> None:
     found = [line(lines, "a", naive=900, fused=100, segmented=150, recurrent=200)]
     left = [each.without(["kda/fused", "mla_decode/segmented"]) for each in found]
-    assert row(table, left, "segmented")[2:4] == ["1", "33%, 33%"]
+    assert row(table, left, "segmented")[2:5] == ["1", "1", "33%, 33%"]
 
 
 def test_who_was_not_compiled_is_compared_by_what_is_declared(lines: Any) -> None:
