@@ -240,7 +240,7 @@ def _cost(instance: Instance, target: arch.GPU, outcome: Cubin | Failed) -> tupl
     if used.ctas_per_sm == 0:
         return True, float("inf")
     cost = in_turn([each for _, each in predict_launches(instance, target, outcome)]).cost
-    return bool(used.lint.failures), cost
+    return bool(used.lint and used.lint.failures), cost
 
 
 def _with(standing: Standing, found: list[tuple[bool, float, Any]] | None) -> Standing:
