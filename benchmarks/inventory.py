@@ -1,0 +1,255 @@
+"""Rank every implementation of every operator on a grid of problems and GPUs, and say where each one wins.
+
+    python benchmarks/inventory.py [--operator kda …] [--gpu H200 …] [--seconds 1500] [--without kda/fused …]
+
+Nothing is measured: costs are predicted, first by the work that configs declare, over a sample of each space and the
+neighbours of its best; then the best few configs of each implementation that is near are compiled, and predicted by
+their machine code too. Unproven implementations compete as well; naive ones, the oracles, are never compiled. Results
+go to a file as they come, and a call takes up what is there, as long as the code that it was predicted from is the
+same. The table at the end is Markdown; --table prints it from the file alone, --without what it would be if some
+implementations were gone.
+"""
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from itertools import repeat, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from inventory_grid import GPUS, PROBLEMS
+from inventory_line import ORACLE, Line, Standing, read, write
+from inventory_table import table
+
+from tuner import arch, operators
+from tuner.cubin import Cubin
+from tuner.evaluate import predict_launches, resources_of
+from tuner.instance import Instance
+from tuner.nvrtc import Compiler, toolkit
+from tuner.operator import Implementation, canonical, from_fields, to_fields
+from tuner.predict import MODEL, in_turn, uncompiled
+from tuner.render import render
+from tuner.result import Failed
+from tuner.toolkit import Options
+
+_DRAWN = 256  # configs of a space that are ranked
+_CLIMBED = 2  # the best of these, whose neighbours are ranked too until none is better
+_NEAR = 1.4  # times the best declared cost: who is further behind is not compiled
+_AT_ONCE = 16  # problems whose compilations share the workers
+
+AnyImplementation = Implementation[Any, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A problem on a GPU; `code` is a digest of what predicts it."""
+
+    operator: str
+    gpu: str
+    problem: str
+    code: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.operator, self.gpu, self.problem, self.code
+
+
+def main() -> int:
+    given = _options()
+    ends = time.monotonic() + given.seconds
+    cells, known = _cells(given), read(given.out)
+    if not given.table:
+        _rank([cell for cell in cells if cell.key not in known], given, ends)
+        known = read(given.out)
+        _compile([known[cell.key] for cell in cells if cell.key in known], given, ends)
+        known = read(given.out)
+    lines = [known[cell.key] for cell in cells if cell.key in known]
+    done = sum(line.done for line in lines)
+    print(f"{len(lines)} of {len(cells)} problems on GPUs are ranked, {done} of them as far as compiling decides\n")
+    print("\n".join(table([line.without(given.without) for line in lines])))
+    return 0 if done == len(cells) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operator", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--gpu", nargs="+", default=list(GPUS), help="models, or architectures")
+    parser.add_argument("--problem", nargs="+", default=[], help="names in the grid; all, when none is given")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="what is left is left to another call")
+    parser.add_argument("--tries", type=int, default=2, help="configs of an implementation that are compiled")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path("reports/out/inventory.jsonl"))
+    parser.add_argument("--without", nargs="+", default=[], metavar="OPERATOR/IMPLEMENTATION")
+    parser.add_argument("--table", action="store_true", help="of what is known, without looking further")
+    return parser.parse_args()
+
+
+def _cells(given: argparse.Namespace) -> list[Cell]:
+    """What is asked for, problems of all operators by turns."""
+    found = [
+        (at, Cell(operator, arch.gpu(gpu).name, problem, _code(operator, problem, given.tries)))
+        for operator in given.operator
+        for at, problem in enumerate(PROBLEMS[operator])
+        for gpu in given.gpu
+        if not given.problem or problem in given.problem
+    ]
+    return [cell for _, cell in sorted(found, key=lambda each: each[0])]
+
+
+def _code(operator: str, problem: str, tries: int) -> str:
+    """A digest of what a prediction follows from: all operators' folders, the problem, the compiler and the model."""
+    sizes = canonical(_problem(operator, problem))
+    settings = f"{MODEL} {toolkit()} {_DRAWN} {_CLIMBED} {_NEAR} {tries}"
+    return sha256(f"{_folders()} {sizes} {settings}".encode()).hexdigest()[:16]
+
+
+@cache
+def _folders() -> str:
+    digest = sha256()
+    for root in sorted({operators.load(name).folder.parent for name in PROBLEMS}):
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".py", ".cuh", ".jinja"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _rank(cells: Sequence[Cell], given: argparse.Namespace, ends: float) -> None:
+    """Write a line for each cell, until the time is over."""
+    with ProcessPoolExecutor(given.workers) as pool:
+        waiting = (cells[at : at + 64] for at in range(0, len(cells), 64))
+        for batch in waiting:
+            if time.monotonic() > ends:
+                return
+            for line in pool.map(_ranked, batch, repeat(given.tries), chunksize=2):
+                write(given.out, line)
+
+
+def _ranked(cell: Cell, tries: int) -> Line:
+    """By declared work alone. Who has nobody near is done."""
+    target, problem = arch.gpu(cell.gpu), _problem(cell.operator, cell.problem)
+    serving = [each for each in operators.implementations(cell.operator) if each.refusal(problem, target.arch) is None]
+    line = Line(*cell.key, tuple(_standing(each, problem, target, tries) for each in serving))
+    return replace(line, done=len(_near(line)) < 2)
+
+
+def _problem(operator: str, name: str) -> Any:
+    return operators.load(operator).problem(**PROBLEMS[operator][name])
+
+
+def _standing(implementation: AnyImplementation, problem: Any, target: arch.GPU, tries: int) -> Standing:
+    """Before compiling: the best of a sample, of the neighbours of its best, and the default."""
+    space, cost = implementation.space(problem, target.arch), _declared(implementation, problem, target)
+    default = implementation.default(problem, target.arch)
+    drawn = space.draw(_DRAWN, np.random.default_rng(0))
+    costs = {int(at): cost(space[int(at)]) for at in (*drawn, space.index(default))}
+    best: list[int] = []
+    while (leading := sorted(costs, key=costs.__getitem__)[:_CLIMBED]) != best:
+        best = leading
+        near = {int(at) for index in best for at in space.neighbours(index)}
+        costs |= {at: cost(space[at]) for at in near - costs.keys()}
+    order = sorted(costs, key=costs.__getitem__)
+    worth = dict.fromkeys([space[order[0]], default, *(space[at] for at in order[1:tries])])
+    return Standing(implementation.name, costs[order[0]], tuple(to_fields(each) for each in worth)[:tries])
+
+
+def _declared(implementation: AnyImplementation, problem: Any, target: arch.GPU) -> Any:
+    def cost(config: Any) -> float:
+        plan, work = implementation.plan(problem, config), implementation.work(problem, config, target)
+        return uncompiled(plan, work, target).cost
+
+    return cost
+
+
+def _near(line: Line) -> tuple[Standing, ...]:
+    """Who may win once it is compiled, and is not: who is near the best, or ahead of the best that was compiled."""
+    racing = [each for each in line.standings if each.implementation != ORACLE]
+    limit = _NEAR * min((each.declared for each in racing), default=0.0)
+    best = min((each.compiled for each in racing if each.compiled), default=0.0)
+    return tuple(each for each in racing if each.compiled is None and each.declared <= max(limit, best))
+
+
+def _compile(lines: Sequence[Line], given: argparse.Namespace, ends: float) -> None:
+    """Write each line again with what compiling tells, the closest races first, until the time is over."""
+    waiting = _open(lines)
+    with Compiler(given.workers) as compiler:
+        for at in range(0, len(waiting), _AT_ONCE):
+            if time.monotonic() > ends:
+                return
+            batch = list(waiting[at : at + _AT_ONCE])
+            while any(map(_near, batch)):
+                batch = _compiled(batch, compiler)
+            for line in batch:
+                write(given.out, replace(line, done=True))
+            print(f"{min(at + _AT_ONCE, len(waiting))} of {len(waiting)} races are decided", flush=True)
+
+
+def _open(lines: Sequence[Line]) -> list[Line]:
+    """Lines that compiling may decide, operators by turns: of each first where somebody races who seldom wins
+    undisputed, then where it is close."""
+    clear = Counter((line.operator, near[0].implementation) for line in lines if len(near := _near(line)) == 1)
+
+    def order(line: Line) -> tuple[int, float]:
+        return min(clear[line.operator, each.implementation] for each in _near(line)), _gap(line)
+
+    waiting = sorted((line for line in lines if not line.done), key=order)
+    turns = [[line for line in waiting if line.operator == name] for name in PROBLEMS]
+    return [line for turn in zip_longest(*turns) for line in turn if line]
+
+
+def _gap(line: Line) -> float:
+    """The second of those that race over the first."""
+    first, second, *_ = sorted(each.declared for each in _near(line))
+    return second / first
+
+
+def _compiled(lines: Sequence[Line], compiler: Compiler) -> list[Line]:
+    """The lines with the implementations that are near compiled."""
+    jobs = [(line, each, config) for line in lines for each in _near(line) for config in each.configs]
+    sources = ((render(_instance(*job)), Options(arch.gpu(job[0].gpu).arch.name)) for job in jobs)
+    found: dict[tuple[int, str], list[tuple[bool, float, Any]]] = {}
+    for position, outcome in compiler.compile_many(sources):
+        line, standing, config = jobs[position]
+        flawed, cost = _cost(_instance(line, standing, config), arch.gpu(line.gpu), outcome)
+        found.setdefault((id(line), standing.implementation), []).append((flawed, cost, config))
+
+    def filled(line: Line) -> Line:
+        standings = (_with(each, found.get((id(line), each.implementation))) for each in line.standings)
+        return replace(line, standings=tuple(standings))
+
+    return [filled(line) for line in lines]
+
+
+def _instance(line: Line, standing: Standing, config: Any) -> Instance:
+    implementation = operators.implementation(line.operator, standing.implementation)
+    problem = _problem(line.operator, line.problem)
+    return Instance(operators.load(line.operator), implementation, problem, from_fields(implementation.config, config))
+
+
+def _cost(instance: Instance, target: arch.GPU, outcome: Cubin | Failed) -> tuple[bool, float]:
+    """(flawed, cost): infinite for what does not compile or cannot be launched."""
+    if isinstance(outcome, Failed):
+        return True, float("inf")
+    used = resources_of(outcome, instance.plan(), target)
+    if used.ctas_per_sm == 0:
+        return True, float("inf")
+    cost = in_turn([each for _, each in predict_launches(instance, target, outcome)]).cost
+    return bool(used.lint and used.lint.failures), cost
+
+
+def _with(standing: Standing, found: list[tuple[bool, float, Any]] | None) -> Standing:
+    """The best of what was compiled; what has a flaw only where all have."""
+    if found is None:
+        return standing
+    flawed, cost, config = min(found, key=lambda each: each[:2])
+    return replace(standing, compiled=cost, config=config, flawed=flawed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
