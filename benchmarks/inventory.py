@@ -29,15 +29,16 @@ from inventory_line import ORACLE, Line, Standing, read, write
 from inventory_table import table
 
 from tuner import arch, operators
-from tuner.cubin import Cubin
-from tuner.evaluate import predict_launches, resources_of
-from tuner.instance import Instance
-from tuner.nvrtc import Compiler, toolkit
-from tuner.operator import Implementation, canonical, from_fields, to_fields
-from tuner.predict import MODEL, in_turn, uncompiled
-from tuner.render import render
-from tuner.result import Failed
-from tuner.toolkit import Options
+from tuner.base.result import Failed
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Compiler, toolkit
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.predict.compiled import predict_launches, resources_of
+from tuner.evaluate.predict.cost import MODEL, in_turn, uncompiled
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Implementation
+from tuner.spec.problem import canonical, from_fields, to_fields
 
 _DRAWN = 256  # configs of a space that are ranked
 _CLIMBED = 2  # the best of these, whose neighbours are ranked too until none is better

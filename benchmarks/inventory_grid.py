@@ -5,8 +5,8 @@ A problem is its operator's default problem with other fields. Its name says wha
 
 from collections.abc import Mapping
 
-from tuner.dtype import DType, Precision
-from tuner.result import Fields
+from tuner.base.result import Fields
+from tuner.spec.dtype import DType, Precision
 
 GPUS = ("A100", "RTX 3090", "AGX Orin", "RTX 4090", "H200", "B200", "B300", "Thor", "RTX 5090", "GB10")
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tuner import arch, operators
-from tuner.dtype import DType
+from tuner.base.assets import ROOT
+from tuner.spec.dtype import DType
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1] / "benchmarks")])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "benchmarks")])
 
 
 @pytest.fixture
