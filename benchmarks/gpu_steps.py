@@ -16,7 +16,6 @@ from tuner.bench import peers
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
 from tuner.compiler.render import render
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measurer import Measurer
@@ -108,17 +107,17 @@ def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [each for each in served if each.name != _PLAIN] or served
-    candidates = [Candidate(each, each.default(problem, run.gpu.arch)) for each in fast]
-    found = dict(measurer.attempts(candidates))
-    _keep(run, measurer, candidates, found, code_of(operator))
+    instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
+    found = dict(measurer.attempts(instances))
+    _keep(run, measurer, instances, found, code_of(operator))
     return _timed(operator, problem, {fast[position].name: attempt for position, attempt in found.items()})
 
 
-def _keep(run: Run, measurer: Measurer, candidates: list[Candidate], found: Mapping[int, Attempt], code: str) -> None:
+def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mapping[int, Attempt], code: str) -> None:
     """For the search of the same problem, which may have little time: it goes on from these."""
     rows = dict(zip(found, run.store.append(found.values()), strict=True))
     right = [position for position, attempt in found.items() if attempt.failure is None]
-    for i, verdict in measurer.verdicts([candidates[position] for position in right]):
+    for i, verdict in measurer.verdicts([instances[position] for position in right]):
         run.store.append_verdict(rows[right[i]], verdict, code)
 
 
@@ -153,7 +152,7 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    best = {each.candidate.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
+    best = {each.instance.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
     return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,

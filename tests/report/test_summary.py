@@ -9,7 +9,6 @@ import pytest
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
 from tuner.base.result import Attempt, Measurement, Resources
-from tuner.evaluate.evaluator import Candidate
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.report.rows import winner_rows
 from tuner.report.summary import usage, work_facts
@@ -53,8 +52,8 @@ def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path
 class Alike(Recorded):
     """Every config is the same machine code."""
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        return replace(super().attempt(candidate), resources=Resources(128, 0, 1024, 128, 2, "registers", "same"))
+    def attempt(self, instance: Instance) -> Attempt:
+        return replace(super().attempt(instance), resources=Resources(128, 0, 1024, 128, 2, "registers", "same"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from tuner.base.result import Attempt, Evidence
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
@@ -23,6 +22,7 @@ from tuner.search import campaign, study
 from tuner.search.portfolio import Family, Place, Terms, choose
 from tuner.search.session import Measured, Observe
 from tuner.search.study import Outcome, Progress, Request
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
 
@@ -104,10 +104,10 @@ class Session:
     def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         return study.search(request, self.store, self._evaluator(request), observe, stopped)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
     def _evaluator(self, request: Request) -> Recorded:
@@ -204,10 +204,10 @@ def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store)
 class Spilling(Recorded):
     """The larger a tile the cheaper, and the default's spills registers."""
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        made = super().attempt(candidate)
+    def attempt(self, instance: Instance) -> Attempt:
+        made = super().attempt(instance)
         assert made.resources is not None
-        return replace(made, resources=replace(made.resources, spill_bytes=16 if candidate.config.BM == 128 else 0))
+        return replace(made, resources=replace(made.resources, spill_bytes=16 if instance.config.BM == 128 else 0))
 
 
 def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_cheaper(store: Store) -> None:
@@ -215,7 +215,7 @@ def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_chea
     request = Request(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
     outcome = study.search(request, store, evaluator)
     assert outcome.record is not None and outcome.record.config["BM"] == 128
-    (default,) = (each.candidate for each in outcome.tried)
+    (default,) = (each.instance for each in outcome.tried)
     smaller = replace(default, config=replace(default.config, BM=64))
     found = study.extend(outcome, store, evaluator, [smaller])
     assert found.record is not None and found.record.config["BM"] == 64
@@ -228,7 +228,7 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
         evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
         request = Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
         searched = study.search(request, store, evaluator)
-        (default,) = (each.candidate for each in searched.tried)
+        (default,) = (each.instance for each in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
         outcomes.append(study.extend(searched, store, evaluator, [smaller]))
     (family,) = campaign.known(outcomes, Terms())

@@ -20,13 +20,13 @@ from tests.support.simulated_search import (
 from tuner.base.result import Verdict
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.messages import Heat, Raced
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Bench
 from tuner.search import study
 from tuner.search.session import Measured
 from tuner.search.settle import settle
+from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
 
@@ -159,7 +159,7 @@ def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_race
         tried = [
             seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
         ]
-        assert others[0] in [each.candidate.config for each in tried]
+        assert others[0] in [each.instance.config for each in tried]
         outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(others[0])
@@ -171,7 +171,7 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(3), store, evaluator)
-        spilled = [flawed(each) if each.candidate.config != default else each for each in found.tried]
+        spilled = [flawed(each) if each.instance.config != default else each for each in found.tried]
         one, standing = settle(replace(found, tried=tuple(spilled)), store, evaluator)
         every, _ = settle(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
     assert standing is not None and len(standing.places) == 1
@@ -193,8 +193,8 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     with Store.open(":memory:") as store, Worker(told) as worker:
         session = Measured(GPU, store, *machines, Bench(worker, POLICY))
         found = session.search(request(1), lambda _: None, lambda: False)
-        same = session.extend(found, [Candidate(NAIVE, worse)], lambda _: None)
-        raced = session.extend(same, [Candidate(NAIVE, better)], lambda _: None)
+        same = session.extend(found, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
+        raced = session.extend(same, [Instance(PAGED, NAIVE, DECODING, better)], lambda _: None)
     assert same.record == found.record
     assert raced.record is not None and raced.record.measurement is not None
     assert raced.record.config == to_fields(better)

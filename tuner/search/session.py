@@ -11,7 +11,6 @@ from tuner.base.result import Evidence
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate, Evaluator
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
@@ -22,6 +21,7 @@ from tuner.machines import gpu
 from tuner.search import study
 from tuner.search.settle import settle
 from tuner.search.study import Outcome, Progress, Request
+from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 
 Observe = Callable[[Progress], None]
@@ -33,10 +33,10 @@ class Session(Protocol):
     def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         """Search one problem."""
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         """Try more configs on a problem that was searched."""
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         """Give tried configs of a problem a verdict."""
 
 
@@ -44,19 +44,16 @@ class Predicted:
     """A session on a machine without the GPU."""
 
     def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
-        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+        self._store, self._evaluator = store, Predictor(target, compiler, checker)
 
     def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        return study.search(request, self._store, self._evaluator(request), observe, stopped)
+        return study.search(request, self._store, self._evaluator, observe, stopped)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return study.extend(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+        return study.extend(outcome, self._store, self._evaluator, wanted, observe)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return study.judge(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
-
-    def _evaluator(self, request: Request) -> Evaluator:
-        return Predictor(request.operator, request.problem, self._target, self._compiler, self._checker)
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+        return study.judge(outcome, self._store, self._evaluator, wanted, observe)
 
 
 class Measured:
@@ -71,11 +68,11 @@ class Measured:
         found = study.search(request, self._store, self._measurer(request), observe, stopped)
         return self._settled(found)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         found = study.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
         return found if found.record == outcome.record else self._settled(found)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
 
     def _settled(self, outcome: Outcome) -> Outcome:

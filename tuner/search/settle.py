@@ -40,7 +40,7 @@ def _raced(
     the default race again, each at its own clock: so they run where nothing else does, and what a kernel draws is what
     it takes from its neighbours where power is short.
     """
-    left, raced = measurer.race([each.candidate for each in field], seed, own_clock=own_clock) if field else ([], None)
+    left, raced = measurer.race([each.instance for each in field], seed, own_clock=own_clock) if field else ([], None)
     if raced is None or not raced.times_us:
         return [], None
     field = [field[i] for i in left]
@@ -63,7 +63,7 @@ def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
     wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
     wanted += _misjudged(outcome, right[0], near, measurer)
     missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
-    verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
+    verdicts = dict(measurer.verdicts([each.instance for each in missing]))
     judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
     distinct = {each.row: each for each in (*near, *judged) if each.right}
     return list(distinct.values())
@@ -94,7 +94,7 @@ def _within(factor: float, tried: Sequence[Tried], best: Tried) -> list[Tried]:
 def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
     """The attempt at a config in this search, if it came through."""
     for each in outcome.tried:
-        same = each.candidate.implementation.name == implementation and encode(each.attempt.config) == config
+        same = each.instance.implementation.name == implementation and encode(each.attempt.config) == config
         if same and each.attempt.value is not None:
             return each
     return None
@@ -104,7 +104,7 @@ def _default_config(outcome: Outcome) -> tuple[str, str]:
     """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
     lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
     first = lanes[0].implementation
-    return first.name, encode(to_fields(outcome.request.default(first)))
+    return first.name, encode(to_fields(outcome.request.default(first).config))
 
 
 def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tuner import __version__
 from tuner.base.result import Evidence, TuningRecord, order
-from tuner.evaluate.evaluator import Candidate, Evaluator, contenders
+from tuner.evaluate.evaluator import Evaluator, contenders
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import Past, code_of, pasts
@@ -14,6 +14,7 @@ from tuner.search.log import Earlier, Log, Tried, earlier, ranked
 from tuner.search.request import EFFORTS, SWEEP, Request
 from tuner.search.run import Progress, Run
 from tuner.search.sweep import Swept, sweep
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
 
@@ -68,7 +69,7 @@ def search(
         _predict_again(run, [each for each in kept if each.outdated])
         _introduce(run)
         if run.log.best:
-            evaluator.resume(run.log.best.candidate)
+            evaluator.resume(run.log.best.instance)
         why = _look(run)
         record = _decide(run)
         if record is not None:
@@ -95,7 +96,7 @@ def extend(
     outcome: Outcome,
     store: Store,
     evaluator: Evaluator,
-    wanted: Sequence[Candidate],
+    wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
@@ -118,12 +119,12 @@ def judge(
     outcome: Outcome,
     store: Store,
     evaluator: Evaluator,
-    wanted: Sequence[Candidate],
+    wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
     run = _reopened(outcome, store, evaluator, None, observe)
-    run.judge([each for candidate in wanted if (each := run.log.find(candidate)) and each.verdict is None])
+    run.judge([each for instance in wanted if (each := run.log.find(instance)) and each.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
     if record is None and right:
         record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
@@ -166,7 +167,7 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
     lanes = [
-        lane(each, space, r.default(each), prior, method, known.get(each.name, ()))
+        lane(r.default(each), space, prior, method, known.get(each.name, ()))
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept
@@ -175,7 +176,7 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
 def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
     """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
     best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
-    batch = [each.candidate for each in best_first[: run.left]]
+    batch = [each.instance for each in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
@@ -185,7 +186,7 @@ def _introduce(run: Run) -> None:
     """
     if run.log.tried and not run.out_of_time:
         new = [lane.implementation for lane in run.race.lanes.values() if not lane.told]
-        batch = [Candidate(each, run.request.default(each)) for each in new]
+        batch = [run.request.default(each) for each in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
