@@ -97,7 +97,7 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
     if not isinstance(cubin, Cubin):
         return f"does not compile: {cubin.reason}"
     instance = Instance.default(operator, implementation, problem, run.gpu.arch)
-    code = Code(*instance.fields(), cubin.image)
+    code = Code(instance.fields(), cubin.image)
     timed = run.worker.time(Task(code, run.policy, timed=False))
     return timed.fell.reason if timed.fell else "right"
 

@@ -173,7 +173,7 @@ def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
 
 def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    own.mkdir()
+    (own / "naive").mkdir(parents=True)
     (own / "operator.py").write_text("a reference with a mistake\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     assert study.search(asked, store, Recorded(right=lambda _: False)).record is None
@@ -192,7 +192,7 @@ def test_a_verdict_that_was_lost_is_given_again(store: Store, monkeypatch: pytes
 
 def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Store, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    own.mkdir()
+    (own / "naive").mkdir(parents=True)
     (own / "naive/implementation.py").write_text("work of eight bytes an element\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     before = study.search(asked, store, Recorded())
@@ -209,7 +209,7 @@ def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Stor
 
 def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget(store: Store, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    own.mkdir()
+    (own / "naive").mkdir(parents=True)
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     before = study.search(asked, store, Recorded())
     (own / "naive/implementation.py").write_text("another plan\n")
@@ -220,7 +220,7 @@ def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget
 
 def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    own.mkdir()
+    (own / "naive").mkdir(parents=True)
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     study.search(asked, store, Recorded())
     (own / "naive/implementation.py").write_text("another plan\n")
@@ -236,7 +236,7 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
             return replace(super().attempt(instance), failure=Failed(stage, "recorded failure"))
 
     own = tmp_path / "own"
-    own.mkdir()
+    (own / "naive").mkdir(parents=True)
     (own / "naive/implementation.py").write_text("a grid that is too small\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     study.search(asked, store, Failing())

@@ -58,7 +58,7 @@ class Predictor:
 
     def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         arch = self._gpu.arch.name
-        yield from self._checker.check_many([Job(*each.fields(), arch=arch) for each in batch])
+        yield from self._checker.check_many([Job(each.fields(), arch=arch) for each in batch])
 
     def _attempt(self, instance: Instance, identity: Identity, outcome: Cubin | Failed, seconds: float) -> Attempt:
         config = to_fields(instance.config)

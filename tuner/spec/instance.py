@@ -11,6 +11,20 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import to_fields
 
 
+@dataclass(frozen=True, slots=True)
+class InstanceFields:
+    """An instance by names and data, as it travels to other processes; `operators.instance` is the way back."""
+
+    operator: str
+    implementation: str
+    problem: Fields
+    config: Fields
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator}/{self.implementation}"
+
+
 @dataclass(frozen=True)
 class Instance:
     """An implementation of an operator, with a config, on a problem. Names no GPU."""
@@ -55,6 +69,7 @@ class Instance:
     def work(self, gpu: GPU) -> tuple[Work, ...]:
         return self.implementation.work(self.problem, self.config, gpu)
 
-    def fields(self) -> tuple[str, str, Fields, Fields]:
-        """Operator, implementation, problem and config by names and data, as they travel to other processes."""
-        return self.operator.name, self.implementation.name, to_fields(self.problem), to_fields(self.config)
+    def fields(self) -> InstanceFields:
+        return InstanceFields(
+            self.operator.name, self.implementation.name, to_fields(self.problem), to_fields(self.config)
+        )

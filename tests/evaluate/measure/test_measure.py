@@ -43,7 +43,7 @@ from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Bench, Measurer
 from tuner.search import study
 from tuner.search.settle import settle
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
@@ -373,7 +373,7 @@ def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and
         assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
         assert worker.restarts == 2
         default = NAIVE.default(DECODING, GPU.arch)
-        other = Code(PAGED.name, "naive", to_fields(DECODING), to_fields(default), b"")
+        other = Code(InstanceFields(PAGED.name, "naive", to_fields(DECODING), to_fields(default)), b"")
         assert worker.time(Task(other, POLICY)).samples
 
 

@@ -26,7 +26,7 @@ from tuner.machines import emulator
 from tuner.machines.gpu import tensor_map
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.spec.tensor_map import MappedTensor
 from tuner.spec.tensor_map import TensorMap as Declared
@@ -80,7 +80,7 @@ def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
 @pytest.mark.parametrize("executed", [True, False], ids=["emulated", "reference"])
 def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
     device, arrays = Simulation(emulated=executed).open(), drawn()
-    code = Code("flash_attention", "wgmma", to_fields(PROBLEM), to_fields(CONFIG), b"")
+    code = Code(InstanceFields("flash_attention", "wgmma", to_fields(PROBLEM), to_fields(CONFIG)), b"")
     with Arena(device, OPERATOR, PROBLEM, arrays) as arena:
         device.run(device.load(code, PLAN), arena.call(PLAN), 60.0)
         assert not arena.damage(inputs=True)

@@ -73,13 +73,13 @@ class Worker:
 
     def time(self, task: Task) -> Timed:
         """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
-        implementation = f"{task.code.operator}/{task.code.implementation}"
+        implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
             return Timed(None, fell=Fell(Fault.SPARED, reason))
         found = self._ask(task)
         timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
         fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
-        config = encode([task.code.problem, task.code.config])
+        config = encode([task.code.instance.problem, task.code.instance.config])
         self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
         return timed
 
@@ -210,8 +210,8 @@ class Stand:
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
-        instance = operators.named(task.code)
-        for case in cases(instance.operator, task.code.problem, every=self.device.thorough):
+        instance = operators.instance(task.code.instance)
+        for case in cases(instance.operator, task.code.instance.problem, every=self.device.thorough):
             if not operators.serves(instance.implementation, case.problem):
                 continue
             judge.run(case, twice=self.device.thorough)
@@ -226,7 +226,7 @@ class Stand:
 
     def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
         """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
-        instance = operators.named(code)
+        instance = operators.instance(code.instance)
         plan = instance.plan()
         arena = self._prepared(code)
         call = arena.call(plan) if arena else Call(instance.problem, ())
@@ -242,17 +242,17 @@ class Stand:
 
     def _prepared(self, code: Code) -> Arena | None:
         """The timed problem in device memory; another problem takes the place of the last."""
-        key = code.operator + encode(code.problem)
+        key = code.instance.operator + encode(code.instance.problem)
         if self.device.executes and key != self._timed.key:
             if self._timed.arena:
                 self._timed.arena.close()
-            instance = operators.named(code)
+            instance = operators.instance(code.instance)
             arena = Arena(self.device, instance.operator, instance.problem, self._draw(code))
             self._timed = _Timed(key, arena, {})
         return self._timed.arena
 
 
 def _drawn(code: Code) -> Mapping[str, Any]:
-    instance = operators.named(code)
+    instance = operators.instance(code.instance)
     operator = instance.operator
     return operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])
