@@ -147,7 +147,7 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
     assert outcome.record.config in simple
 
 
-def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_races_too(
+def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races_too(
     machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))

@@ -19,8 +19,8 @@ from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.ahead import ahead, led
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.canary import Canary
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
+from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
@@ -70,7 +70,7 @@ class Measurer(Predictor):
         found = bench.worker.look().facts
         self.bench = replace(bench, policy=bench.policy.on(found))
         self.best_us = inf
-        self.canary = Canary(bench.worker, self.bench.policy)
+        self.drift = DriftMonitor(bench.worker, self.bench.policy)
         self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
         self._earlier: Instance | None = None
         self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
@@ -195,15 +195,15 @@ class Measurer(Predictor):
         return instance.config != default, self.prior(instance)
 
     def _steady(self, identity: Identity, task: Task) -> Timed:
-        """Samples that the canary confirms; those that a drift voids are drawn again."""
-        before_us, timed = self.canary.level_us, self._on_device(identity, task)
+        """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
+        before_us, timed = self.drift.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
-            if not timed.samples or self.canary.confirms(task.code):
+            if not timed.samples or self.drift.confirms(task.code):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
-        if before_us and self.canary.level_us != before_us:
-            self.best_us *= self.canary.level_us / before_us
+        if before_us and self.drift.level_us != before_us:
+            self.best_us *= self.drift.level_us / before_us
             self._current.clear()
         return timed
 

@@ -70,7 +70,7 @@ def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
 
 
 def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], measurer: Measurer) -> list[Tried]:
-    """Whom screening may have put too far behind: those that a change of pace which no canary sees explains.
+    """Whom screening may have put too far behind: those that a drift too small to be noticed explains.
 
     And times of another day, or from before a change that one saw, do not compare with those since: where some that are
     near the best are of then, the best since.

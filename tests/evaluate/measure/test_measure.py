@@ -233,7 +233,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
-        assert evaluator.canary.times_us
+        assert evaluator.drift.times_us
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
@@ -299,7 +299,7 @@ def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs
     assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
 
 
-def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
+def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
     configs = naive_configs()[:4]
     calm = replace(CALM, drift=0.0, times_us=timed_as(configs, [50.0] * 4))
     for spell in ((28, 42, 1.5), (0, 0, 1.0)):
@@ -308,7 +308,7 @@ def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tupl
             batch = [Instance(PAGED, NAIVE, DECODING, config) for config in configs]
             times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
-        assert bool(evaluator.canary.voided) == (spell[0] > 0)
+        assert bool(evaluator.drift.voided) == (spell[0] > 0)
 
 
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
