@@ -21,8 +21,8 @@ from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measurer import Measurer
 from tuner.report import summary, write
 from tuner.search import study
+from tuner.search.final_race import final_race
 from tuner.search.history import code_of
-from tuner.search.settle import settle
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.spec.telling import telling
@@ -147,7 +147,7 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
-    outcome, standing = settle(outcome, run.store, measurer)
+    outcome, standing = final_race(outcome, run.store, measurer)
     run.outcomes.append(outcome)
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record

@@ -19,7 +19,7 @@ from tuner.evaluate.measurer import Bench, Measurer
 from tuner.evaluate.predictor import Predictor
 from tuner.machines import gpu
 from tuner.search import study
-from tuner.search.settle import settle
+from tuner.search.final_race import final_race
 from tuner.search.study import Outcome, Progress, Request
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
@@ -66,19 +66,19 @@ class Measured:
 
     def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         found = study.search(request, self._store, self._measurer(request), observe, stopped)
-        return self._settled(found)
+        return self._raced(found)
 
     def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         found = study.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
-        return found if found.record == outcome.record else self._settled(found)
+        return found if found.record == outcome.record else self._raced(found)
 
     def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
 
-    def _settled(self, outcome: Outcome) -> Outcome:
+    def _raced(self, outcome: Outcome) -> Outcome:
         request = outcome.request
-        settled, _ = settle(outcome, self._store, self._measurer(request), request.seed)
-        return settled
+        raced, _ = final_race(outcome, self._store, self._measurer(request), request.seed)
+        return raced
 
     def _measurer(self, request: Request) -> Any:
         if request.problem not in self._measurers:

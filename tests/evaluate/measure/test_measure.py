@@ -42,7 +42,7 @@ from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Bench, Measurer
 from tuner.search import study
-from tuner.search.settle import settle
+from tuner.search.final_race import final_race
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
@@ -222,7 +222,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
 ) -> None:
     with Store.open(":memory:") as store, Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
-        outcome, standing = settle(study.search(request(), store, evaluator), store, evaluator)
+        outcome, standing = final_race(study.search(request(), store, evaluator), store, evaluator)
         record = store.record(PAGED.name, canonical(DECODING), GPU.name)
         assert standing is not None
         assert record == outcome.record
@@ -451,7 +451,7 @@ def killed_search(folder: Path, *told: Any) -> int:
             worker_kind(CALM) as worker,
         ):
             evaluator = measurer((compiler, checker), worker, Ledger(folder / "ledger"))
-            settle(study.search(request(6), store, evaluator), store, evaluator)
+            final_race(study.search(request(6), store, evaluator), store, evaluator)
     finally:
         os._exit(0)
 
@@ -465,7 +465,7 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
     with Store.open(tmp_path / "db") as store:
         before = store.attempts(operator=PAGED.name)
         evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
-        outcome, standing = settle(study.search(request(6), store, evaluator), store, evaluator)
+        outcome, standing = final_race(study.search(request(6), store, evaluator), store, evaluator)
         rows = store.attempts(operator=PAGED.name)
         assert outcome.reused == len(before) == stored
         assert rows[: len(before)] == before

@@ -18,7 +18,7 @@ _LEAST_ROUNDS = 3  # at own clocks, or those at one clock decide
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
 
 
-def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
+def final_race(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
     """Race the best of a measured search and promote the winner. The outcome with its record, and how the race ended.
 
     Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
