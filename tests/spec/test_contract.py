@@ -15,7 +15,7 @@ from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate.check.checker import PLAIN, Job, check
-from tuner.evaluate.check.promises import broken
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
 from tuner.spec.instance import Instance, InstanceFields

@@ -21,8 +21,8 @@ from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOpti
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.known import Known
-from tuner.evaluate.check.promises import broken
 from tuner.evaluate.evaluator import contenders
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.machines.emulator import compiler as emulator_compiler

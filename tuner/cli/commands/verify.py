@@ -12,8 +12,8 @@ from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOp
 from tuner.dispatcher.choice import Choice
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate.check import checker as check
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import check_ptx
-from tuner.evaluate.check.promises import broken
 from tuner.evaluate.predict.compiled import resources_of
 from tuner.spec.operator import Operator
 
