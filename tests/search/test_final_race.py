@@ -104,7 +104,7 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
         tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
         outcome, _ = final_race(replace(found, tried=tried), other, evaluator)
     assert standing is not None and outcome.record is not None
-    assert len(standing.places) == 2
+    assert len(standing.contenders) == 2
     assert outcome.record.config == second.attempt.config
 
 
@@ -126,7 +126,7 @@ def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
     assert found.record is not None and dict(found.record.config) in known
     assert outcome.record is not None and dict(outcome.record.config) not in known
     assert standing is not None
-    assert standing.places[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
+    assert standing.contenders[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
 
 
 def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
@@ -174,7 +174,7 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
         spilled = [flawed(each) if each.instance.config != default else each for each in found.tried]
         one, standing = final_race(replace(found, tried=tuple(spilled)), store, evaluator)
         every, _ = final_race(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
-    assert standing is not None and len(standing.places) == 1
+    assert standing is not None and len(standing.contenders) == 1
     assert one.record is not None and dict(one.record.config) == to_fields(default)
     assert every.record is not None and dict(every.record.config) != to_fields(default)
 

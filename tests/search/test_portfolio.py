@@ -19,7 +19,7 @@ from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Bench
 from tuner.search import campaign, study
-from tuner.search.portfolio import Family, Place, Terms, choose
+from tuner.search.portfolio import Family, ServedProblem, Terms, choose
 from tuner.search.session import Measured, Observe
 from tuner.search.study import Outcome, Progress, Request
 from tuner.spec.instance import Instance
@@ -61,7 +61,7 @@ def test_nothing_to_choose_from_is_an_empty_portfolio() -> None:
 
 def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
     def worst(*regrets: float | None) -> float | None:
-        places = tuple(Place({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
+        places = tuple(ServedProblem({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
         return Family({}, Evidence.PREDICTED, Terms(), (), places).worst
 
     assert worst(0.04, 0.1) == 0.1

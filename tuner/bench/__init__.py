@@ -21,7 +21,7 @@ from tuner.errors import MachineError, UsageError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.gpu_lock import alone
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.worker import Place
+from tuner.evaluate.measure.worker import DeviceOpener
 from tuner.spec.operator import Operator
 
 __all__ = [
@@ -46,7 +46,7 @@ _SHARE, _LEAST_S = 0.75, 20.0  # of the time that is left, for a try
 
 def compare(
     code: Code,
-    place: Place,
+    place: DeviceOpener,
     policy: MeasurementPolicy | None = None,
     *,
     context: tuple[Code, ...] = (),

@@ -22,7 +22,7 @@ from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
-from tuner.evaluate.measure.worker import Place, Stand
+from tuner.evaluate.measure.worker import DeviceOpener, Stand
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import from_fields
 
@@ -39,7 +39,7 @@ class Meeting:
 
     code: Code
     context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
-    place: Place
+    place: DeviceOpener
     policies: tuple[MeasurementPolicy, ...]
     kind: str  # of inputs
     seed: int

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.base.result import order
 from tuner.search import portfolio
-from tuner.search.portfolio import Family, Place, Portfolio, Terms
+from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
 from tuner.search.session import Observe, Session
 from tuner.search.study import Outcome, Request, Tried
 from tuner.spec.instance import Instance
@@ -168,12 +168,12 @@ def _place(
     regrets: Array,
     member: int | None,
     chosen: Portfolio,
-) -> Place:
+) -> ServedProblem:
     own = to_fields(outcomes[i].request.problem)
     nearest = _nearest(outcomes, i)
     served = [k for k, column in enumerate(columns) if nearest is not None and _is_record(outcomes[nearest], column)]
     unlisted = float(regrets[i, served[0]]) if served else float("inf")
-    return Place(
+    return ServedProblem(
         problem=own,
         member=member,
         regret=_known(chosen.regrets[i]) if member is not None else None,

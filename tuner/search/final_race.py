@@ -46,10 +46,10 @@ def _raced(
     field = [field[i] for i in left]
     policy, default = measurer.bench.policy, _default(field, outcome)
     standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
-    near = [i for i, place in enumerate(standing.places) if place.ratio.low <= 1 + policy.drift or i == default]
+    near = [i for i, each in enumerate(standing.contenders) if each.ratio.low <= 1 + policy.drift or i == default]
     if raced.capped and not own_clock and len(near) > 1:
         left_of_them, again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
-        if again and again.places[again.winner].time_us.count >= _LEAST_ROUNDS:
+        if again and again.contenders[again.winner].time_us.count >= _LEAST_ROUNDS:
             return left_of_them, again
     return field, standing
 
@@ -133,8 +133,8 @@ def _key(tried: Tried) -> tuple[Any, ...]:
 
 def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
     """The winner's, with its time and margin in the race in place of those that it had when it was screened."""
-    ratios = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
-    time = standing.places[standing.winner].time_us
+    ratios = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
+    time = standing.contenders[standing.winner].time_us
     raced = Measurement(time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability)
     record = record_of([field[standing.winner]], Evidence.MEASURED, tried)
     return replace(record, measurement=raced, margin=min(ratios, default=1.0) - 1)

@@ -229,7 +229,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record is not None and record.measurement is not None
         assert record.evidence is Evidence.MEASURED
         assert record.measurement.flip_probability == standing.flip_probability
-        others = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+        others = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
         assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy

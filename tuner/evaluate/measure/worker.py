@@ -30,7 +30,7 @@ _PATIENCE_S = 120.0  # for a request: besides kernels that run, inputs are drawn
 _REMEMBERED = 256  # states of the device that say what is usual
 
 
-class Place(Hashable, Protocol):
+class DeviceOpener(Hashable, Protocol):
     """Which device: a hashable value that travels, and opens the device in the process that will own it."""
 
     @property
@@ -43,11 +43,11 @@ class Place(Hashable, Protocol):
 class Worker:
     """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
 
-    def __init__(self, place: Place, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, place: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
         self._place, self._patience_s = place, patience_s
         # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]
-        self._pool: Pool[tuple[Place, Request], Answer] = Pool(
+        self._pool: Pool[tuple[DeviceOpener, Request], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
         )
         self._falls = Falls()
@@ -116,13 +116,13 @@ def _sure(answer: object, kind: type[A]) -> A:
     return answer
 
 
-def _serve(job: tuple[Place, Request]) -> Answer:
+def _serve(job: tuple[DeviceOpener, Request]) -> Answer:
     place, request = job
     return _stand(place).do(request)
 
 
 @cache
-def _stand(place: Place) -> "Stand":
+def _stand(place: DeviceOpener) -> "Stand":
     return Stand(place.open())
 
 
