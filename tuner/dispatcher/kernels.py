@@ -24,7 +24,7 @@ from tuner.spec.telling import telling
 if TYPE_CHECKING:
     from tuner.machines import ptx
 
-Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
+PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
 """(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
 
 
@@ -45,7 +45,7 @@ class Kernels:
         else:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
-    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> Run:
+    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> PreparedCall:
         """A choice, ready for arrays of a framework at a place.
 
         Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
@@ -100,7 +100,7 @@ class Kernels:
         return self._emulated[key]
 
 
-def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> Run:
+def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> PreparedCall:
     """A call that has nothing to compute: no kernel runs, and arrays that are updated in place stay as they are."""
     arrays = FRAMEWORKS[framework]
 

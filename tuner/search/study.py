@@ -12,7 +12,7 @@ from tuner.search.history import Past, code_of, pasts
 from tuner.search.lanes import Method, Race, lane
 from tuner.search.log import Earlier, Log, Tried, earlier, ranked
 from tuner.search.request import EFFORTS, SWEEP, Request
-from tuner.search.run import Progress, Run
+from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
@@ -63,7 +63,7 @@ def search(
     """
     race, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator.policy)
-    run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
+    run = RunningSearch(request, evaluator, race, Log(request, store, study, race), observe, stopped)
     try:
         reused = run.log.take([each for each in kept if not each.outdated])
         _predict_again(run, [each for each in kept if each.outdated])
@@ -84,7 +84,7 @@ def search(
 def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
     """What is stored about a problem, as the outcome of a search that tries nothing."""
     race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
-    run = Run(request, evaluator, race, Log(request, store, None, race))
+    run = RunningSearch(request, evaluator, race, Log(request, store, None, race))
     reused = run.log.take(kept)
     tried = tuple(run.log.tried)
     right = passed(tried)
@@ -144,10 +144,10 @@ def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> T
 
 def _reopened(
     outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
-) -> Run:
+) -> RunningSearch:
     """A run that goes on with what a finished one knows."""
     log = Log(outcome.request, store, study, outcome.race, outcome.tried)
-    return Run(outcome.request, evaluator, outcome.race, log, observe)
+    return RunningSearch(outcome.request, evaluator, outcome.race, log, observe)
 
 
 def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool = True) -> tuple[Race, list[Earlier]]:
@@ -173,14 +173,14 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     return Race(lanes), kept
 
 
-def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
+def _predict_again(run: RunningSearch, outdated: Sequence[Earlier]) -> None:
     """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
     best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
     batch = [each.instance for each in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
-def _introduce(run: Run) -> None:
+def _introduce(run: RunningSearch) -> None:
     """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
     compared, although what there was has spent the budget.
     """
@@ -204,7 +204,7 @@ def _begin(store: Store, request: Request, policy: str) -> int:
     )
 
 
-def _look(run: Run) -> str:
+def _look(run: RunningSearch) -> str:
     """Explore, then sweep around the best; again while tries are left and the last sweep says that it pays."""
     done = Swept()
     while True:
@@ -224,7 +224,7 @@ def _why(stop: Stop, swept: Swept) -> str:
     return "; ".join(filter(None, (stop.why, str(swept))))
 
 
-def _decide(run: Run) -> TuningRecord | None:
+def _decide(run: RunningSearch) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
     log = run.log
     for _ in range(_ROUNDS):

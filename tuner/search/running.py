@@ -27,7 +27,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunningSearch:
     """One search under way."""
 
     request: Request
