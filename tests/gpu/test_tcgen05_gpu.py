@@ -54,7 +54,7 @@ def answered(D: int, columns: int, arrays: Mapping[str, Any]) -> dict[str, np.nd
     facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
     binding = bind(OPERATOR, OPERATOR.call(**device), facts)
     plan = TCGEN05.plan(problem, config)
-    kernel = on_gpu.Kernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
+    kernel = on_gpu.GpuKernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
     outputs = kernel(device, {"softmax_scale": arrays["softmax_scale"]})
     driver.wait("flash_attention")
     return {argument.name: array.get() for argument, array in zip(OPERATOR.outputs, outputs, strict=True)}

@@ -70,13 +70,13 @@ def compiled(operator: str, problem: Any, config: Any) -> Cubin:
 
 def loaded(
     name: str, question: Question | BackwardQuestion, device: Mapping[str, Any], framework: str
-) -> on_gpu.Kernel:
+) -> on_gpu.GpuKernel:
     """The kernel of a question for the arrays of a framework."""
     operator = operators.load(name)
     facts = {key: FRAMEWORKS[framework].facts(key, array) for key, array in device.items()}
     binding = bind(operator, operator.call(**device), facts)
     plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
-    return on_gpu.Kernel(
+    return on_gpu.GpuKernel(
         operator, binding, plan, compiled(name, question.problem, question.config), FRAMEWORKS[framework], 0
     )
 

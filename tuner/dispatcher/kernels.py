@@ -55,11 +55,11 @@ class Kernels:
         if place == CPU and instance.implementation.checked_on == "ptx":
             from tuner.dispatcher import on_ptx  # all of a machine that few programs need
 
-            return on_ptx.Kernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
+            return on_ptx.PtxKernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
         if place == CPU:
-            return on_emulator.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
+            return on_emulator.EmulatedKernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
         _, cubin = self._make(choice)
-        return on_gpu.Kernel(operator, binding, plan, cubin, arrays, place)
+        return on_gpu.GpuKernel(operator, binding, plan, cubin, arrays, place)
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
