@@ -143,7 +143,9 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
     tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
-    request = study.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
+    request = study.SearchRequest(
+        operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py"
+    )
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)

@@ -153,7 +153,7 @@ def search(name: str, case: str, seed: int, budget: int) -> Run:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "tuner.db") as store:
         for each in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
             study.search(
-                study.Request(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
+                study.SearchRequest(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
             )
     found = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
     share = np.pad(drawn.optimum() / found, (0, budget - len(found)), mode="edge")

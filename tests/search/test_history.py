@@ -39,7 +39,7 @@ def searched(store: Store, how: Callable[[Any], float | None] = cost, **options:
     problem, target = options.pop("problem", PROBLEM), options.pop("target", SM_80)
     evaluator = Recorded(how, version=options.pop("version", "1"), problem=problem, target=target)
     known = {"implementation": "mma_sync", "budget": 40, **options}
-    return study.search(study.Request(OPERATOR, problem, target, **known), store, evaluator), evaluator
+    return study.search(study.SearchRequest(OPERATOR, problem, target, **known), store, evaluator), evaluator
 
 
 def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
@@ -105,7 +105,7 @@ def test_what_was_not_run_is_no_history(store: Store) -> None:
             return replace(super().attempt(instance), failure=Failed(Stage.SPARED, "not run"))
 
     spared = Sparing(cost)
-    study.search(study.Request(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
+    study.search(study.SearchRequest(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
     assert len(store.attempts(OPERATOR.name)) == 4
     assert pasts(store, OPERATOR, PROBLEM, SM_80, spared.policy, (), own=True) == {}
 
@@ -133,7 +133,7 @@ def test_without_history_a_search_knows_the_prediction_only(store: Store) -> Non
 def test_results_of_another_policy_are_no_history(store: Store) -> None:
     evaluator = Recorded(cost, target=SM_86)
     evaluator.policy = "measured/1"
-    study.search(study.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
+    study.search(study.SearchRequest(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
     outcome, _ = searched(store)
     assert list(beliefs(outcome)) == ["prediction"]
 

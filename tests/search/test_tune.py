@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def request(**options: Any) -> study.Request:
-    return study.Request(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
+def request(**options: Any) -> study.SearchRequest:
+    return study.SearchRequest(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
 
 
 def test_every_attempt_is_stored_and_the_best_right_one_becomes_the_record(store: Store) -> None:

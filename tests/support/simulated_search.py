@@ -45,8 +45,8 @@ def powered(configs: list[Any]) -> Simulation:
     return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
 
 
-def request(budget: int = 4) -> study.Request:
-    return study.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
+def request(budget: int = 4) -> study.SearchRequest:
+    return study.SearchRequest(PAGED, DECODING, GPU, budget=budget, implementation="naive")
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:

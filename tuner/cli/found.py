@@ -22,7 +22,7 @@ _NUMBERS = ("margin", "tried")
 _REASONS = 3  # told of why nothing was found; the report has all
 
 
-def title(request: study.Request) -> str:
+def title(request: study.SearchRequest) -> str:
     """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"

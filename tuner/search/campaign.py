@@ -10,14 +10,14 @@ from tuner.base.result import order
 from tuner.search import portfolio
 from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
 from tuner.search.session import Observe, Session
-from tuner.search.study import Outcome, Request, Tried
+from tuner.search.study import Outcome, SearchRequest, Tried
 from tuner.spec.instance import Instance
 from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
 from tuner.spec.telling import telling
 from tuner.store.records import distance
 
-Watch = Callable[[Request], AbstractContextManager[Observe]]
+Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 
 _COLUMNS = 8  # configs that are compared at least, where so many are good; every winner is
 
@@ -31,7 +31,7 @@ class Campaign:
 
 
 def campaign(
-    requests: Sequence[Request], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
+    requests: Sequence[SearchRequest], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
 ) -> Campaign:
     """Search the problems one after another, then find the portfolios. What one finds is where its neighbours start.
 

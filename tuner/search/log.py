@@ -9,7 +9,7 @@ from tuner.base.result import Attempt, Identity, Stage, Verdict, order
 from tuner.evaluate.evaluator import AnyImplementation, Evaluator
 from tuner.search.history import code_of
 from tuner.search.lanes import Race
-from tuner.search.request import Request
+from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.spec.space import Space
@@ -54,7 +54,7 @@ class Log:
     """The attempts of one search, in order; the race hears of each."""
 
     def __init__(
-        self, request: Request, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
+        self, request: SearchRequest, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
     ) -> None:
         """`tried` is what the race knows already."""
         self._store, self._study, self._race = store, study, race
@@ -96,7 +96,7 @@ class Log:
 
 
 def earlier(
-    request: Request,
+    request: SearchRequest,
     store: Store,
     evaluator: Evaluator,
     implementations: Sequence[AnyImplementation],

@@ -16,7 +16,7 @@ SWEEP = 32  # tries that a sweep gets at most
 
 
 @dataclass(frozen=True)
-class Request:
+class SearchRequest:
     """What to search for. `budget` is in tries and stands above `effort`; `seconds` limits the looking."""
 
     operator: Operator[Any]

@@ -9,7 +9,7 @@ from tuner.errors import TemplateError
 from tuner.evaluate.evaluator import Evaluator
 from tuner.search.lanes import Race
 from tuner.search.log import Log, Tried
-from tuner.search.request import Request
+from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 
 BATCH = 16  # configs that compile side by side between two looks at the model
@@ -30,7 +30,7 @@ class Progress:
 class RunningSearch:
     """One search under way."""
 
-    request: Request
+    request: SearchRequest
     evaluator: Evaluator
     race: Race
     log: Log

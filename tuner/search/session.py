@@ -20,7 +20,7 @@ from tuner.evaluate.predictor import Predictor
 from tuner.machines import gpu
 from tuner.search import study
 from tuner.search.final_race import final_race
-from tuner.search.study import Outcome, Progress, Request
+from tuner.search.study import Outcome, Progress, SearchRequest
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 
@@ -30,7 +30,7 @@ Observe = Callable[[Progress], None]
 class Session(Protocol):
     """Searches of problems for one GPU, which share compilers, a checker and a store."""
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         """Search one problem."""
 
     def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
@@ -46,7 +46,7 @@ class Predicted:
     def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
         self._store, self._evaluator = store, Predictor(target, compiler, checker)
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         return study.search(request, self._store, self._evaluator, observe, stopped)
 
     def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
@@ -64,7 +64,7 @@ class Measured:
         self._bench = bench
         self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         found = study.search(request, self._store, self._measurer(request), observe, stopped)
         return self._raced(found)
 
@@ -80,7 +80,7 @@ class Measured:
         raced, _ = final_race(outcome, self._store, self._measurer(request), request.seed)
         return raced
 
-    def _measurer(self, request: Request) -> Any:
+    def _measurer(self, request: SearchRequest) -> Any:
         if request.problem not in self._measurers:
             self._measurers[request.problem] = Measurer(
                 request.operator, request.problem, self._target, self._compiler, self._checker, self._bench

@@ -11,7 +11,7 @@ from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import Past, code_of, pasts
 from tuner.search.lanes import Method, Race, lane
 from tuner.search.log import Earlier, Log, Tried, earlier, ranked
-from tuner.search.request import EFFORTS, SWEEP, Request
+from tuner.search.request import EFFORTS, SWEEP, SearchRequest
 from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
 from tuner.spec.instance import Instance
@@ -23,7 +23,7 @@ __all__ = [
     "FINALISTS",
     "Outcome",
     "Progress",
-    "Request",
+    "SearchRequest",
     "Tried",
     "extend",
     "judge",
@@ -40,7 +40,7 @@ _ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
 class Outcome:
     """What a search found, and how it went."""
 
-    request: Request
+    request: SearchRequest
     record: TuningRecord | None
     tried: tuple[Tried, ...]  # in order; those of earlier sessions first
     reused: int
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def search(
-    request: Request,
+    request: SearchRequest,
     store: Store,
     evaluator: Evaluator,
     observe: Callable[[Progress], None] = lambda _: None,
@@ -81,7 +81,7 @@ def search(
     return Outcome(request, record, tuple(run.log.tried), reused, race, run.seconds, why, evaluator.evidence)
 
 
-def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
+def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcome:
     """What is stored about a problem, as the outcome of a search that tries nothing."""
     race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
     run = RunningSearch(request, evaluator, race, Log(request, store, None, race))
@@ -150,7 +150,9 @@ def _reopened(
     return RunningSearch(outcome.request, evaluator, outcome.race, log, observe)
 
 
-def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool = True) -> tuple[Race, list[Earlier]]:
+def _start(
+    request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
+) -> tuple[Race, list[Earlier]]:
     """The race at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
@@ -190,7 +192,7 @@ def _introduce(run: RunningSearch) -> None:
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
-def _begin(store: Store, request: Request, policy: str) -> int:
+def _begin(store: Store, request: SearchRequest, policy: str) -> int:
     return store.begin_study(
         operator=request.operator.name,
         problem=canonical(request.problem),

@@ -72,7 +72,7 @@ def _recalled(
     stored = store.attempts(operator.name, canonical(problem), target.name)
     policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
     predicting = target, *machines
-    request = study.Request(operator, problem, target, command=telling.search_command(operator, problem, target))
+    request = study.SearchRequest(operator, problem, target, command=telling.search_command(operator, problem, target))
     for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
         outcome = study.recall(request, store, evaluator)
         if outcome.tried:

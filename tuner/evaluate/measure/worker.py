@@ -20,13 +20,13 @@ from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, 
 from tuner.evaluate.measure.gpu_lock import alone
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.ledger import Falls
-from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
+from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, disturbed, screen, usual
 from tuner.evaluate.measure.timer import Timer
 from tuner.spec.problem import Array
 
-_PATIENCE_S = 120.0  # for a request: besides kernels that run, inputs are drawn in it and references computed
+_PATIENCE_S = 120.0  # for an answer: besides kernels that run, inputs are drawn in it and references computed
 _REMEMBERED = 256  # states of the device that say what is usual
 
 
@@ -47,7 +47,7 @@ class Worker:
         self._place, self._patience_s = place, patience_s
         # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]
-        self._pool: Pool[tuple[DeviceOpener, Request], Answer] = Pool(
+        self._pool: Pool[tuple[DeviceOpener, Question], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
         )
         self._falls = Falls()
@@ -87,14 +87,14 @@ class Worker:
         found = self._ask(heat)
         return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
 
-    def _ask(self, request: Request) -> Answer | Fell:
-        runs = not isinstance(request, Look) or request.ceilings
+    def _ask(self, question: Question) -> Answer | Fell:
+        runs = not isinstance(question, Look) or question.ceilings
         with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
-            return self._answer(request)
+            return self._answer(question)
 
-    def _answer(self, request: Request) -> Answer | Fell:
+    def _answer(self, question: Question) -> Answer | Fell:
         started = time.monotonic()
-        ((_, answer),) = self._pool.run([(self._place, request)])
+        ((_, answer),) = self._pool.run([(self._place, question)])
         if isinstance(answer, Lost):
             late = time.monotonic() - started >= self._patience_s
             self.restarts += 1
@@ -116,9 +116,9 @@ def _sure(answer: object, kind: type[A]) -> A:
     return answer
 
 
-def _serve(job: tuple[DeviceOpener, Request]) -> Answer:
-    place, request = job
-    return _stand(place).do(request)
+def _serve(job: tuple[DeviceOpener, Question]) -> Answer:
+    place, question = job
+    return _stand(place).do(question)
 
 
 @cache
@@ -147,10 +147,10 @@ class Stand:
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
 
-    def do(self, request: Request) -> Answer:
-        if isinstance(request, Look):
-            return self._look(request)
-        return self._race(request) if isinstance(request, Heat) else self._time(request)
+    def do(self, question: Question) -> Answer:
+        if isinstance(question, Look):
+            return self._look(question)
+        return self._race(question) if isinstance(question, Heat) else self._time(question)
 
     def _look(self, look: Look) -> Seen:
         try:
