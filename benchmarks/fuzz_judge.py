@@ -48,13 +48,13 @@ def tried(job: tuple[str, str, int]) -> Tried:
         return Tried(name)
     ptx_alone = drawn.instance.implementation.checked_on == "ptx"
     wanted = rng.random() < _ON_PTX or ptx_alone
-    entries = compiled(Job(*drawn.instance.fields()), drawn.arch) if wanted else None
+    entries = compiled(Job(drawn.instance.fields()), drawn.arch) if wanted else None
     findings = [f"{drawn.arch.name}: {entries.reason}"] if isinstance(entries, Failed) else []
     emulated = executed = apart = 0
     for problem, kind in drawn.cases:
         instance, order = drawn.instance.at(problem), rng.choice(ptx.ORDERS)
         arrays, expected = fuzz_draw.given(instance, kind, rng.getrandbits(32))
-        said = f"{drawn.arch.name} {spelled(instance.fields()[3])} on {spelled(instance.fields()[2])} {kind}"
+        said = f"{drawn.arch.name} {spelled(instance.fields().config)} on {spelled(instance.fields().problem)} {kind}"
         try:
             if not ptx_alone:
                 findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]

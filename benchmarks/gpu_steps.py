@@ -16,14 +16,13 @@ from tuner.bench import peers
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
 from tuner.compiler.render import render
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measurer import Measurer
 from tuner.report import summary, write
 from tuner.search import study
+from tuner.search.final_race import final_race
 from tuner.search.history import code_of
-from tuner.search.settle import settle
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.spec.telling import telling
@@ -98,7 +97,7 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
     if not isinstance(cubin, Cubin):
         return f"does not compile: {cubin.reason}"
     instance = Instance.default(operator, implementation, problem, run.gpu.arch)
-    code = Code(*instance.fields(), cubin.image)
+    code = Code(instance.fields(), cubin.image)
     timed = run.worker.time(Task(code, run.policy, timed=False))
     return timed.fell.reason if timed.fell else "right"
 
@@ -108,17 +107,17 @@ def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [each for each in served if each.name != _PLAIN] or served
-    candidates = [Candidate(each, each.default(problem, run.gpu.arch)) for each in fast]
-    found = dict(measurer.attempts(candidates))
-    _keep(run, measurer, candidates, found, code_of(operator))
+    instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
+    found = dict(measurer.attempts(instances))
+    _keep(run, measurer, instances, found, code_of(operator))
     return _timed(operator, problem, {fast[position].name: attempt for position, attempt in found.items()})
 
 
-def _keep(run: Run, measurer: Measurer, candidates: list[Candidate], found: Mapping[int, Attempt], code: str) -> None:
+def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mapping[int, Attempt], code: str) -> None:
     """For the search of the same problem, which may have little time: it goes on from these."""
     rows = dict(zip(found, run.store.append(found.values()), strict=True))
     right = [position for position, attempt in found.items() if attempt.failure is None]
-    for i, verdict in measurer.verdicts([candidates[position] for position in right]):
+    for i, verdict in measurer.verdicts([instances[position] for position in right]):
         run.store.append_verdict(rows[right[i]], verdict, code)
 
 
@@ -144,23 +143,25 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
     tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
-    request = study.Request(operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py")
+    request = study.SearchRequest(
+        operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py"
+    )
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
-    outcome, standing = settle(outcome, run.store, measurer)
+    outcome, standing = final_race(outcome, run.store, measurer)
     run.outcomes.append(outcome)
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    best = {each.candidate.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
+    best = {each.instance.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
     return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,
         "tried": len(outcome.tried),
         "failed": [each.attempt.failure.reason for each in outcome.tried if each.attempt.failure],
-        "canary_us": measurer.canary.times_us,
-        "voided": measurer.canary.voided,
+        "drift_us": measurer.drift.times_us,
+        "voided": measurer.drift.voided,
         "restarts": run.worker.restarts - restarts,
         "why_stopped": outcome.why_stopped,
         "finished": record is not None and (outcome.seconds < seconds or len(outcome.tried) >= tries),

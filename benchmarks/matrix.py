@@ -61,9 +61,9 @@ def main() -> int:
         for name, dtype, causal, head_dim in product(options.arch, DTYPES, (False, True), HEAD_DIMS):
             target = arch.gpu(name)
             problem = operator.problem(head_dim=head_dim, dtype=dtype, causal=causal)
-            request = study.Request(operator, problem, target, budget=options.budget, implementation="mma_sync")
+            request = study.SearchRequest(operator, problem, target, budget=options.budget, implementation="mma_sync")
             started = time.monotonic()
-            outcome = study.search(request, store, Predictor(operator, problem, target, compiler, checker))
+            outcome = study.search(request, store, Predictor(target, compiler, checker))
             lines.append(_line(outcome, time.monotonic() - started))
             print(_text(lines[-1]), flush=True)
     bad = [line for line in lines if not line.ok]

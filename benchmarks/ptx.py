@@ -48,7 +48,7 @@ def jobs_of(
     problem = implementation.example or operator.problem()
     if implementation.refusal(problem, arch):
         return
-    job = Job(*Instance.default(operator, implementation, problem, arch).fields())
+    job = Job(Instance.default(operator, implementation, problem, arch).fields())
     yield job
     space = implementation.space(problem, arch)
     for _ in range(configs):
@@ -60,13 +60,13 @@ def row(jobs: list[Job], arch: Arch, most: int | None) -> str:
     for job in jobs:
         entries = compiled(job, arch)
         if isinstance(entries, Failed):
-            wrong = wrong or f"{job.config}: {entries.reason}"
+            wrong = wrong or f"{job.instance.config}: {entries.reason}"
             continue
         for case in executed(job, entries, most):
             instructions, cases = instructions + case.instructions, cases + 1
             if not case.ok:
                 reasons = case.finding or "; ".join(error.reason for error in case.errors if not error.ok)
-                wrong = wrong or f"WRONG {job.config} on {case.case}: {reasons}"
+                wrong = wrong or f"WRONG {job.instance.config} on {case.case}: {reasons}"
     seconds = time.perf_counter() - started
     name = f"| {jobs[0].operator} | {jobs[0].implementation} | {arch.name} | {len(jobs)} | {cases} "
     return f"{name}| {instructions:,} | {seconds:.1f} | {wrong or 'right'} |"

@@ -29,9 +29,10 @@ import numpy as np
 from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.base.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
-from tuner.evaluate.evaluator import Candidate, contenders
+from tuner.evaluate.evaluator import contenders
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.search import study
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
@@ -48,21 +49,21 @@ _RIGHT = Verdict((OutputError("drawn", 0.0, 0.0, 1.0, 1.0),), (), ("drawn",))
 
 
 @cache
-def predicted(name: str) -> dict[Candidate, float]:
+def predicted(name: str) -> dict[Instance, float]:
     """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
     operator = operators.load(name)
     found = {}
     for each in contenders(operator, operator.problem(), HERE, None):
         space = each.space(operator.problem(), HERE.arch)
         if len(space) <= _LISTED:
-            found.update({Candidate(each, config): cost_of(name, Candidate(each, config)) for config in space})
+            default = Instance.default(operator, each, operator.problem(), HERE.arch)
+            found.update({one: cost_of(one) for one in map(default.having, space)})
     return found
 
 
 @cache
-def cost_of(name: str, candidate: Candidate) -> float:
-    problem, each = operators.load(name).problem(), candidate.implementation
-    return uncompiled(each.plan(problem, candidate.config), each.work(problem, candidate.config, HERE), HERE).cost
+def cost_of(instance: Instance) -> float:
+    return uncompiled(instance.plan(), instance.work(HERE), HERE).cost
 
 
 @dataclass
@@ -81,22 +82,22 @@ class Drawn:
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng((self.seed, self.target is HERE))
         self._effects: dict[object, float] = {}
-        self._priors: dict[Candidate, float] = {}
+        self._priors: dict[Instance, float] = {}
         if self.case == "wrong":
             dealt = np.random.default_rng(self.seed).permutation(list(predicted(self.name).values()))
             self._priors = dict(zip(predicted(self.name), dealt.tolist(), strict=True))
 
-    def identity(self, candidate: Candidate) -> Identity:
-        text, problem = canonical(candidate.config), canonical(operators.load(self.name).problem())
-        return Identity(self.name, candidate.implementation.name, problem, self.target.name, text, "", "", self.policy)
+    def identity(self, instance: Instance) -> Identity:
+        text, problem = canonical(instance.config), canonical(instance.problem)
+        return Identity(self.name, instance.implementation.name, problem, self.target.name, text, "", "", self.policy)
 
-    def prior(self, candidate: Candidate) -> float:
-        return self._priors.get(candidate) or cost_of(self.name, candidate)
+    def prior(self, instance: Instance) -> float:
+        return self._priors.get(instance) or cost_of(instance)
 
-    def resume(self, best: Candidate) -> None:
+    def resume(self, best: Instance) -> None:
         """A draw does not change."""
 
-    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, each in enumerate(batch):
             identity, config, time_us = self.identity(each), to_fields(each.config), self.time_us(each)
             self.seen.append((identity.implementation, time_us))
@@ -105,17 +106,17 @@ class Drawn:
             measured = Measurement(noisy, noisy * (1 - _NOISE), noisy * (1 + _NOISE), 12)
             yield position, Attempt(identity, config, None, used, None, measured)
 
-    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         return ((position, _RIGHT) for position in range(len(batch)))
 
-    def time_us(self, candidate: Candidate) -> float:
+    def time_us(self, instance: Instance) -> float:
         by_implementation, by_value, by_pair, by_config = CASES[self.case]
-        name, config = candidate.implementation.name, to_fields(candidate.config)
+        name, config = instance.implementation.name, to_fields(instance.config)
         values = list(config.items())
         effect = by_implementation * self._effect(name) + by_config * self._effect(name, *values)
         effect += by_value * sum(self._effect(name, *each) for each in values)
         effect += by_pair * sum(self._effect(name, *pair) for pair in pairwise(values))
-        return cost_of(self.name, candidate) * math.exp(effect)
+        return cost_of(instance) * math.exp(effect)
 
     def optimum(self) -> float:
         """Of what is predicted within 2.5 times of the best, which effects do not make up for."""
@@ -152,7 +153,7 @@ def search(name: str, case: str, seed: int, budget: int) -> Run:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "tuner.db") as store:
         for each in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
             study.search(
-                study.Request(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
+                study.SearchRequest(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
             )
     found = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
     share = np.pad(drawn.optimum() / found, (0, budget - len(found)), mode="edge")

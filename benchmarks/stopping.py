@@ -22,7 +22,7 @@ import numpy as np
 from tuner.search.explore import Patience, gained
 from tuner.search.replay.files import read
 from tuner.search.replay.recording import Recording
-from tuner.search.run import BATCH
+from tuner.search.running import BATCH
 from tuner.search.sampler import Sampler
 
 LOOKS = (3, 2, 1)

@@ -36,17 +36,17 @@ def _run(options: argparse.Namespace) -> None:
     from tuner.arch import gpu
     from tuner.compiler.nvrtc import Compiler
     from tuner.evaluate.check.checker import Checker
-    from tuner.evaluate.evaluator import Candidate
     from tuner.evaluate.predictor import Predictor
+    from tuner.spec.instance import Instance
 
     operator, target = operators.load("flash_attention"), gpu(options.gpu)
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=options.head_dim, causal=True)
     space = implementation.space(problem, target.arch)
     picked = random.Random(0).sample(range(len(space)), options.configs)
-    wanted = [Candidate(implementation, space[i]) for i in picked]
+    wanted = [Instance(operator, implementation, problem, space[i]) for i in picked]
     with Compiler(options.workers) as compiler, Checker(options.workers) as checker:
-        predictor = Predictor(operator, problem, target, compiler, checker)
+        predictor = Predictor(target, compiler, checker)
         _report("compiled and ranked", len(wanted), lambda: list(predictor.attempts(wanted)))
         _warm(predictor, wanted[:1])
         _report("verified", len(wanted), lambda: _verify(predictor, wanted))

@@ -9,15 +9,14 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.arch import ARCHES
 from tuner.base.assets import TEMPLATE, TEMPLATES
-from tuner.base.result import Fields
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.contract import held_implementation, held_operator, line_of, well_formed
 from tuner.spec.defaults import completed, completed_implementation
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import from_fields
 
@@ -106,21 +105,8 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     return found[name]
 
 
-class Named(Protocol):
-    """A config by names and data, as it travels to other processes."""
-
-    @property
-    def operator(self) -> str: ...
-    @property
-    def implementation(self) -> str: ...
-    @property
-    def problem(self) -> Fields: ...
-    @property
-    def config(self) -> Fields: ...
-
-
-def named(by: Named) -> Instance:
-    """What it names."""
+def instance(by: InstanceFields) -> Instance:
+    """What arrived by names and data. Raises UsageError for what is not known here."""
     operator, one = load(by.operator), implementation(by.operator, by.implementation)
     return Instance(operator, one, from_fields(operator.problem, by.problem), from_fields(one.config, by.config))
 

@@ -17,6 +17,7 @@ from tuner.errors import UsageError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
+from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
 from tuner.store.sql import Store
@@ -24,7 +25,10 @@ from tuner.store.sql import Store
 OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
 NAIVE = operators.implementation("flash_attention", "naive")
-CODE = Code("flash_attention", "naive", to_fields(PROBLEM), to_fields(NAIVE.default(PROBLEM, gpu("H200").arch)), b"")
+CODE = Code(
+    InstanceFields("flash_attention", "naive", to_fields(PROBLEM), to_fields(NAIVE.default(PROBLEM, gpu("H200").arch))),
+    b"",
+)
 STREAMING = operators.load("streaming_attention")
 EMPTY = Snapshot.load([])
 
@@ -48,7 +52,10 @@ def test_dense_attention_runs_beside_streaming_on_the_same_tensors() -> None:
     dense = bench.context(STREAMING, problem)
     assert dense is not None
     ours, beside = (
-        Code(operator.name, "naive", to_fields(each), to_fields(naive.default(each, gpu("H200").arch)), b"")
+        Code(
+            InstanceFields(operator.name, "naive", to_fields(each), to_fields(naive.default(each, gpu("H200").arch))),
+            b"",
+        )
         for operator, each in ((STREAMING, problem), dense)
         for naive in (operators.implementation(operator.name, "naive"),)
     )
@@ -74,7 +81,7 @@ def test_kernels_with_many_launches_are_timed_in_a_graph_as_well() -> None:
     problem = kda.problem(seq_len=16, heads=1, key_dim=16, value_dim=16)
     naive = operators.implementation("kda", "naive")
     config = to_fields(naive.default(problem, gpu("H200").arch))
-    code = Code("kda", "naive", to_fields(problem), config, b"")
+    code = Code(InstanceFields("kda", "naive", to_fields(problem), config), b"")
     found = bench.compare(code, Simulation("H200"), MeasurementPolicy(rounds=3), kind="weak_gate")
     assert [row.label for row in found.rows[:2]] == ["tuner", "tuner (graph)"]
     assert found.inputs == "weak_gate"
@@ -144,7 +151,7 @@ def test_a_page_of_times_shows_each_contender_as_a_bar_and_no_prediction(compari
 
 def test_the_contender_is_what_an_application_would_run() -> None:
     code = bench.contender(OPERATOR, PROBLEM, gpu("H200"), EMPTY)
-    assert code.implementation != "naive"
+    assert code.instance.implementation != "naive"
     assert code.image.startswith(b"\x7fELF")
 
 

@@ -15,7 +15,7 @@ from tuner.arch import gpu
 from tuner.base.assets import ROOT
 from tuner.cli.app import build
 from tuner.compiler import headers
-from tuner.evaluate.check.promises import broken
+from tuner.evaluate.check.declarations import broken
 from tuner.spec.instance import Instance
 
 README = (ROOT / "templates" / "README.md").read_text()

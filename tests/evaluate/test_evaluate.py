@@ -10,9 +10,9 @@ from tuner.arch import gpu
 from tuner.base.result import Identity
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.predictor import Predictor
 from tuner.spec.dtype import DType
+from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan, Workspace
 from tuner.spec.tensor_map import TensorMap
 
@@ -29,8 +29,8 @@ def identity(**changes: Any) -> Identity:
         return replace(NAIVE.plan(problem, config), **changes)
 
     with Compiler(1) as compiler:
-        predictor = Predictor(OPERATOR, PROBLEM, GPU, compiler, Checker())
-        return predictor.identity(Candidate(replace(NAIVE, plan=plan), CONFIG))
+        predictor = Predictor(GPU, compiler, Checker())
+        return predictor.identity(Instance(OPERATOR, replace(NAIVE, plan=plan), PROBLEM, CONFIG))
 
 
 FIRST, *OTHERS = NAIVE.plan(PROBLEM, CONFIG).launches

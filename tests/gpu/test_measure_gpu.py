@@ -33,7 +33,7 @@ def code(body: str | None = None) -> Code:
         opening = source.text.index("{", source.text.index("flash_attention_naive("))
         source = Source(source.entries, source.text[: opening + 1] + body + "}\n", source.headers, "cuda")
     cubin = compile(source, Options(gpu.current_gpu().arch.name))
-    return Code(*instance.fields(), cubin.image)
+    return Code(instance.fields(), cubin.image)
 
 
 def test_a_right_kernel_is_timed(worker: Worker) -> None:
@@ -82,7 +82,7 @@ def test_a_plan_of_several_launches_is_right_and_timed_in_a_graph(worker: Worker
     kda, prep_scan = operators.load("kda"), operators.implementation("kda", "prep_scan")
     instance = Instance.default(kda, prep_scan, kda.problem(seq_len=256, heads=2), gpu.current_gpu().arch)
     cubin = compile(render(instance), Options(gpu.current_gpu().arch.name))
-    several = Code(*instance.fields(), cubin.image)
+    several = Code(instance.fields(), cubin.image)
     found = worker.time(Task(several, MeasurementPolicy(launch="graph")))
     assert found.fell is None, found.fell
     assert found.samples

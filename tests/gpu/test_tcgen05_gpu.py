@@ -54,7 +54,7 @@ def answered(D: int, columns: int, arrays: Mapping[str, Any]) -> dict[str, np.nd
     facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
     binding = bind(OPERATOR, OPERATOR.call(**device), facts)
     plan = TCGEN05.plan(problem, config)
-    kernel = on_gpu.Kernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
+    kernel = on_gpu.GpuKernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
     outputs = kernel(device, {"softmax_scale": arrays["softmax_scale"]})
     driver.wait("flash_attention")
     return {argument.name: array.get() for argument, array in zip(OPERATOR.outputs, outputs, strict=True)}
@@ -80,7 +80,7 @@ def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
 def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: int, packed: bool) -> None:
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
     problem = Problem(D, DType.BF16, True, use_cu_seqlens=packed, batch=1, heads=2, seq_q=300, use_softcap=packed)
-    code = Code(*Instance(OPERATOR, TCGEN05, problem, CASES[D]).fields(), compiled(problem, CASES[D]).image)
+    code = Code(Instance(OPERATOR, TCGEN05, problem, CASES[D]).fields(), compiled(problem, CASES[D]).image)
     found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
     assert found.fell is None, found.fell
     assert found.verdict is not None and found.verdict.ok, found.verdict

@@ -48,7 +48,7 @@ from tuner.machines import gpu
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 pytestmark = [
@@ -70,13 +70,13 @@ def compiled(operator: str, problem: Any, config: Any) -> Cubin:
 
 def loaded(
     name: str, question: Question | BackwardQuestion, device: Mapping[str, Any], framework: str
-) -> on_gpu.Kernel:
+) -> on_gpu.GpuKernel:
     """The kernel of a question for the arrays of a framework."""
     operator = operators.load(name)
     facts = {key: FRAMEWORKS[framework].facts(key, array) for key, array in device.items()}
     binding = bind(operator, operator.call(**device), facts)
     plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
-    return on_gpu.Kernel(
+    return on_gpu.GpuKernel(
         operator, binding, plan, compiled(name, question.problem, question.config), FRAMEWORKS[framework], 0
     )
 
@@ -167,7 +167,9 @@ def test_gradients_of_packed_sequences_and_capped_scores_are_right_on_the_device
 
 
 def judged(worker: Worker, name: str, problem: Any, config: Any) -> None:
-    code = Code(name, "wgmma", to_fields(problem), to_fields(config), compiled(name, problem, config).image)
+    code = Code(
+        InstanceFields(name, "wgmma", to_fields(problem), to_fields(config)), compiled(name, problem, config).image
+    )
     found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
     assert found.fell is None, found.fell
     assert found.verdict is not None and found.verdict.ok, found.verdict

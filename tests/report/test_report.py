@@ -19,7 +19,7 @@ from tuner import report
 from tuner.base.result import Evidence, Failed, OutputError, Stage, Verdict
 from tuner.errors import MachineError
 from tuner.report import BeliefFacts, ReportData
-from tuner.search.portfolio import Family, Place, Terms
+from tuner.search.portfolio import Family, ServedProblem, Terms
 
 HOSTILE = '</script><script>alert(1)</script> <img src=http://evil.example/x onerror=alert(1)> "quoted" & | `code`'
 
@@ -333,7 +333,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_portfolio_stands_before_the_problems_and_says_what_kind_its_regrets_are() -> None:
     problems = [{**PROBLEM, "seq_q": length} for length in (256, 4096)]
-    places = (Place(problems[0], 0, 0.0, problems[1], 0.031), Place(problems[1], None, None, None, None))
+    places = (
+        ServedProblem(problems[0], 0, 0.0, problems[1], 0.031),
+        ServedProblem(problems[1], None, None, None, None),
+    )
     family = Family({"head_dim": 72}, Evidence.PREDICTED, Terms(2, 0.05), (("mma_sync", DEFAULT),), places)
     data = [report_data(12, problem=problem) for problem in problems]
     text = Page(report.render(data, [family])).text

@@ -9,7 +9,6 @@ import pytest
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
 from tuner.base.result import Attempt, Measurement, Resources
-from tuner.evaluate.evaluator import Candidate
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.report.rows import winner_rows
 from tuner.report.summary import usage, work_facts
@@ -45,7 +44,7 @@ def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path
     evaluator = Recorded(lambda c: 1.0 if c == default else 2.0, right=lambda c: c != default)
     with Store.open(tmp_path / "tuner.db") as store:
         outcome = study.search(
-            study.Request(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
+            study.SearchRequest(OPERATOR, PROBLEM, SM_80, budget=2, implementation="mma_sync"), store, evaluator
         )
     assert dict(winner_rows(outcome))["margin"] == "nothing else passed its checks; the default is wrong"
 
@@ -53,8 +52,8 @@ def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path
 class Alike(Recorded):
     """Every config is the same machine code."""
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        return replace(super().attempt(candidate), resources=Resources(128, 0, 1024, 128, 2, "registers", "same"))
+    def attempt(self, instance: Instance) -> Attempt:
+        return replace(super().attempt(instance), resources=Resources(128, 0, 1024, 128, 2, "registers", "same"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ class Alike(Recorded):
     ids=["alone", "alike"],
 )
 def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, margin: str) -> None:
-    asked = study.Request(OPERATOR, PROBLEM, SM_80, budget=budget, implementation="mma_sync")
+    asked = study.SearchRequest(OPERATOR, PROBLEM, SM_80, budget=budget, implementation="mma_sync")
     with Store.open(tmp_path / "tuner.db") as store:
         outcome = study.search(asked, store, Alike(lambda _: 1.0))
     assert dict(winner_rows(outcome))["margin"] == f"{margin}, and it is the default"
@@ -71,7 +70,7 @@ def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, marg
 
 def test_a_time_is_told_as_rates_and_a_prediction_is_not(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuner.db") as store:
-        asked = study.Request(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
+        asked = study.SearchRequest(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
         record = study.search(asked, store, Recorded(lambda _: 1.0)).record
     assert record is not None
     mma_sync = operators.implementation(OPERATOR.name, "mma_sync")

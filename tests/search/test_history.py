@@ -13,11 +13,11 @@ from tuner import operators
 from tuner.arch import gpu
 from tuner.base.canonical import encode
 from tuner.base.result import Attempt, Failed, Stage, Verdict
-from tuner.evaluate.evaluator import Candidate
 from tuner.search import study
 from tuner.search.belief import Belief, together
 from tuner.search.history import Past, code_of, pasts
 from tuner.search.lanes import Method, lane
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
@@ -39,7 +39,7 @@ def searched(store: Store, how: Callable[[Any], float | None] = cost, **options:
     problem, target = options.pop("problem", PROBLEM), options.pop("target", SM_80)
     evaluator = Recorded(how, version=options.pop("version", "1"), problem=problem, target=target)
     known = {"implementation": "mma_sync", "budget": 40, **options}
-    return study.search(study.Request(OPERATOR, problem, target, **known), store, evaluator), evaluator
+    return study.search(study.SearchRequest(OPERATOR, problem, target, **known), store, evaluator), evaluator
 
 
 def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
@@ -101,11 +101,11 @@ def test_earlier_code_for_the_same_problem_is_history(store: Store) -> None:
 
 def test_what_was_not_run_is_no_history(store: Store) -> None:
     class Sparing(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
+        def attempt(self, instance: Instance) -> Attempt:
+            return replace(super().attempt(instance), failure=Failed(Stage.SPARED, "not run"))
 
     spared = Sparing(cost)
-    study.search(study.Request(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
+    study.search(study.SearchRequest(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
     assert len(store.attempts(OPERATOR.name)) == 4
     assert pasts(store, OPERATOR, PROBLEM, SM_80, spared.policy, (), own=True) == {}
 
@@ -133,7 +133,7 @@ def test_without_history_a_search_knows_the_prediction_only(store: Store) -> Non
 def test_results_of_another_policy_are_no_history(store: Store) -> None:
     evaluator = Recorded(cost, target=SM_86)
     evaluator.policy = "measured/1"
-    study.search(study.Request(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
+    study.search(study.SearchRequest(OPERATOR, PROBLEM, SM_86, implementation="mma_sync", budget=40), store, evaluator)
     outcome, _ = searched(store)
     assert list(beliefs(outcome)) == ["prediction"]
 
@@ -214,21 +214,22 @@ def test_a_correlation_is_of_ranks_with_ties_and_waits_for_eight_results() -> No
 
 
 def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> None:
-    implementation = operators.implementation("flash_attention_backward", "mma_sync")
-    problem, arch = operators.load("flash_attention_backward").problem(), gpu("sm_90a").arch
-    space, default = implementation.space(problem, arch), implementation.default(problem, arch)
+    operator, arch = operators.load("flash_attention_backward"), gpu("sm_90a").arch
+    implementation = operators.implementation(operator.name, "mma_sync")
+    default = Instance.default(operator, implementation, operator.problem(), arch)
+    space = implementation.space(default.problem, arch)
     asked: list[Any] = []
 
-    def prior(candidate: Candidate) -> float:
-        asked.append(candidate.config)
-        return sum(values.index(getattr(candidate.config, name)) for name, values in space.choices.items())
+    def prior(instance: Instance) -> float:
+        asked.append(instance.config)
+        return sum(values.index(getattr(instance.config, name)) for name, values in space.choices.items())
 
-    (belief,) = lane(implementation, space, default, prior, Method("gp", 0, 16)).beliefs
+    (belief,) = lane(default, space, prior, Method("gp", 0, 16)).beliefs
     first, *ranked = asked
-    assert first == default
+    assert first == default.config
     assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(belief.cost))
     assert 4096 < len(ranked) < 5000 < len(space)
-    assert np.nanmin(belief.cost) == min(prior(Candidate(implementation, config)) for config in space)
+    assert np.nanmin(belief.cost) == min(prior(default.having(config)) for config in space)
 
 
 def test_what_a_belief_does_not_know_does_not_judge_it() -> None:

@@ -14,15 +14,15 @@ from tuner.base.result import Attempt, Evidence
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Bench
 from tuner.search import campaign, study
-from tuner.search.portfolio import Family, Place, Terms, choose
+from tuner.search.portfolio import Family, ServedProblem, Terms, choose
 from tuner.search.session import Measured, Observe
-from tuner.search.study import Outcome, Progress, Request
+from tuner.search.study import Outcome, Progress, SearchRequest
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
 
@@ -61,7 +61,7 @@ def test_nothing_to_choose_from_is_an_empty_portfolio() -> None:
 
 def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
     def worst(*regrets: float | None) -> float | None:
-        places = tuple(Place({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
+        places = tuple(ServedProblem({"T": place}, 0, regret, None, None) for place, regret in enumerate(regrets))
         return Family({}, Evidence.PREDICTED, Terms(), (), places).worst
 
     assert worst(0.04, 0.1) == 0.1
@@ -101,23 +101,23 @@ class Session:
         self.store, self._cost, self._right = store, cost, right
         self.evaluators: dict[Any, Recorded] = {}
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         return study.search(request, self.store, self._evaluator(request), observe, stopped)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
 
-    def _evaluator(self, request: Request) -> Recorded:
+    def _evaluator(self, request: SearchRequest) -> Recorded:
         problem = request.problem
         made = Recorded(self._cost(problem), lambda config: self._right(problem, config), problem=problem)
         return self.evaluators.setdefault(problem, made)
 
 
 @contextmanager
-def unwatched(_: Request) -> Iterator[Callable[[Progress], None]]:
+def unwatched(_: SearchRequest) -> Iterator[Callable[[Progress], None]]:
     yield lambda _: None
 
 
@@ -139,7 +139,7 @@ def wide_when_long(problem: Any) -> Callable[[Any], float]:
 
 def run(session: Session, lengths: Sequence[int], terms: Terms, stopped: Callable[[], bool] = lambda: False) -> Any:
     requests = [
-        Request(
+        SearchRequest(
             OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=60, method="categorical", history=False
         )
         for length in lengths
@@ -191,7 +191,7 @@ def test_what_a_problem_would_lose_without_a_record_is_by_its_nearest_neighbour(
 def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store) -> None:
     session = Session(store, wide_when_long)
     requests = [
-        Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
+        SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
         for length, budget in ((512, 80), (1024, 1))
     ]
     found = campaign.campaign(requests, session, unwatched, lambda: False, Terms())
@@ -204,18 +204,18 @@ def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store)
 class Spilling(Recorded):
     """The larger a tile the cheaper, and the default's spills registers."""
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        made = super().attempt(candidate)
+    def attempt(self, instance: Instance) -> Attempt:
+        made = super().attempt(instance)
         assert made.resources is not None
-        return replace(made, resources=replace(made.resources, spill_bytes=16 if candidate.config.BM == 128 else 0))
+        return replace(made, resources=replace(made.resources, spill_bytes=16 if instance.config.BM == 128 else 0))
 
 
 def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_cheaper(store: Store) -> None:
     evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(512))
-    request = Request(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
+    request = SearchRequest(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
     outcome = study.search(request, store, evaluator)
     assert outcome.record is not None and outcome.record.config["BM"] == 128
-    (default,) = (each.candidate for each in outcome.tried)
+    (default,) = (each.instance for each in outcome.tried)
     smaller = replace(default, config=replace(default.config, BM=64))
     found = study.extend(outcome, store, evaluator, [smaller])
     assert found.record is not None and found.record.config["BM"] == 64
@@ -226,9 +226,9 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
     outcomes = []
     for length in (512, 1024):
         evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
-        request = Request(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
+        request = SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
         searched = study.search(request, store, evaluator)
-        (default,) = (each.candidate for each in searched.tried)
+        (default,) = (each.instance for each in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
         outcomes.append(study.extend(searched, store, evaluator, [smaller]))
     (family,) = campaign.known(outcomes, Terms())
@@ -244,11 +244,11 @@ def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store)
 
 def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store) -> None:
     requests = [
-        Request(OPERATOR, sized(length, head_dim), SM_80, implementation="mma_sync", budget=8, history=False)
+        SearchRequest(OPERATOR, sized(length, head_dim), SM_80, implementation="mma_sync", budget=8, history=False)
         for head_dim in (64, 72)
         for length in (512, 1024)
     ]
-    requests.append(Request(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
+    requests.append(SearchRequest(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
     found = campaign.campaign(requests, Session(store, wide_when_long), unwatched, lambda: False, Terms())
     assert [family.statics["head_dim"] for family in found.families] == [64, 72]
     assert len(found.outcomes) == 5
@@ -265,7 +265,7 @@ def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: 
     session = Session(store, wide_when_long)
     found = run(session, LENGTHS, Terms(most=3, within=0.01))
     recalled = [
-        study.recall(Request(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
+        study.recall(SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
         for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
     ]
     (again,) = campaign.known(recalled, Terms(most=3, within=0.01))
@@ -278,7 +278,7 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
     told = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
     policy = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
     requests = [
-        Request(OPERATOR, OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=length), SM_80, budget=3)
+        SearchRequest(OPERATOR, OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=length), SM_80, budget=3)
         for length in (64, 128)
     ]
     requests = [replace(each, implementation="naive") for each in requests]

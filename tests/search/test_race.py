@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80
 from tuner import operators
-from tuner.evaluate.evaluator import Candidate
 from tuner.search.lanes import Lane, Method, Race, lane
+from tuner.spec.instance import Instance
 
 NAIVE, MMA_SYNC = (operators.implementation(OPERATOR.name, name) for name in ("naive", "mma_sync"))
 METHOD = Method("gp", seed=0, tries=100)
@@ -21,11 +21,10 @@ def race() -> Race:
     return Race([at_the_start(NAIVE), at_the_start(MMA_SYNC)])
 
 
-def at_the_start(implementation: Any, prior: Callable[[Candidate], float] | None = None) -> Lane:
+def at_the_start(implementation: Any, prior: Callable[[Instance], float] | None = None) -> Lane:
     arch = SM_80.arch
-    return lane(
-        implementation, implementation.space(PROBLEM, arch), implementation.default(PROBLEM, arch), prior, METHOD
-    )
+    default = Instance.default(OPERATOR, implementation, PROBLEM, arch)
+    return lane(default, implementation.space(PROBLEM, arch), prior, METHOD)
 
 
 def tell(race: Race, name: str, value: float | None, *, flawed: bool = False, tries: int = ENOUGH) -> None:

@@ -19,11 +19,11 @@ from tuner.arch import gpu
 from tuner.base.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
 from tuner.compiler.render import header
 from tuner.errors import TemplateError, UsageError
-from tuner.evaluate.evaluator import Candidate
 from tuner.machines.emulator import Finding
 from tuner.search import study
 from tuner.search.contest import contest
 from tuner.search.explore import Patience
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.store.sql import Store
 
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def request(**options: Any) -> study.Request:
-    return study.Request(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
+def request(**options: Any) -> study.SearchRequest:
+    return study.SearchRequest(OPERATOR, PROBLEM, GPU, **{"implementation": "mma_sync", "budget": 24, **options})
 
 
 def test_every_attempt_is_stored_and_the_best_right_one_becomes_the_record(store: Store) -> None:
@@ -101,8 +101,8 @@ def test_headers_are_read_again_before_verdicts_are_given(store: Store, tmp_path
 
 def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) -> None:
     class Unasked(Recorded):
-        def prior(self, candidate: Candidate) -> float:
-            raise AssertionError(f"nothing will be asked for, and {candidate.config} was predicted")
+        def prior(self, instance: Instance) -> float:
+            raise AssertionError(f"nothing will be asked for, and {instance.config} was predicted")
 
     searched = study.search(request(), store, Recorded())
     recalled = study.recall(request(), store, Unasked())
@@ -133,11 +133,11 @@ class Launched(Recorded):
         super().__init__(**told)
         self.plan = plan
 
-    def identity(self, candidate: Candidate) -> Identity:
-        return replace(super().identity(candidate), plan=self.plan(candidate.config))
+    def identity(self, instance: Instance) -> Identity:
+        return replace(super().identity(instance), plan=self.plan(instance.config))
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        found = super().attempt(candidate)
+    def attempt(self, instance: Instance) -> Attempt:
+        found = super().attempt(instance)
         return replace(found, resources=Resources(128, 0, 1024, 128, 2, "registers", "one code"))
 
 
@@ -151,9 +151,9 @@ def test_attempts_at_another_launch_are_not_reused(store: Store) -> None:
 
 def test_one_machine_code_in_several_launches_counts_as_often(store: Store) -> None:
     outcome = study.search(request(), store, Launched(lambda config: str(config.BM)))
-    launched = {each.candidate.config.BM for each in outcome.tried}
+    launched = {each.instance.config.BM for each in outcome.tried}
     assert len(launched) > 1
-    assert sorted(each.candidate.config.BM for each in study.ranked(outcome.tried)) == sorted(launched)
+    assert sorted(each.instance.config.BM for each in study.ranked(outcome.tried)) == sorted(launched)
 
 
 def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) -> None:
@@ -167,7 +167,7 @@ def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
     first = study.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
     again = study.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
     lane = again.race.lanes["mma_sync"]
-    told = [lane.results[lane.space.index(each.candidate.config)] for each in first.tried if each.wrong]
+    told = [lane.results[lane.space.index(each.instance.config)] for each in first.tried if each.wrong]
     assert told and set(told) == {None}
 
 
@@ -200,9 +200,9 @@ def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Stor
     again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
     found = study.search(asked, store, again)
     assert found.reused == 0
-    assert {each.candidate.config for each in found.tried} == {each.candidate.config for each in before.tried}
+    assert {each.instance.config for each in found.tried} == {each.instance.config for each in before.tried}
     assert found.record is not None and found.record.prediction is not None
-    assert found.record.prediction.cost == min(1e6 / each.candidate.config.BM for each in before.tried)
+    assert found.record.prediction.cost == min(1e6 / each.instance.config.BM for each in before.tried)
     assert study.search(asked, store, unchanged).reused == 24
     assert unchanged.tried == []
 
@@ -232,8 +232,8 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
     store: Store, tmp_path: Path, stage: Stage, again: int
 ) -> None:
     class Failing(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            return replace(super().attempt(candidate), failure=Failed(stage, "recorded failure"))
+        def attempt(self, instance: Instance) -> Attempt:
+            return replace(super().attempt(instance), failure=Failed(stage, "recorded failure"))
 
     own = tmp_path / "own"
     own.mkdir()
@@ -250,8 +250,8 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
 
 def test_what_was_not_run_for_the_sake_of_the_device_is_tried_by_the_next_search(store: Store) -> None:
     class Sparing(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            return replace(super().attempt(candidate), failure=Failed(Stage.SPARED, "not run"))
+        def attempt(self, instance: Instance) -> Attempt:
+            return replace(super().attempt(instance), failure=Failed(Stage.SPARED, "not run"))
 
     before, again = study.search(request(), store, Sparing()), Recorded()
     assert before.record is None
@@ -291,10 +291,10 @@ def test_of_configs_that_tie_the_one_nearest_to_the_default_is_the_record(store:
 
 def test_a_config_that_spills_stands_behind_all_that_do_not(store: Store) -> None:
     class Spilling(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super().attempt(candidate)
+        def attempt(self, instance: Instance) -> Attempt:
+            attempt = super().attempt(instance)
             assert attempt.resources is not None
-            spills = 64 if candidate.config.BM == 16 else 0
+            spills = 64 if instance.config.BM == 16 else 0
             resources = Resources(255, spills, 1024, 128, 2, "registers", attempt.resources.sass_digest)
             return Attempt(attempt.identity, attempt.config, None, resources, attempt.prediction)
 
@@ -307,15 +307,15 @@ def test_a_clean_config_of_another_problem_beats_faster_ones_that_spill(store: S
     shared = MMA_SYNC.space(PROBLEM, GPU.arch)[-1]
 
     class Spilling(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super().attempt(candidate)
-            spills = 0 if candidate.config == shared else 64
-            resources = Resources(255, spills, 1024, 128, 2, "registers", str(candidate.config))
+        def attempt(self, instance: Instance) -> Attempt:
+            attempt = super().attempt(instance)
+            spills = 0 if instance.config == shared else 64
+            resources = Resources(255, spills, 1024, 128, 2, "registers", str(instance.config))
             return replace(attempt, resources=resources)
 
     evaluator = Spilling(lambda c: 1000.0 if c == shared else 10.0)
     outcome = study.search(request(budget=2), store, evaluator)
-    extended = study.extend(outcome, store, evaluator, [Candidate(MMA_SYNC, shared)])
+    extended = study.extend(outcome, store, evaluator, [Instance(OPERATOR, MMA_SYNC, PROBLEM, shared)])
     assert extended.record is not None
     assert extended.record.resources.spill_bytes == 0
 
@@ -344,8 +344,8 @@ def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(s
 
 def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> None:
     class Alike(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super().attempt(candidate)
+        def attempt(self, instance: Instance) -> Attempt:
+            attempt = super().attempt(instance)
             same = Resources(128, 0, 1024, 128, 2, "registers", "same")
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
@@ -370,8 +370,8 @@ def test_no_parameter_of_the_record_can_be_set_back_to_its_default_for_nothing(s
 
 def test_of_twins_with_equal_machine_code_the_nearest_to_the_default_is_the_record(store: Store) -> None:
     class Alike(Recorded):
-        def attempt(self, candidate: Candidate) -> Attempt:
-            attempt = super().attempt(candidate)
+        def attempt(self, instance: Instance) -> Attempt:
+            attempt = super().attempt(instance)
             same = Resources(128, 0, 1024, 128, 2, "registers", "same")
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
@@ -396,9 +396,9 @@ def test_the_sweep_finds_a_better_neighbour_of_the_best_that_random_search_left_
 
 def timed(index: int, time: float, differs: int) -> study.Tried:
     """A config that took `time`, give or take a hundredth."""
-    candidate = Candidate(MMA_SYNC, MMA_SYNC.space(PROBLEM, GPU.arch)[index])
+    instance = Instance(OPERATOR, MMA_SYNC, PROBLEM, MMA_SYNC.space(PROBLEM, GPU.arch)[index])
     measurement = Measurement(time, 0.99 * time, 1.01 * time, 20)
-    return study.Tried(index, candidate, replace(Recorded().attempt(candidate), measurement=measurement), differs)
+    return study.Tried(index, instance, replace(Recorded().attempt(instance), measurement=measurement), differs)
 
 
 def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_best() -> None:
@@ -427,11 +427,9 @@ def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_race(stor
     told, *_ = (lane.space[index] for index in lane.results)
     new = next(each for each in lane.space if lane.space.index(each) not in lane.results)
     naive = operators.implementation(OPERATOR.name, "naive")
-    foreign = Candidate(naive, naive.default(PROBLEM, gpu("sm_80").arch))
+    foreign = Instance(OPERATOR, naive, PROBLEM, naive.default(PROBLEM, gpu("sm_80").arch))
     configs = (told, replace(new, BM=17), new)
-    assert race.untried([foreign, *(Candidate(lane.implementation, each) for each in configs)]) == [
-        Candidate(lane.implementation, new)
-    ]
+    assert race.untried([foreign, *(lane.default.having(each) for each in configs)]) == [lane.default.having(new)]
 
 
 def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:
@@ -456,20 +454,20 @@ def test_a_search_without_time_tries_nothing(store: Store) -> None:
 class Unranked(Recorded):
     """Predicts nothing, which takes no time for all implementations."""
 
-    def prior(self, candidate: Candidate) -> float:  # noqa: ARG002
+    def prior(self, instance: Instance) -> float:  # noqa: ARG002
         return 1.0
 
 
 def test_each_implementation_is_tried_from_its_default_on_however_small_its_space(store: Store) -> None:
     outcome = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
-    first = {each.candidate.implementation.name: each for each in reversed(outcome.tried)}
+    first = {each.instance.implementation.name: each for each in reversed(outcome.tried)}
     assert {name: each.differs for name, each in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
 
 
 def test_an_implementation_that_is_new_is_tried_although_the_others_spent_the_budget(store: Store) -> None:
     study.search(request(budget=6), store, Unranked(lambda _: 1.0))
     later = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
-    names = [each.candidate.implementation.name for each in later.tried]
+    names = [each.instance.implementation.name for each in later.tried]
     assert names == 6 * ["mma_sync"] + ["naive", "split_keys"]
     assert all(each.differs == 0 for each in later.tried[6:])
     assert len(study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0)).tried) == 8

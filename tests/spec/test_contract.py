@@ -16,10 +16,10 @@ from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate.check.checker import PLAIN, Job, check
-from tuner.evaluate.check.promises import broken
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR, BLOCK, TEMPLATE = "operator.py", "block/implementation.py", "block/kernel.cu.jinja"
@@ -95,7 +95,7 @@ def use(name: str) -> None:
     assert implementation.space(problem, TARGET.arch).refusal(config) is None
     uncompiled(implementation.plan(problem, config), implementation.work(problem, config, TARGET), TARGET)
     assert operator.cost(problem).bytes
-    assert check(Job(name, "block", to_fields(problem), to_fields(config), PLAIN[:1])).ok
+    assert check(Job(InstanceFields(name, "block", to_fields(problem), to_fields(config)), PLAIN[:1])).ok
 
 
 @pytest.mark.parametrize(("edit", "message"), AS_THEY_STAND, ids=[message[:40] for _, message in AS_THEY_STAND])
@@ -187,7 +187,7 @@ def test_a_race_is_named_although_only_its_numbers_were_seen_first(tmp_path: Pat
     with own_operator(tmp_path, (TEMPLATE, "  __syncthreads();\n", "")) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         data = to_fields(operator.problem()), {"threads": 256, "vector": 1}
-        findings = check(Job(name, implementation.name, *data)).findings
+        findings = check(Job(InstanceFields(name, implementation.name, *data))).findings
     assert any(each.startswith("race at ") for each in findings)
 
 
@@ -201,7 +201,7 @@ def test_tensor_memory_that_a_launch_does_not_declare_is_told(declared: int, fou
     )
     with own_operator(tmp_path, *edits) as name:
         data = to_fields(operators.load(name).problem()), {"threads": 256, "vector": 1}
-        findings = check(Job(name, "block", *data, PLAIN)).findings
+        findings = check(Job(InstanceFields(name, "block", *data), PLAIN)).findings
     assert any("columns of tensor memory where launches declare" in each for each in findings) == found
     assert found or not findings
 

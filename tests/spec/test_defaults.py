@@ -19,6 +19,7 @@ from tuner.report.summary import usage
 from tuner.spec.argument import Argument, Role
 from tuner.spec.defaults import completed, completed_implementation, tails
 from tuner.spec.dtype import DType
+from tuner.spec.instance import InstanceFields
 from tuner.spec.operator import Implementation, Operator, Tolerance, left_out
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import Arrays, extent, static, to_fields
@@ -216,7 +217,7 @@ SCALED = (
 def test_a_scalar_that_only_a_call_can_say_is_checked_and_dispatched(tmp_path: Path) -> None:
     with own_operator(tmp_path, *SCALED) as name:
         problem, config = operators.load(name).problem(), {"threads": 32, "vector": 8}
-        assert check(Job(name, "block", to_fields(problem), config)).ok
+        assert check(Job(InstanceFields(name, "block", to_fields(problem), config))).ok
         x = np.zeros((3, 256), np.float16)
         with pytest.warns(UntunedWarning):
             assert np.allclose(Dispatcher(EMPTY).call(name, x, scale=512.0), 2.0)

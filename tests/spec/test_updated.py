@@ -17,7 +17,7 @@ from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import signature
 from tuner.spec.problem import to_fields
@@ -46,9 +46,9 @@ def untouched(operator: Operator[Any], given: dict[str, Any]) -> int:
 
 
 def judge(operator: Operator[Any], stray: int) -> Judge:
-    code = Code("row_add", "naive", to_fields(operator.problem()), {"stray": stray}, b"")
+    code = Code(InstanceFields("row_add", "naive", to_fields(operator.problem()), {"stray": stray}), b"")
     found = Judge(SIMULATION.open(), code, 1.0)
-    for case in cases(operator, code.problem, every=True):
+    for case in cases(operator, code.instance.problem, every=True):
         found.run(case, twice=True)
     return found
 
@@ -84,14 +84,14 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
 def test_a_right_kernel_passes_on_the_emulator_and_on_a_device(row_add: Operator[Any]) -> None:
     found = judge(row_add, -1)
     assert found.right, found.finding
-    verdict = check(Job("row_add", "naive", to_fields(row_add.problem()), {"stray": -1}, PLAIN))
+    verdict = check(Job(InstanceFields("row_add", "naive", to_fields(row_add.problem()), {"stray": -1}), PLAIN))
     assert verdict.ok, verdict.reason
     assert {error.name for error in verdict.errors} == {"table", "sums"}
 
 
 def test_a_change_far_below_the_tolerance_is_found_where_nothing_may_change(row_add: Operator[Any]) -> None:
     entry = untouched(row_add, inputs(row_add))
-    verdict = check(Job("row_add", "naive", to_fields(row_add.problem()), {"stray": entry}, PLAIN))
+    verdict = check(Job(InstanceFields("row_add", "naive", to_fields(row_add.problem()), {"stray": entry}), PLAIN))
     assert f"table [{entry}, 0] was to stay" in verdict.reason
     assert not verdict.ok
 
@@ -106,7 +106,9 @@ def test_a_run_goes_on_from_the_last_one_until_the_memory_is_poisoned(row_add: O
     device, given = SIMULATION.open(), inputs(row_add)
     implementation, config = naive()
     plan = implementation.plan(row_add.problem(), config)
-    program = device.load(Code("row_add", "naive", to_fields(row_add.problem()), to_fields(config), b""), plan)
+    program = device.load(
+        Code(InstanceFields("row_add", "naive", to_fields(row_add.problem()), to_fields(config)), b""), plan
+    )
     with Arena(device, row_add, row_add.problem(), given) as arena:
         call, tables = arena.call(plan), []
         for again in (False, False, True):

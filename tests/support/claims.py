@@ -82,7 +82,7 @@ def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> t
 
 def assert_right_at_edges(instance: Instance, modes: tuple[Mode, ...] = PLAIN + CHECKED) -> None:
     """Over the edge cases of its operator."""
-    verdict = check(Job(*instance.fields(), modes))
+    verdict = check(Job(instance.fields(), modes))
     assert verdict.ok, verdict.reason
 
 

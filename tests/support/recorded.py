@@ -7,7 +7,7 @@ from zlib import crc32
 from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.base.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
-from tuner.evaluate.evaluator import Candidate
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 
 OPERATOR = operators.load("flash_attention")
@@ -36,30 +36,30 @@ class Recorded:
         self.tried: list[str] = []
         self.judged: list[str] = []
 
-    def identity(self, candidate: Candidate) -> Identity:
-        name, text, problem = candidate.implementation.name, canonical(candidate.config), canonical(self.problem)
+    def identity(self, instance: Instance) -> Identity:
+        name, text, problem = instance.implementation.name, canonical(instance.config), canonical(self.problem)
         return Identity(OPERATOR.name, name, problem, self.target.name, self.version + text, "", "none", self.policy)
 
-    def prior(self, candidate: Candidate) -> float:
-        return float(crc32(canonical(candidate.config).encode()) % 997)
+    def prior(self, instance: Instance) -> float:
+        return float(crc32(canonical(instance.config).encode()) % 997)
 
-    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
-        for position, candidate in enumerate(batch):
-            self.tried.append(canonical(candidate.config))
-            yield position, self.attempt(candidate)
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+        for position, instance in enumerate(batch):
+            self.tried.append(canonical(instance.config))
+            yield position, self.attempt(instance)
 
-    def resume(self, best: Candidate) -> None:
+    def resume(self, best: Instance) -> None:
         """What is recorded does not change from session to session."""
 
-    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
-        for position, candidate in enumerate(batch):
-            self.judged.append(canonical(candidate.config))
-            yield position, RIGHT if self.right(candidate.config) else WRONG
+    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
+        for position, instance in enumerate(batch):
+            self.judged.append(canonical(instance.config))
+            yield position, RIGHT if self.right(instance.config) else WRONG
 
-    def attempt(self, candidate: Candidate) -> Attempt:
-        identity, config = self.identity(candidate), to_fields(candidate.config)
-        cost = self.cost(candidate.config)
+    def attempt(self, instance: Instance) -> Attempt:
+        identity, config = self.identity(instance), to_fields(instance.config)
+        cost = self.cost(instance.config)
         if cost is None:
             return Attempt(identity, config, failure=Failed(Stage.COMPILE, "recorded failure"))
-        resources = Resources(128, 0, 1024, 128, 2, "registers", canonical(candidate.config))
+        resources = Resources(128, 0, 1024, 128, 2, "registers", canonical(instance.config))
         return Attempt(identity, config, None, resources, Prediction(cost, {}, "tensor", self.policy))

@@ -15,6 +15,7 @@ from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Bench, Measurer
 from tuner.search import study
+from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
@@ -31,7 +32,7 @@ CALM = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
 
 
 def code(config: Any) -> Code:
-    return Code("flash_attention", "mma_sync", to_fields(PROBLEM), to_fields(config), b"")
+    return Code(InstanceFields("flash_attention", "mma_sync", to_fields(PROBLEM), to_fields(config)), b"")
 
 
 def timed_as(configs: list[Any], times: list[float]) -> tuple[tuple[str, float], ...]:
@@ -44,8 +45,8 @@ def powered(configs: list[Any]) -> Simulation:
     return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
 
 
-def request(budget: int = 4) -> study.Request:
-    return study.Request(PAGED, DECODING, GPU, budget=budget, implementation="naive")
+def request(budget: int = 4) -> study.SearchRequest:
+    return study.SearchRequest(PAGED, DECODING, GPU, budget=budget, implementation="naive")
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:

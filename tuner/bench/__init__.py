@@ -21,7 +21,7 @@ from tuner.errors import MachineError, UsageError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.gpu_lock import alone
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.worker import Place
+from tuner.evaluate.measure.worker import DeviceOpener
 from tuner.spec.operator import Operator
 
 __all__ = [
@@ -46,7 +46,7 @@ _SHARE, _LEAST_S = 0.75, 20.0  # of the time that is left, for a try
 
 def compare(
     code: Code,
-    place: Place,
+    place: DeviceOpener,
     policy: MeasurementPolicy | None = None,
     *,
     context: tuple[Code, ...] = (),
@@ -60,7 +60,7 @@ def compare(
     left out of another try; all tries together take about `patience_s`. Raises MachineError when nothing comes
     through, UsageError for an unknown kind.
     """
-    kind = inputs_kind(operators.load(code.operator), kind)
+    kind = inputs_kind(operators.load(code.instance.operator), kind)
     policies = _policies(code, policy or MeasurementPolicy())
     with tempfile.TemporaryDirectory() as folder:
         meeting = Meeting(code, context, place, policies, kind, seed, Path(folder) / "journal")
@@ -91,7 +91,7 @@ def _met(meeting: Meeting, patience_s: float) -> Comparison:
 
 def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
     """The policy's own way to launch, and the other where a plan or a peer has several launches."""
-    launches = operators.named(code).plan().launches
-    if len(launches) == 1 and not any(peer.many_launches for peer in peers.of(code.operator)):
+    launches = operators.instance(code.instance).plan().launches
+    if len(launches) == 1 and not any(peer.many_launches for peer in peers.of(code.instance.operator)):
         return (policy,)
     return policy, replace(policy, launch="graph" if policy.launch == "eager" else "eager")

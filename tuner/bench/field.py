@@ -22,7 +22,7 @@ from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
-from tuner.evaluate.measure.worker import Place, Stand
+from tuner.evaluate.measure.worker import DeviceOpener, Stand
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import from_fields
 
@@ -39,7 +39,7 @@ class Meeting:
 
     code: Code
     context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
-    place: Place
+    place: DeviceOpener
     policies: tuple[MeasurementPolicy, ...]
     kind: str  # of inputs
     seed: int
@@ -73,20 +73,20 @@ class _Field:
         code, policy = self._meeting.code, self._policies[0]
         self._enter_kernel(OURS, code)
         if not self._samplers:
-            raise MachineError(f"our own {code.operator}/{code.implementation} fails here: {self._left_out[-1].note}")
+            raise MachineError(f"our own {code.instance.name} fails here: {self._left_out[-1].note}")
         self._samplers[COPY, "eager"] = self._sampler(self._copy, policy)
         for each in self._meeting.context:
-            self._enter_kernel(f"{OURS} {each.operator}", each)
-        for peer in peers.of(code.operator):
+            self._enter_kernel(f"{OURS} {each.instance.operator}", each)
+        for peer in peers.of(code.instance.operator):
             self._enter_peer(peer)
         times = self._race(policy.rounds)
         rows = (*self._placed(times), *self._left_out)
         return Comparison(
-            code.operator,
-            code.problem,
+            code.instance.operator,
+            code.instance.problem,
             self._meeting.kind,
-            code.config,
-            code.implementation,
+            code.instance.config,
+            code.instance.implementation,
             self._facts,
             policy.name + (" simulated" if self._facts["model"] == SIMULATED else ""),
             rows,
@@ -99,7 +99,7 @@ class _Field:
         assert isinstance(judged, Timed), "that is the answer to a task"
         fell = judged.fell
         if fell is not None and fell.fatal:
-            raise MachineError(f"our own {code.operator}/{code.implementation} took the device down: {fell.reason}")
+            raise MachineError(f"our own {code.instance.name} took the device down: {fell.reason}")
         if fell is not None:
             self._left_out.append(Row(name, "wrong", fell.reason))
             return
@@ -179,13 +179,13 @@ class _Inputs:
     """What all in a meeting share: the tensors that are timed, and edge cases that say who is right."""
 
     def __init__(self, code: Code, kind: str) -> None:
-        self._operator, self._code, self._kind = operators.load(code.operator), code, kind
-        self.problem = from_fields(self._operator.problem, code.problem)
+        self._operator, self._code, self._kind = operators.load(code.instance.operator), code, kind
+        self.problem = from_fields(self._operator.problem, code.instance.problem)
         self.nbytes = int(self._operator.cost(self.problem).bytes)
         self.moved = f"{self.nbytes / 1e6:.1f} MB, the least to be moved: half read, half written"
 
     def cases(self) -> Sequence[Case]:
-        return cases(self._operator, self._code.problem, every=False)
+        return cases(self._operator, self._code.instance.problem, every=False)
 
     @cached_property
     def arrays(self) -> Mapping[str, Any]:

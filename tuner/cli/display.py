@@ -76,4 +76,4 @@ class Display:
         if best is None or best.attempt.value is None:
             return "nothing valid yet"
         unit = "us" if self._evidence is Evidence.MEASURED else "predicted"
-        return f"best {best.candidate.implementation.name} {best.attempt.value:.4g} ({unit})"
+        return f"best {best.instance.implementation.name} {best.attempt.value:.4g} ({unit})"

@@ -22,7 +22,7 @@ _NUMBERS = ("margin", "tried")
 _REASONS = 3  # told of why nothing was found; the report has all
 
 
-def title(request: study.Request) -> str:
+def title(request: study.SearchRequest) -> str:
     """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
@@ -68,7 +68,7 @@ def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
     examples: dict[str, list[str]] = {}
     for each in outcome.tried:
         if reason := _failure(each):
-            name, config = each.candidate.implementation.name, spelled(each.attempt.config)
+            name, config = each.instance.implementation.name, spelled(each.attempt.config)
             examples.setdefault(reason, []).append(f"{name} {config}")
     for reason, configs in sorted(examples.items(), key=lambda item: -len(item[1]))[:_REASONS]:
         yield f"{len(configs)} failed", f"{reason} ({configs[0]})"

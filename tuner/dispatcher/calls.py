@@ -12,7 +12,7 @@ from tuner.dispatcher import arrays, choice
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
-from tuner.dispatcher.kernels import Kernels, Run, idle
+from tuner.dispatcher.kernels import Kernels, PreparedCall, idle
 from tuner.dispatcher.untuned import Miss, Tally, Untuned
 from tuner.errors import InputError, TemplateError, UsageError
 from tuner.machines import gpu
@@ -34,7 +34,7 @@ class Dispatcher:
     def __init__(self, snapshot: Snapshot, assumed: tuple[GPU, ...] = (), *, strict: bool = False) -> None:
         self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
         self._untuned, self._kernels = Untuned(strict=strict), Kernels()
-        self._prepared: dict[object, tuple[Run, Tally | None]] = {}
+        self._prepared: dict[object, tuple[PreparedCall, Tally | None]] = {}
         self._preparing = threading.Lock()
 
     @classmethod
@@ -96,7 +96,7 @@ class Dispatcher:
 
     def _prepare(
         self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
-    ) -> tuple[Run, Tally | None]:
+    ) -> tuple[PreparedCall, Tally | None]:
         place, binding = _place(facts, device), bind(operator, request, facts)
         framework = next(iter(facts.values())).framework
         with self._preparing:
@@ -108,7 +108,7 @@ class Dispatcher:
 
     def _loaded(
         self, operator: Operator[Any], binding: Binding, framework: str, place: int
-    ) -> tuple[Run, Tally | None]:
+    ) -> tuple[PreparedCall, Tally | None]:
         if binding.hollow:
             return idle(operator, binding, framework, place), None
         chosen = self._choose(operator, binding.problem, place)

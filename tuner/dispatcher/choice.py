@@ -11,9 +11,9 @@ from tuner.base.result import Fields, TuningRecord, spelled
 from tuner.compiler.render import render
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
-from tuner.spec.problem import from_fields, statics, to_fields
+from tuner.spec.problem import statics, to_fields
 from tuner.spec.telling import search_command
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
@@ -112,9 +112,7 @@ def fresh(record: TuningRecord) -> bool:
 
 def _recorded(record: TuningRecord) -> Instance:
     of = record.identity
-    operator, implementation = operators.load(of.operator), operators.implementation(of.operator, of.implementation)
-    problem = from_fields(operator.problem, decode(of.problem))
-    return Instance(operator, implementation, problem, from_fields(implementation.config, record.config))
+    return operators.instance(InstanceFields(of.operator, of.implementation, decode(of.problem), record.config))
 
 
 def _offered(instance: Instance, arch: Arch) -> bool:
@@ -124,13 +122,13 @@ def _offered(instance: Instance, arch: Arch) -> bool:
 
 def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
     """A choice over `gpus` in words and plain data, with what was passed over for it."""
-    operator, implementation, problem, config = choice.instance.fields()
+    runs = choice.instance.fields()
     return Explanation(
-        operator=operator,
-        problem=problem,
+        operator=runs.operator,
+        problem=runs.problem,
         gpu=choice.gpu.name,
-        implementation=implementation,
-        config=config,
+        implementation=runs.implementation,
+        config=runs.config,
         record=choice.record,
         why=choice.why,
         passed_over=_passed_over(choice, gpus, snapshot),

@@ -24,7 +24,7 @@ from tuner.spec.telling import telling
 if TYPE_CHECKING:
     from tuner.machines import ptx
 
-Run = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
+PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
 """(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
 
 
@@ -45,7 +45,7 @@ class Kernels:
         else:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
-    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> Run:
+    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> PreparedCall:
         """A choice, ready for arrays of a framework at a place.
 
         Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
@@ -55,11 +55,11 @@ class Kernels:
         if place == CPU and instance.implementation.checked_on == "ptx":
             from tuner.dispatcher import on_ptx  # all of a machine that few programs need
 
-            return on_ptx.Kernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
+            return on_ptx.PtxKernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
         if place == CPU:
-            return on_emulator.Kernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
+            return on_emulator.EmulatedKernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
         _, cubin = self._make(choice)
-        return on_gpu.Kernel(operator, binding, plan, cubin, arrays, place)
+        return on_gpu.GpuKernel(operator, binding, plan, cubin, arrays, place)
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
@@ -100,7 +100,7 @@ class Kernels:
         return self._emulated[key]
 
 
-def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> Run:
+def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> PreparedCall:
     """A call that has nothing to compute: no kernel runs, and arrays that are updated in place stay as they are."""
     arrays = FRAMEWORKS[framework]
 

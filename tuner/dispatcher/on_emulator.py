@@ -1,4 +1,4 @@
-"""A plan on the CPU emulator, behind the call that `gpu.Kernel` has: the same strides, pointers and scalars."""
+"""A plan on the CPU emulator, behind the call that `GpuKernel` has: the same strides, pointers and scalars."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import Array
 
 
-class Kernel:
+class EmulatedKernel:
     """Call it with arrays that fit `binding` and the scalars that the caller gives.
 
     The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in

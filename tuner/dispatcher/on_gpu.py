@@ -17,7 +17,7 @@ from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
 
 
-class Kernel:
+class GpuKernel:
     """A plan loaded on one device: call it with arrays that fit `binding` and the scalars that the caller gives.
 
     The arrays and the outputs, in the operator's order, are of `framework`. A call returns when the launches are

@@ -1,4 +1,4 @@
-"""A plan on the machine for PTX, behind the call that `gpu.Kernel` has: what the emulator has no source of."""
+"""A plan on the machine for PTX, behind the call that `GpuKernel` has: what the emulator has no source of."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from tuner.spec.instance import Instance
 from tuner.spec.problem import Array
 
 
-class Kernel:
+class PtxKernel:
     """Call it with arrays that fit `binding`, whose problem is the instance's, and the scalars that the caller gives.
 
-    Arrays and outputs are as those of `emulated.Kernel`; so is the TemplateError for a kernel at fault.
+    Arrays and outputs are as those of `EmulatedKernel`; so is the TemplateError for a kernel at fault.
     """
 
     def __init__(

@@ -1,29 +1,16 @@
-"""One config → Attempt. An Evaluator is the seam between a search and what it searches on: here, prediction."""
+"""One instance → Attempt. An Evaluator is the seam between a search and what it searches on: here, prediction."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tuner import operators
 from tuner.arch import GPU
 from tuner.base.result import Attempt, Evidence, Identity, Verdict
 from tuner.errors import UsageError
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 
 AnyImplementation = Implementation[Any, Any]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One config of one implementation."""
-
-    implementation: AnyImplementation
-    config: Any
-
-    @property
-    def key(self) -> tuple[str, Any]:
-        """Equal for equal configs."""
-        return self.implementation.name, self.config
 
 
 class Evaluator(Protocol):
@@ -32,18 +19,18 @@ class Evaluator(Protocol):
     evidence: Evidence
     policy: str
 
-    def identity(self, candidate: Candidate) -> Identity: ...
+    def identity(self, instance: Instance) -> Identity: ...
 
-    def prior(self, candidate: Candidate) -> float:
+    def prior(self, instance: Instance) -> float:
         """A cost before anything is compiled; lower is better."""
 
-    def resume(self, best: Candidate) -> None:
+    def resume(self, best: Instance) -> None:
         """What earlier sessions found best, before anything is tried."""
 
-    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         """(position in `batch`, Attempt) as they finish."""
 
-    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         """(position in `batch`, Verdict) as they finish."""
 
 

@@ -15,18 +15,19 @@ from tuner.base.canonical import encode
 from tuner.base.result import Attempt, Evidence, Failed, Identity, Measurement, Stage, Verdict
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.ahead import ahead, led
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
-from tuner.evaluate.measure.canary import Canary
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
+from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, estimate
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.predictor import Predictor
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 
@@ -64,13 +65,14 @@ class Measurer(Predictor):
         bench: Bench,
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
-        super().__init__(operator, problem, gpu, compiler, checker)
+        super().__init__(gpu, compiler, checker)
+        self._operator, self._problem = operator, problem
         found = bench.worker.look().facts
         self.bench = replace(bench, policy=bench.policy.on(found))
         self.best_us = inf
-        self.canary = Canary(bench.worker, self.bench.policy)
+        self.drift = DriftMonitor(bench.worker, self.bench.policy)
         self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
-        self._earlier: Candidate | None = None
+        self._earlier: Instance | None = None
         self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
         self._started = -1  # how often the worker had restarted when it last did
         self._best_cost = inf  # predicted, of what takes `best_us`
@@ -83,35 +85,35 @@ class Measurer(Predictor):
         if gpu.arch.name != found["arch"]:
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
-    def resume(self, best: Candidate) -> None:
+    def resume(self, best: Instance) -> None:
         self._earlier = best
 
-    def attempts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Attempt]]:
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         started, line = time.perf_counter(), self._line(batch)
         self._prepare_plain()  # which needs the compilers, as the batch does from here on
-        jobs = [(self.source(candidate), self._options) for _, candidate in line]
+        jobs = [(render(instance), self._options) for _, instance in line]
         with ahead(self._compiler.compile_many(jobs)) as outcomes:
             self._run_plain()
             for i, outcome in led(outcomes) if self.best_us == inf else outcomes:
-                position, candidate = line[i]
-                attempt = self._attempt(candidate, self.identity(candidate), outcome, 0.0)
+                position, instance = line[i]
+                attempt = self._attempt(instance, self._identity(instance, jobs[i][0]), outcome, 0.0)
                 if attempt.failure is None and isinstance(outcome, Cubin):
-                    attempt = self._timed(candidate, attempt, outcome)
+                    attempt = self._timed(instance, attempt, outcome)
                 if position is not None:
                     yield position, replace(attempt, seconds=time.perf_counter() - started)
 
-    def verdicts(self, batch: Sequence[Candidate]) -> Iterator[tuple[int, Verdict]]:
+    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
         self._run_plain()
-        unknown = [i for i, each in enumerate(batch) if self.identity(each) not in self._verdicts]
+        identities = [self.identity(each) for each in batch]
+        unknown = [i for i, identity in enumerate(identities) if identity not in self._verdicts]
         for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
-            timed = self._on_device(self.identity(batch[i]), Task(code, self.bench.policy, timed=False))
-            self._verdicts[self.identity(batch[i])] = _verdict(timed, self._model)
-        for i, each in enumerate(batch):
-            yield i, self._verdicts[self.identity(each)]
+            timed = self._on_device(identities[i], Task(code, self.bench.policy, timed=False))
+            self._verdicts[identities[i]] = _verdict(timed, self._model)
+        yield from enumerate(self._verdicts[identity] for identity in identities)
 
     def race(
-        self, contenders: Sequence[Candidate], seed: int = 0, *, own_clock: bool = False
+        self, contenders: Sequence[Instance], seed: int = 0, *, own_clock: bool = False
     ) -> tuple[list[int], Raced]:
         """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
         codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.bench.policy
@@ -150,29 +152,29 @@ class Measurer(Predictor):
     def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
         for each in operators.implementations(self._operator.name):
             if each.name == _PLAIN and each.refusal(self._problem, self._gpu.arch) is None:
-                candidate = Candidate(each, each.default(self._problem, self._gpu.arch))
-                (code,) = self._codes([candidate])
-                yield _key(self.identity(candidate)), Task(code, self.bench.policy, timed=False)
+                instance = Instance.default(self._operator, each, self._problem, self._gpu.arch)
+                (code,) = self._codes([instance])
+                yield _key(self.identity(instance)), Task(code, self.bench.policy, timed=False)
 
-    def _line(self, batch: Sequence[Candidate]) -> list[tuple[int | None, Candidate]]:
+    def _line(self, batch: Sequence[Instance]) -> list[tuple[int | None, Instance]]:
         """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
         ones are short work. The best of earlier sessions has no position: its row is from then.
         """
-        line: list[tuple[int | None, Candidate]] = list(enumerate(batch))
+        line: list[tuple[int | None, Instance]] = list(enumerate(batch))
         if self.best_us == inf and batch:
             line.sort(key=lambda each: self._turn(each[1]))
             if self._earlier:
                 line.insert(0, (None, self._earlier))
         return line
 
-    def _timed(self, candidate: Candidate, attempt: Attempt, cubin: Cubin) -> Attempt:
+    def _timed(self, instance: Instance, attempt: Attempt, cubin: Cubin) -> Attempt:
         if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
             slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
         twin = _twin(attempt)
         duplicate = twin in self._twins
         if not duplicate:
-            task = Task(self._code(candidate, cubin), self.bench.policy, self.best_us)
+            task = Task(_code(instance, cubin), self.bench.policy, self.best_us)
             self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
             self._current.add(twin)
         spelled, timed = self._twins[twin]
@@ -187,21 +189,21 @@ class Measurer(Predictor):
             self._best_cost = attempt.prediction.cost if attempt.prediction else inf
         return replace(attempt, measurement=measurement)
 
-    def _turn(self, candidate: Candidate) -> tuple[bool, float]:
+    def _turn(self, instance: Instance) -> tuple[bool, float]:
         """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
-        default = candidate.implementation.default(self._problem, self._gpu.arch)
-        return candidate.config != default, self.prior(candidate)
+        default = instance.implementation.default(instance.problem, self._gpu.arch)
+        return instance.config != default, self.prior(instance)
 
     def _steady(self, identity: Identity, task: Task) -> Timed:
-        """Samples that the canary confirms; those that a drift voids are drawn again."""
-        before_us, timed = self.canary.level_us, self._on_device(identity, task)
+        """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
+        before_us, timed = self.drift.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
-            if not timed.samples or self.canary.confirms(task.code):
+            if not timed.samples or self.drift.confirms(task.code):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
-        if before_us and self.canary.level_us != before_us:
-            self.best_us *= self.canary.level_us / before_us
+        if before_us and self.drift.level_us != before_us:
+            self.best_us *= self.drift.level_us / before_us
             self._current.clear()
         return timed
 
@@ -230,18 +232,19 @@ class Measurer(Predictor):
             self.bench.ledger.ended(key)
         return timed
 
-    def _codes(self, candidates: Sequence[Candidate]) -> list[Code]:
+    def _codes(self, instances: Sequence[Instance]) -> list[Code]:
         """Compiled configs, from the cache where they are known. Raises UsageError for one that compiles no more."""
-        jobs = [(self.source(candidate), self._options) for candidate in candidates]
+        jobs = [(render(instance), self._options) for instance in instances]
         found: dict[int, Code] = {}
         for position, outcome in self._compiler.compile_many(jobs):
             if isinstance(outcome, Failed):
-                raise UsageError(f"{encode(to_fields(candidates[position].config))} compiles no more: {outcome.reason}")
-            found[position] = self._code(candidates[position], outcome)
-        return [found[position] for position in range(len(candidates))]
+                raise UsageError(f"{encode(to_fields(instances[position].config))} compiles no more: {outcome.reason}")
+            found[position] = _code(instances[position], outcome)
+        return [found[position] for position in range(len(instances))]
 
-    def _code(self, candidate: Candidate, cubin: Cubin) -> Code:
-        return Code(*self._instance(candidate).fields(), cubin.image)
+
+def _code(instance: Instance, cubin: Cubin) -> Code:
+    return Code(instance.fields(), cubin.image)
 
 
 def _inputs_digest(operator: Operator[Any], problem: Any) -> str:

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def report_data(outcome: Outcome) -> ReportData:
         importance=outcome.race.importance(),
         work=work_facts(won, request.gpu, record) if won and record else (),
         source=render(won).text if won else "",
-        default_source=render(replace(won, config=request.default(won.implementation))).text if won else "",
+        default_source=render(request.default(won.implementation)).text if won else "",
         environment=environment(record),
         usage=usage(request.operator, request.problem),
         export=export(request.operator, request.problem, request.gpu),
@@ -77,8 +77,8 @@ def default_tried(outcome: Outcome) -> Tried | None:
     won = winner(outcome)
     if won is None:
         return None
-    wanted = won.implementation.name, outcome.request.default(won.implementation)
-    return next((each for each in outcome.tried if each.candidate.key == wanted), None)
+    wanted = outcome.request.default(won.implementation).key
+    return next((each for each in outcome.tried if each.instance.key == wanted), None)
 
 
 def winner(outcome: Outcome) -> Instance | None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.base.result import order
-from tuner.evaluate.evaluator import Candidate
 from tuner.search import portfolio
-from tuner.search.portfolio import Family, Place, Portfolio, Terms
+from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
 from tuner.search.session import Observe, Session
-from tuner.search.study import Outcome, Request, Tried
+from tuner.search.study import Outcome, SearchRequest, Tried
+from tuner.spec.instance import Instance
 from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
 from tuner.spec.telling import telling
 from tuner.store.records import distance
 
-Watch = Callable[[Request], AbstractContextManager[Observe]]
+Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 
 _COLUMNS = 8  # configs that are compared at least, where so many are good; every winner is
 
@@ -31,7 +31,7 @@ class Campaign:
 
 
 def campaign(
-    requests: Sequence[Request], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
+    requests: Sequence[SearchRequest], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
 ) -> Campaign:
     """Search the problems one after another, then find the portfolios. What one finds is where its neighbours start.
 
@@ -62,7 +62,7 @@ def known(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
         columns = list(_columns(shared, terms.within))
         regrets = _regrets(shared, columns)
         for i, outcome in enumerate(shared):
-            judged = {each.candidate.key for each in outcome.tried if each.verdict}
+            judged = {each.instance.key for each in outcome.tried if each.verdict}
             regrets[i, [column.key not in judged for column in columns]] = np.inf
         found.append(_family(shared, columns, regrets, portfolio.choose(regrets, terms), terms))
     return tuple(found)
@@ -98,14 +98,14 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
                     shared[i] = session.judge(shared[i], wanted, observe)
 
 
-def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Candidate]:
+def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
     """The winners, then runner-ups near them in turns: distinct configs."""
     right = [_right(outcome) for outcome in outcomes]
-    found = {each[0].candidate.key: each[0].candidate for each in right if each}
+    found = {each[0].instance.key: each[0].instance for each in right if each}
     for place in range(1, max(map(len, right), default=0)):
         for each in right:
             if len(found) < _COLUMNS and place < len(each) and _behind(each[place], each[0]) <= within:
-                found.setdefault(each[place].candidate.key, each[place].candidate)
+                found.setdefault(each[place].instance.key, each[place].instance)
     return found.values()
 
 
@@ -113,16 +113,16 @@ def _right(outcome: Outcome) -> list[Tried]:
     """What passed its checks, the record's config first, then the best."""
     right = [each for each in outcome.tried if each.right and each.attempt.value is not None]
     best = sorted(right, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
-    return sorted(best, key=lambda each: not _is_record(outcome, each.candidate))
+    return sorted(best, key=lambda each: not _is_record(outcome, each.instance))
 
 
-def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Candidate]) -> Array:
+def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Instance]) -> Array:
     """How far each config is behind the best of each problem [problems, configs]; inf: failed, wrong or not tried."""
     return np.array([_row(outcome, columns) for outcome in outcomes]).reshape(len(outcomes), len(columns))
 
 
-def _row(outcome: Outcome, columns: Sequence[Candidate]) -> list[float]:
-    known = {each.candidate.key: each for each in outcome.tried}
+def _row(outcome: Outcome, columns: Sequence[Instance]) -> list[float]:
+    known = {each.instance.key: each for each in outcome.tried}
     found = [known.get(column.key) for column in columns]
     open_ = [each for each in found if each and each.verdict is None and each.attempt.value is not None]
     best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
@@ -139,14 +139,14 @@ def _behind(each: Tried, best: Tried) -> float:
     return max(0.0, value / least - 1)
 
 
-def _unjudged(outcome: Outcome, columns: Sequence[Candidate], serves: Sequence[int]) -> list[Candidate]:
-    known = {each.candidate.key: each for each in outcome.tried}
+def _unjudged(outcome: Outcome, columns: Sequence[Instance], serves: Sequence[int]) -> list[Instance]:
+    known = {each.instance.key: each for each in outcome.tried}
     wanted = [columns[column] for column in serves if column >= 0]
     return [each for each in wanted if known[each.key].verdict is None]
 
 
 def _family(
-    outcomes: Sequence[Outcome], columns: Sequence[Candidate], regrets: Array, chosen: Portfolio, terms: Terms
+    outcomes: Sequence[Outcome], columns: Sequence[Instance], regrets: Array, chosen: Portfolio, terms: Terms
 ) -> Family:
     number = {column: place for place, column in enumerate(chosen.members)}
     problem = outcomes[0].request.problem
@@ -164,16 +164,16 @@ def _family(
 def _place(
     outcomes: Sequence[Outcome],
     i: int,
-    columns: Sequence[Candidate],
+    columns: Sequence[Instance],
     regrets: Array,
     member: int | None,
     chosen: Portfolio,
-) -> Place:
+) -> ServedProblem:
     own = to_fields(outcomes[i].request.problem)
     nearest = _nearest(outcomes, i)
     served = [k for k, column in enumerate(columns) if nearest is not None and _is_record(outcomes[nearest], column)]
     unlisted = float(regrets[i, served[0]]) if served else float("inf")
-    return Place(
+    return ServedProblem(
         problem=own,
         member=member,
         regret=_known(chosen.regrets[i]) if member is not None else None,
@@ -189,11 +189,11 @@ def _nearest(outcomes: Sequence[Outcome], i: int) -> int | None:
     return min(others, key=lambda k: distance(own, to_fields(outcomes[k].request.problem), names), default=None)
 
 
-def _is_record(outcome: Outcome, candidate: Candidate) -> bool:
+def _is_record(outcome: Outcome, instance: Instance) -> bool:
     record = outcome.record
-    if record is None or record.identity.implementation != candidate.implementation.name:
+    if record is None or record.identity.implementation != instance.implementation.name:
         return False
-    return dict(record.config) == to_fields(candidate.config)
+    return dict(record.config) == to_fields(instance.config)
 
 
 def _known(value: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.search.run import BATCH, Run
+from tuner.search.running import BATCH, RunningSearch
 
 SMALL_GAIN = 0.01  # relative improvement under which searching on does not pay
 _LOOKS = 3  # batches in a row that must expect so little and find no more
@@ -41,7 +41,7 @@ class Stop:
     final: bool = False  # nothing may be tried after it
 
 
-def explore(run: Run, limit: int) -> Stop:
+def explore(run: RunningSearch, limit: int) -> Stop:
     """Try what the samplers ask for until the search has made `limit` tries, or something else says stop."""
     patience = Patience()
     while True:
@@ -56,7 +56,7 @@ def explore(run: Run, limit: int) -> Stop:
         run.race.judge()
 
 
-def _spaces(run: Run) -> str:
+def _spaces(run: RunningSearch) -> str:
     given_up = any(lane.told < len(lane.space) for lane in run.race.lanes.values())
     return "the implementations that were not given up" if given_up else "the space"
 
@@ -68,7 +68,7 @@ def gained(before: float | None, after: float | None) -> float:
     return 1.0 if before is None else 1 - after / before
 
 
-def _reason_to_stop(run: Run, limit: int, patience: Patience) -> Stop | None:
+def _reason_to_stop(run: RunningSearch, limit: int, patience: Patience) -> Stop | None:
     request, tried = run.request, len(run.log.tried)
     if run.stopped():
         return Stop("interrupted", final=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tuner.evaluate.evaluator import Candidate
 from tuner.search.belief import Belief, together
 from tuner.search.history import Past
 from tuner.search.sampler import Sampler, predict
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
 from tuner.spec.space import Array, Space
 
@@ -36,7 +36,7 @@ class Method:
 class Lane:
     """One implementation in the race. `beliefs` are orders of its configs from before the search."""
 
-    implementation: Implementation[Any, Any]
+    default: Instance
     space: Space[Any]
     make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
     beliefs: tuple[Belief, ...] = ()
@@ -51,6 +51,10 @@ class Lane:
         self.kept = self.beliefs
         self._expected: tuple[int, Array | None] = (0, None)  # results it was learnt from, cost of every config
         self.sampler = self.make_sampler(together(self.kept))
+
+    @property
+    def implementation(self) -> Implementation[Any, Any]:
+        return self.default.implementation
 
     @property
     def told(self) -> int:
@@ -103,20 +107,20 @@ class Race:
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = {lane.implementation.name: lane for lane in lanes}
 
-    def ask(self, count: int) -> list[Candidate]:
-        """Up to `count` candidates; none when every space in the running is exhausted."""
-        found: list[Candidate] = []
+    def ask(self, count: int) -> list[Instance]:
+        """Up to `count` configs; none when every space in the running is exhausted."""
+        found: list[Instance] = []
         while len(found) < count and (running := self._running()):
             for lane, share in zip(running, _dealt(running, count - len(found)), strict=True):
                 indices = lane.sampler.ask(share) if share else []
-                found += [Candidate(lane.implementation, lane.space[index]) for index in indices]
+                found += [lane.default.having(lane.space[index]) for index in indices]
                 if len(indices) < share:
                     lane.close("its space is exhausted")
         return found
 
-    def tell(self, candidate: Candidate, value: float | None, *, flawed: bool = False) -> None:
-        """What a candidate came to; None: it failed. What is flawed ranks behind all that is not."""
-        self.lanes[candidate.implementation.name].tell(candidate.config, value, flawed=flawed)
+    def tell(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
+        """What a config came to; None: it failed. What is flawed ranks behind all that is not."""
+        self.lanes[instance.implementation.name].tell(instance.config, value, flawed=flawed)
 
     def judge(self) -> None:
         """After a batch: drop beliefs that were wrong; close lanes that cannot catch up.
@@ -142,24 +146,25 @@ class Race:
         gains = [(lane.best / best, lane.sampler.expected_improvement) for lane in running]
         return max(0.0, *(1 - ratio * (1 - gain) for ratio, gain in gains if gain is not None))
 
-    def knows(self, candidate: Candidate) -> bool:
-        """Whether a candidate belongs to one of the spaces."""
-        lane = self.lanes.get(candidate.implementation.name)
-        return lane is not None and lane.space.refusal(candidate.config) is None
+    def knows(self, instance: Instance) -> bool:
+        """Whether a config belongs to one of the spaces."""
+        lane = self.lanes.get(instance.implementation.name)
+        return lane is not None and lane.space.refusal(instance.config) is None
 
-    def told(self, candidate: Candidate) -> bool:
-        """Whether a candidate was told of."""
-        lane = self.lanes[candidate.implementation.name]
-        return lane.space.index(candidate.config) in lane.results
+    def told(self, instance: Instance) -> bool:
+        """Whether a config was told of."""
+        lane = self.lanes[instance.implementation.name]
+        return lane.space.index(instance.config) in lane.results
 
-    def untried(self, wanted: Iterable[Candidate]) -> list[Candidate]:
-        """Those of `wanted` that belong to one of the spaces and were not told of."""
-        return [each for each in wanted if self.knows(each) and not self.told(each)]
+    def untried(self, wanted: Iterable[Instance]) -> list[Instance]:
+        """Those of `wanted`, on this problem, that belong to one of the spaces and were not told of."""
+        new = [each for each in wanted if self.knows(each) and not self.told(each)]
+        return [self.lanes[each.implementation.name].default.having(each.config) for each in new]
 
-    def neighbours(self, candidate: Candidate) -> list[Candidate]:
-        """Candidates not told of that differ in one parameter, the most promising first."""
-        lane = self.lanes[candidate.implementation.name]
-        return [Candidate(lane.implementation, config) for config in lane.neighbours(candidate.config)]
+    def neighbours(self, instance: Instance) -> list[Instance]:
+        """Those not told of that differ in one parameter, the most promising first."""
+        lane = self.lanes[instance.implementation.name]
+        return [instance.having(config) for config in lane.neighbours(instance.config)]
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
@@ -209,40 +214,39 @@ def _value(lane: Lane, leader: Lane, first: float) -> float:
 
 
 def lane(
-    implementation: Implementation[Any, Any],
+    default: Instance,
     space: Space[Any],
-    default: Any,
-    prior: Callable[[Candidate], float] | None,
+    prior: Callable[[Instance], float] | None,
     method: Method,
     pasts: Sequence[Past] = (),
 ) -> Lane:
-    """An implementation at the start, over its space.
+    """An implementation at the start, by its default, over its space.
 
     First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
     learnt from each past. Without a prior, where nothing will be asked for, nothing is believed.
     """
-    first = (space.index(default),) if len(space) else ()
-    known = [past.within(space, implementation.config) for past in pasts]
+    first = (space.index(default.config),) if len(space) else ()
+    known = [past.within(space, default.implementation.config) for past in pasts]
     starts = (*first, *_best_in_turns(known, _PAST_STARTS))
     name = "exhaustive" if len(space) <= method.tries else method.name
 
     def make(belief: Array | None) -> Sampler:
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
 
-    expected = prior(Candidate(implementation, default)) if prior else 1.0
-    return Lane(implementation, space, make, _beliefs(implementation, space, prior, pasts, known), expected)
+    expected = prior(default) if prior else 1.0
+    return Lane(default, space, make, _beliefs(default, space, prior, pasts, known), expected)
 
 
 def _beliefs(
-    implementation: Implementation[Any, Any],
+    default: Instance,
     space: Space[Any],
-    prior: Callable[[Candidate], float] | None,
+    prior: Callable[[Instance], float] | None,
     pasts: Sequence[Past],
     known: Sequence[Mapping[int, float | None]],
 ) -> tuple[Belief, ...]:
     if prior is None or not len(space) or not space.enumerated:
         return ()
-    cost = _ranked(space, lambda index: prior(Candidate(implementation, space[index])))
+    cost = _ranked(space, lambda index: prior(default.having(space[index])))
     learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
     return (Belief("prediction", cost), *(Belief(source, found) for source, found in learnt if found is not None))
 

@@ -6,10 +6,11 @@ from functools import cache
 from typing import Any
 
 from tuner.base.result import Attempt, Identity, Stage, Verdict, order
-from tuner.evaluate.evaluator import AnyImplementation, Candidate, Evaluator
+from tuner.evaluate.evaluator import AnyImplementation, Evaluator
 from tuner.search.history import code_of
 from tuner.search.lanes import Race
-from tuner.search.request import Request
+from tuner.search.request import SearchRequest
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.spec.space import Space
 from tuner.store.sql import Store
@@ -22,7 +23,7 @@ class Tried:
     """An attempt with the row that stores it, and its verdict once it has one."""
 
     row: int
-    candidate: Candidate
+    instance: Instance
     attempt: Attempt
     differs: int  # fields of its config that are not its implementation's default
     verdict: Verdict | None = None
@@ -43,7 +44,7 @@ class Earlier:
     """A stored attempt of an earlier session that is still true."""
 
     row: int
-    candidate: Candidate
+    instance: Instance
     attempt: Attempt
     verdict: Verdict | None
     outdated: bool = False  # a cost by other Python: a plan, or what it declares, may have changed
@@ -53,49 +54,49 @@ class Log:
     """The attempts of one search, in order; the race hears of each."""
 
     def __init__(
-        self, request: Request, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
+        self, request: SearchRequest, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
     ) -> None:
         """`tried` is what the race knows already."""
         self._store, self._study, self._race = store, study, race
         self._positions = {each.row: place for place, each in enumerate(tried)}
-        self._default = cache(lambda one: to_fields(request.default(one)))  # of an implementation
+        self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
         self._code = code_of(request.operator)
         self.tried = list(tried)
         self.failed = sum(each.attempt.failure is not None for each in tried)
         self.best = next(iter(ranked(tried)), None)
 
-    def add(self, candidate: Candidate, attempt: Attempt) -> None:
+    def add(self, instance: Instance, attempt: Attempt) -> None:
         (row,) = self._store.append([attempt], self._study)
-        self._remember(row, candidate, attempt)
+        self._remember(row, instance, attempt)
 
     def judge(self, tried: Tried, verdict: Verdict) -> None:
         self._store.append_verdict(tried.row, verdict, self._code)
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
 
-    def find(self, candidate: Candidate) -> Tried | None:
+    def find(self, instance: Instance) -> Tried | None:
         """The attempt at a config, if it was tried."""
-        return next((each for each in self.tried if each.candidate.key == candidate.key), None)
+        return next((each for each in self.tried if each.instance.key == instance.key), None)
 
     def take(self, earlier: Sequence[Earlier]) -> int:
         """Take over what earlier sessions stored; how many attempts that are."""
         for each in earlier:
-            attempt = replace(each.attempt, config=to_fields(each.candidate.config))  # stored text is sorted
-            self._remember(each.row, each.candidate, attempt, each.verdict)
+            attempt = replace(each.attempt, config=to_fields(each.instance.config))  # stored text is sorted
+            self._remember(each.row, each.instance, attempt, each.verdict)
         return len(earlier)
 
-    def _remember(self, row: int, candidate: Candidate, attempt: Attempt, verdict: Verdict | None = None) -> None:
-        default = self._default(candidate.implementation)
+    def _remember(self, row: int, instance: Instance, attempt: Attempt, verdict: Verdict | None = None) -> None:
+        default = self._default(instance.implementation)
         differs = sum(default[name] != value for name, value in attempt.config.items())
-        tried = Tried(row, candidate, attempt, differs, verdict)
+        tried = Tried(row, instance, attempt, differs, verdict)
         self._positions[row] = len(self.tried)
         self.tried.append(tried)
         self.failed += attempt.failure is not None
         self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
-        self._race.tell(candidate, None if tried.wrong else attempt.value, flawed=attempt.flawed)
+        self._race.tell(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
 
 def earlier(
-    request: Request,
+    request: SearchRequest,
     store: Store,
     evaluator: Evaluator,
     implementations: Sequence[AnyImplementation],
@@ -111,18 +112,18 @@ def earlier(
     given = store.verdicts([each.id for each in stored], code)
     verdicts = {row: verdict for row, verdict in given.items() if not verdict.lost}
     today = {each.id for each in store.studies() if each.versions.get("code") == code}
-    known = {each.name: (each, space) for each, space in zip(implementations, spaces, strict=True)}
+    known = {each.name: (request.default(each), space) for each, space in zip(implementations, spaces, strict=True)}
     found: dict[Identity, Earlier] = {}
     for each in stored:
         identity, name = each.attempt.identity, each.attempt.identity.implementation
         lasts = _lasts(each.attempt) or each.study in today
         tried = name in known and lasts and not each.attempt.spared
-        candidate = _candidate(*known[name], each.attempt) if tried else None
+        instance = _stored(*known[name], each.attempt) if tried else None
         # Code, compiler or policy may have changed since.
-        if candidate is not None and evaluator.identity(candidate) == identity:
+        if instance is not None and evaluator.identity(instance) == identity:
             verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
             outdated = each.study not in today and _predicted(each.attempt)
-            found[identity] = Earlier(each.id, candidate, each.attempt, verdict, outdated)
+            found[identity] = Earlier(each.id, instance, each.attempt, verdict, outdated)
     return list(found.values())
 
 
@@ -134,12 +135,12 @@ def _lasts(attempt: Attempt) -> bool:
     return attempt.failure is None or attempt.failure.stage in _BY_SOURCE
 
 
-def _candidate(implementation: AnyImplementation, space: Space[Any], attempt: Attempt) -> Candidate | None:
-    """The candidate of a stored attempt; None where today's space does not hold it."""
+def _stored(default: Instance, space: Space[Any], attempt: Attempt) -> Instance | None:
+    """What was tried, beside the default of its implementation; None where today's space does not hold it."""
     if attempt.config.keys() != set(space.names):
         return None
-    config = from_fields(implementation.config, attempt.config)
-    return Candidate(implementation, config) if space.refusal(config) is None else None
+    config = from_fields(default.implementation.config, attempt.config)
+    return default.having(config) if space.refusal(config) is None else None
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:

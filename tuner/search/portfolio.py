@@ -27,7 +27,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Place:
+class ServedProblem:
     """One problem under a portfolio. Regrets are relative to the best known for it; None where that is unknown."""
 
     problem: Fields
@@ -45,7 +45,7 @@ class Family:
     evidence: Evidence  # of all regrets
     terms: Terms
     members: tuple[tuple[str, Fields], ...]  # (implementation, config)
-    places: tuple[Place, ...]
+    places: tuple[ServedProblem, ...]
 
     def own(self, problem: Fields) -> Fields:
         """The fields of a problem in which the problems differ."""

@@ -6,6 +6,7 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.errors import UsageError
 from tuner.search.sampler import METHODS
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
@@ -15,7 +16,7 @@ SWEEP = 32  # tries that a sweep gets at most
 
 
 @dataclass(frozen=True)
-class Request:
+class SearchRequest:
     """What to search for. `budget` is in tries and stands above `effort`; `seconds` limits the looking."""
 
     operator: Operator[Any]
@@ -43,9 +44,9 @@ class Request:
         if not 0 <= self.seed <= _MOST:
             raise UsageError(f"seed {self.seed}: give 0 to {_MOST}")
 
-    def default(self, implementation: Implementation[Any, Any]) -> Any:
-        """The config that an implementation has there where nothing was tuned."""
-        return implementation.default(self.problem, self.gpu.arch)
+    def default(self, implementation: Implementation[Any, Any]) -> Instance:
+        """What an implementation runs there where nothing was tuned."""
+        return Instance.default(self.operator, implementation, self.problem, self.gpu.arch)
 
     @property
     def tries(self) -> int:

@@ -11,7 +11,6 @@ from tuner.base.result import Evidence
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate, Evaluator
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
@@ -20,8 +19,9 @@ from tuner.evaluate.measurer import Bench, Measurer
 from tuner.evaluate.predictor import Predictor
 from tuner.machines import gpu
 from tuner.search import study
-from tuner.search.settle import settle
-from tuner.search.study import Outcome, Progress, Request
+from tuner.search.final_race import final_race
+from tuner.search.study import Outcome, Progress, SearchRequest
+from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 
 Observe = Callable[[Progress], None]
@@ -30,13 +30,13 @@ Observe = Callable[[Progress], None]
 class Session(Protocol):
     """Searches of problems for one GPU, which share compilers, a checker and a store."""
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         """Search one problem."""
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         """Try more configs on a problem that was searched."""
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         """Give tried configs of a problem a verdict."""
 
 
@@ -44,19 +44,16 @@ class Predicted:
     """A session on a machine without the GPU."""
 
     def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
-        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
+        self._store, self._evaluator = store, Predictor(target, compiler, checker)
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        return study.search(request, self._store, self._evaluator(request), observe, stopped)
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+        return study.search(request, self._store, self._evaluator, observe, stopped)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return study.extend(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+        return study.extend(outcome, self._store, self._evaluator, wanted, observe)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
-        return study.judge(outcome, self._store, self._evaluator(outcome.request), wanted, observe)
-
-    def _evaluator(self, request: Request) -> Evaluator:
-        return Predictor(request.operator, request.problem, self._target, self._compiler, self._checker)
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+        return study.judge(outcome, self._store, self._evaluator, wanted, observe)
 
 
 class Measured:
@@ -67,23 +64,23 @@ class Measured:
         self._bench = bench
         self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
 
-    def search(self, request: Request, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
+    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         found = study.search(request, self._store, self._measurer(request), observe, stopped)
-        return self._settled(found)
+        return self._raced(found)
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         found = study.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
-        return found if found.record == outcome.record else self._settled(found)
+        return found if found.record == outcome.record else self._raced(found)
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Candidate], observe: Observe) -> Outcome:
+    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
         return study.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
 
-    def _settled(self, outcome: Outcome) -> Outcome:
+    def _raced(self, outcome: Outcome) -> Outcome:
         request = outcome.request
-        settled, _ = settle(outcome, self._store, self._measurer(request), request.seed)
-        return settled
+        raced, _ = final_race(outcome, self._store, self._measurer(request), request.seed)
+        return raced
 
-    def _measurer(self, request: Request) -> Any:
+    def _measurer(self, request: SearchRequest) -> Any:
         if request.problem not in self._measurers:
             self._measurers[request.problem] = Measurer(
                 request.operator, request.problem, self._target, self._compiler, self._checker, self._bench

@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 
 from tuner import __version__
 from tuner.base.result import Evidence, TuningRecord, order
-from tuner.evaluate.evaluator import Candidate, Evaluator, contenders
+from tuner.evaluate.evaluator import Evaluator, contenders
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import Past, code_of, pasts
 from tuner.search.lanes import Method, Race, lane
 from tuner.search.log import Earlier, Log, Tried, earlier, ranked
-from tuner.search.request import EFFORTS, SWEEP, Request
-from tuner.search.run import Progress, Run
+from tuner.search.request import EFFORTS, SWEEP, SearchRequest
+from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
+from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
 
@@ -22,7 +23,7 @@ __all__ = [
     "FINALISTS",
     "Outcome",
     "Progress",
-    "Request",
+    "SearchRequest",
     "Tried",
     "extend",
     "judge",
@@ -39,7 +40,7 @@ _ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
 class Outcome:
     """What a search found, and how it went."""
 
-    request: Request
+    request: SearchRequest
     record: TuningRecord | None
     tried: tuple[Tried, ...]  # in order; those of earlier sessions first
     reused: int
@@ -50,7 +51,7 @@ class Outcome:
 
 
 def search(
-    request: Request,
+    request: SearchRequest,
     store: Store,
     evaluator: Evaluator,
     observe: Callable[[Progress], None] = lambda _: None,
@@ -62,13 +63,13 @@ def search(
     """
     race, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator.policy)
-    run = Run(request, evaluator, race, Log(request, store, study, race), observe, stopped)
+    run = RunningSearch(request, evaluator, race, Log(request, store, study, race), observe, stopped)
     try:
         reused = run.log.take([each for each in kept if not each.outdated])
         _predict_again(run, [each for each in kept if each.outdated])
         _introduce(run)
         if run.log.best:
-            evaluator.resume(run.log.best.candidate)
+            evaluator.resume(run.log.best.instance)
         why = _look(run)
         record = _decide(run)
         if record is not None:
@@ -80,10 +81,10 @@ def search(
     return Outcome(request, record, tuple(run.log.tried), reused, race, run.seconds, why, evaluator.evidence)
 
 
-def recall(request: Request, store: Store, evaluator: Evaluator) -> Outcome:
+def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcome:
     """What is stored about a problem, as the outcome of a search that tries nothing."""
     race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
-    run = Run(request, evaluator, race, Log(request, store, None, race))
+    run = RunningSearch(request, evaluator, race, Log(request, store, None, race))
     reused = run.log.take(kept)
     tried = tuple(run.log.tried)
     right = passed(tried)
@@ -95,7 +96,7 @@ def extend(
     outcome: Outcome,
     store: Store,
     evaluator: Evaluator,
-    wanted: Sequence[Candidate],
+    wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
@@ -118,12 +119,12 @@ def judge(
     outcome: Outcome,
     store: Store,
     evaluator: Evaluator,
-    wanted: Sequence[Candidate],
+    wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
     run = _reopened(outcome, store, evaluator, None, observe)
-    run.judge([each for candidate in wanted if (each := run.log.find(candidate)) and each.verdict is None])
+    run.judge([each for instance in wanted if (each := run.log.find(instance)) and each.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
     if record is None and right:
         record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
@@ -143,13 +144,15 @@ def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> T
 
 def _reopened(
     outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
-) -> Run:
+) -> RunningSearch:
     """A run that goes on with what a finished one knows."""
     log = Log(outcome.request, store, study, outcome.race, outcome.tried)
-    return Run(outcome.request, evaluator, outcome.race, log, observe)
+    return RunningSearch(outcome.request, evaluator, outcome.race, log, observe)
 
 
-def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool = True) -> tuple[Race, list[Earlier]]:
+def _start(
+    request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
+) -> tuple[Race, list[Earlier]]:
     """The race at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
@@ -166,30 +169,30 @@ def _start(request: Request, store: Store, evaluator: Evaluator, *, guided: bool
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
     lanes = [
-        lane(each, space, r.default(each), prior, method, known.get(each.name, ()))
+        lane(r.default(each), space, prior, method, known.get(each.name, ()))
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept
 
 
-def _predict_again(run: Run, outdated: Sequence[Earlier]) -> None:
+def _predict_again(run: RunningSearch, outdated: Sequence[Earlier]) -> None:
     """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
     best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
-    batch = [each.candidate for each in best_first[: run.left]]
+    batch = [each.instance for each in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
-def _introduce(run: Run) -> None:
+def _introduce(run: RunningSearch) -> None:
     """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
     compared, although what there was has spent the budget.
     """
     if run.log.tried and not run.out_of_time:
         new = [lane.implementation for lane in run.race.lanes.values() if not lane.told]
-        batch = [Candidate(each, run.request.default(each)) for each in new]
+        batch = [run.request.default(each) for each in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
-def _begin(store: Store, request: Request, policy: str) -> int:
+def _begin(store: Store, request: SearchRequest, policy: str) -> int:
     return store.begin_study(
         operator=request.operator.name,
         problem=canonical(request.problem),
@@ -203,7 +206,7 @@ def _begin(store: Store, request: Request, policy: str) -> int:
     )
 
 
-def _look(run: Run) -> str:
+def _look(run: RunningSearch) -> str:
     """Explore, then sweep around the best; again while tries are left and the last sweep says that it pays."""
     done = Swept()
     while True:
@@ -223,7 +226,7 @@ def _why(stop: Stop, swept: Swept) -> str:
     return "; ".join(filter(None, (stop.why, str(swept))))
 
 
-def _decide(run: Run) -> TuningRecord | None:
+def _decide(run: RunningSearch) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
     log = run.log
     for _ in range(_ROUNDS):

@@ -6,11 +6,11 @@ from itertools import zip_longest
 from typing import Any
 
 from tuner.base.result import Fields, Scalar
-from tuner.evaluate.evaluator import Candidate
 from tuner.search.contest import contest, ties
 from tuner.search.explore import gained
 from tuner.search.log import Tried, ranked
-from tuner.search.run import BATCH, Run
+from tuner.search.running import BATCH, RunningSearch
+from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 
 _BEST = 3  # configs whose neighbours are tried
@@ -37,7 +37,7 @@ class Swept:
         return Swept(self.neighbours + other.neighbours, self.resets + other.resets, gain)
 
 
-def sweep(run: Run, share: int) -> Swept:
+def sweep(run: RunningSearch, share: int) -> Swept:
     """Spend up to `share` tries on the neighbours of the best, half of them kept for setting parameters back."""
     before, first = run.best_value, len(run.log.tried)
     while _try_new(run, first + share - share // 2, _neighbours(run)):
@@ -47,7 +47,7 @@ def sweep(run: Run, share: int) -> Swept:
     return Swept(middle - first, len(run.log.tried) - middle, max(0.0, gained(before, run.best_value)))
 
 
-def set_back(run: Run, limit: int) -> None:
+def set_back(run: RunningSearch, limit: int) -> None:
     """Set parameters of the winner to their default while that costs nothing: all that is free at once, else one.
 
     What ties is left to the contest, and to the final race where times were measured.
@@ -57,20 +57,20 @@ def set_back(run: Run, limit: int) -> None:
         steps = _steps(run, base)
         while _try_new(run, limit, steps.values()):
             pass
-        found = {name: run.log.find(candidate) for name, candidate in steps.items()}
+        found = {name: run.log.find(instance) for name, instance in steps.items()}
         free = {name: each for name, each in found.items() if each is not None and ties(each, best)}
         base = _all_at_once(run, base, best, tuple(free), limit) or next(iter(ranked(list(free.values()))), None)
 
 
-def _steps(run: Run, base: Tried) -> dict[str, Candidate]:
+def _steps(run: RunningSearch, base: Tried) -> dict[str, Instance]:
     """By parameter, `base` with that one set back to its default, where that is a config of the space."""
     default = _default(run, base)
     names = [name for name, value in default.items() if base.attempt.config[name] != value]
     changed = {name: _changed(run, base, {name: default[name]}) for name in names}
-    return {name: candidate for name, candidate in changed.items() if candidate is not None}
+    return {name: instance for name, instance in changed.items() if instance is not None}
 
 
-def _all_at_once(run: Run, base: Tried, best: Tried, names: tuple[str, ...], limit: int) -> Tried | None:
+def _all_at_once(run: RunningSearch, base: Tried, best: Tried, names: tuple[str, ...], limit: int) -> Tried | None:
     """`base` with several parameters set back, where that ties with the best."""
     default = _default(run, base)
     together = _changed(run, base, {name: default[name] for name in names}) if len(names) > 1 else None
@@ -81,31 +81,31 @@ def _all_at_once(run: Run, base: Tried, best: Tried, names: tuple[str, ...], lim
     return found if found and ties(found, best) else None
 
 
-def _default(run: Run, tried: Tried) -> Fields:
-    return to_fields(run.request.default(tried.candidate.implementation))
+def _default(run: RunningSearch, tried: Tried) -> Fields:
+    return to_fields(run.request.default(tried.instance.implementation).config)
 
 
-def _changed(run: Run, base: Tried, values: Mapping[str, Scalar]) -> Candidate | None:
+def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> Instance | None:
     """`base` with other values, where that is a config of the space."""
-    config: Any = base.candidate.config
+    config: Any = base.instance.config
     typed = {name: type(getattr(config, name))(value) for name, value in values.items()}
-    candidate = Candidate(base.candidate.implementation, replace(config, **typed))
-    return candidate if run.race.knows(candidate) else None
+    instance = base.instance.having(replace(config, **typed))
+    return instance if run.race.knows(instance) else None
 
 
-def _neighbours(run: Run) -> Iterator[Candidate]:
+def _neighbours(run: RunningSearch) -> Iterator[Instance]:
     """Untried neighbours of the best configs, the most promising of each in turns."""
     best = contest(run.log.tried)[:_BEST]
-    for turn in zip_longest(*(run.race.neighbours(each.candidate) for each in best)):
+    for turn in zip_longest(*(run.race.neighbours(each.instance) for each in best)):
         yield from (each for each in turn if each is not None)
 
 
-def _try_new(run: Run, limit: int, wanted: Iterable[Candidate]) -> bool:
+def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool:
     """Try a batch of what is wanted and new, up to `limit` tries of the whole search; whether there was any."""
     room = min(limit, run.request.tries) - len(run.log.tried)
     if run.stopped() or run.out_of_time or room <= 0:
         return False
-    batch: dict[object, Candidate] = {}
+    batch: dict[object, Instance] = {}
     for each in wanted:
         if len(batch) < min(BATCH, room) and not run.race.told(each):
             batch.setdefault(each.key, each)

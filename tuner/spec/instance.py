@@ -1,6 +1,7 @@
-"""A config on a problem: what is rendered, compiled, run, judged and predicted."""
+"""A config on a problem: what is rendered, compiled, run, judged and predicted, from the command to the launch."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tuner.arch import GPU, Arch
@@ -11,6 +12,20 @@ from tuner.spec.problem import to_fields
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceFields:
+    """An instance by names and data, as it travels to other processes; `operators.instance` is the way back."""
+
+    operator: str
+    implementation: str
+    problem: Fields
+    config: Fields
+
+    @property
+    def name(self) -> str:
+        return f"{self.operator}/{self.implementation}"
+
+
+@dataclass(frozen=True)
 class Instance:
     """An implementation of an operator, with a config, on a problem. Names no GPU."""
 
@@ -30,16 +45,31 @@ class Instance:
     def name(self) -> str:
         return f"{self.operator.name}/{self.implementation.name}"
 
+    @property
+    def key(self) -> tuple[str, Any]:
+        """Equal for equal configs, on whatever problem."""
+        return self.implementation.name, self.config
+
     def at(self, problem: Any) -> "Instance":
         """The same config on another problem."""
         return replace(self, problem=problem)
 
-    def plan(self) -> Plan:
+    def having(self, config: Any) -> "Instance":
+        """Another config on the same problem."""
+        return replace(self, config=config)
+
+    @cached_property
+    def _plan(self) -> Plan:
         return self.implementation.plan(self.problem, self.config)
+
+    def plan(self) -> Plan:
+        """Computed once."""
+        return self._plan
 
     def work(self, gpu: GPU) -> tuple[Work, ...]:
         return self.implementation.work(self.problem, self.config, gpu)
 
-    def fields(self) -> tuple[str, str, Fields, Fields]:
-        """Operator, implementation, problem and config by names and data, as they travel to other processes."""
-        return self.operator.name, self.implementation.name, to_fields(self.problem), to_fields(self.config)
+    def fields(self) -> InstanceFields:
+        return InstanceFields(
+            self.operator.name, self.implementation.name, to_fields(self.problem), to_fields(self.config)
+        )

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tuner.evaluate.check import known as check_known
 from tuner.evaluate.check.checker import PLAIN, Checker, Job, check, key_of
 from tuner.evaluate.check.known import Known, effective
 from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 
 FOLDER = ROOT / "tests" / "support" / "operators" / "row_norm"
@@ -36,7 +38,7 @@ def test_a_kernel_whose_bits_depend_on_the_order_of_threads_is_no_winner(
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     operator, implementation = operators.load("unsteady"), operators.implementation("unsteady", "two_pass")
     config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
-    verdict = check(Job("unsteady", "two_pass", to_fields(problem), to_fields(config)))
+    verdict = check(Job(InstanceFields("unsteady", "two_pass", to_fields(problem), to_fields(config))))
     assert all(error.ok for error in verdict.errors), verdict.errors
     assert verdict.findings == ("y: other bits in another order of threads",)
 
@@ -57,7 +59,7 @@ def test_a_kernel_that_never_ends_is_a_finding_with_its_place(
     monkeypatch.setattr("tuner.evaluate.check.on_ptx.most_seconds", lambda _: 0.5)
     operator, implementation = operators.load("endless"), operators.implementation("endless", "two_pass")
     config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
-    job = Job("endless", "two_pass", to_fields(problem), to_fields(config))
+    job = Job(InstanceFields("endless", "two_pass", to_fields(problem), to_fields(config)))
     (finding,) = (check_ptx(job, ARCHES["sm_90a"]) if on_ptx else check(job)).findings
     assert "still running after 0.5 s of CPU time" in finding
     assert re.search(r"line \d+ of row_norm_sums" if on_ptx else r"row_norm_sums\.cu:1[678]", finding), finding
@@ -69,11 +71,17 @@ _ROOT = """{turn}
   float const root = sqrtf(sum / kWidth"""
 
 
+def _on(job: Job, **changes: Any) -> Job:
+    return replace(job, instance=replace(job.instance, **changes))
+
+
 def _job(name: str, implementation: str = "naive") -> Job:
     """The default config of an operator's default problem."""
     operator, found = operators.load(name), operators.implementation(name, implementation)
     problem = operator.problem()
-    return Job(name, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES["sm_90a"])))
+    return Job(
+        InstanceFields(name, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES["sm_90a"])))
+    )
 
 
 def _edit(file: Path, old: str, new: str) -> None:
@@ -111,8 +119,8 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
     job = _job("flash_attention", "mma_sync")
     others = [
         _job("flash_attention"),
-        replace(job, problem={**job.problem, "causal": True}),
-        replace(job, config={**job.config, "BN": 16}),
+        _on(job, problem={**job.instance.problem, "causal": True}),
+        _on(job, config={**job.instance.config, "BN": 16}),
         replace(job, modes=PLAIN),
         replace(job, thorough=True),
     ]
@@ -154,13 +162,13 @@ def test_an_edit_below_an_operators_folder_changes_what_is_part_of_the_key(tmp_p
 
 def test_problems_with_the_same_edges_share_a_verdict() -> None:
     job = _job("flash_attention", "mma_sync")
-    assert key_of(job) == key_of(replace(job, problem={**job.problem, "seq_q": 8192}))
+    assert key_of(job) == key_of(_on(job, problem={**job.instance.problem, "seq_q": 8192}))
 
 
 def test_a_budget_that_only_an_assertion_reads_does_not_tell_two_kernels_apart() -> None:
     job = _job("flash_attention", "mma_sync")
-    larger = int(job.config["smem_budget"]) + 1024
-    assert key_of(job) == key_of(replace(job, config={**job.config, "smem_budget": larger}))
+    larger = int(job.instance.config["smem_budget"]) + 1024
+    assert key_of(job) == key_of(_on(job, config={**job.instance.config, "smem_budget": larger}))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def instance_of(name: str, columns: int = 256) -> Instance:
 
 def verdict_of(place: Path, *edits: Edit) -> Verdict:
     with own_operator(place, *edits, example=PLAIN_EXAMPLE) as name:
-        return checker.check(checker.Job(*instance_of(name, columns=1024).fields()))
+        return checker.check(checker.Job(instance_of(name, columns=1024).fields()))
 
 
 def test_a_kernel_in_plain_cuda_is_right_and_the_verdict_says_what_it_has_not_seen(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_a_header_of_ones_own_decides_what_is_compiled_and_no_record(
 def test_a_verdict_is_found_again_for_the_same_text_and_arch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_OPERATORS", str(tmp_path))
     with own_operator(tmp_path, example=PLAIN_EXAMPLE) as name:
-        job = checker.Job(*instance_of(name).fields())
-        other = checker.Job(*instance_of(name).fields(), arch="sm_90a")
+        job = checker.Job(instance_of(name).fields())
+        other = checker.Job(instance_of(name).fields(), arch="sm_90a")
         assert checker.key_of(job) == checker.key_of(job) != checker.key_of(other)
         known = Known(Cache(tmp_path / "verdicts"))
         known.keep(checker.key_of(job), verdict := checker.check(job))

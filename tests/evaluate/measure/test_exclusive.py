@@ -27,7 +27,7 @@ GPU = "0000:1B:00.0"
 OPERATOR = operators.load("paged_attention")
 NAIVE = operators.implementation("paged_attention", "naive")
 PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
-CODE = Code(*Instance.default(OPERATOR, NAIVE, PROBLEM, gpu("sm_80").arch).fields(), b"")
+CODE = Code(Instance.default(OPERATOR, NAIVE, PROBLEM, gpu("sm_80").arch).fields(), b"")
 TASK = Task(CODE, MeasurementPolicy(warm_up_us=100))
 TASKS = 8
 CALLER = """

@@ -146,7 +146,7 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def code() -> Code:
     instance = Instance(OPERATOR, NAIVE, PROBLEM, CONFIG)
-    return Code(*instance.fields(), compiled(render(instance), "sm_90a").image)
+    return Code(instance.fields(), compiled(render(instance), "sm_90a").image)
 
 
 def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:
@@ -331,6 +331,6 @@ def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, co
     stand = Stand(Physical().open())
     stand.do(Task(code, POLICY))
     held = len(runtime.buffers)
-    longer = Code(code.operator, code.implementation, {**code.problem, "seq_q": 50}, code.config, code.image)
+    longer = replace(code, instance=replace(code.instance, problem={**code.instance.problem, "seq_q": 50}))
     assert stand.do(Task(longer, POLICY)).fell is None
     assert len(runtime.buffers) == held

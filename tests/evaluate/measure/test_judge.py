@@ -17,7 +17,7 @@ from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields
 
@@ -62,7 +62,7 @@ def judging(
     problem = operator.problem(**sizes)
     naive = operators.implementation(operator.name, "naive")
     config = to_fields(naive.default(problem, first_arch(naive, problem)))
-    code = Code(operator.name, "naive", to_fields(problem), config, b"")
+    code = Code(InstanceFields(operator.name, "naive", to_fields(problem), config), b"")
     drawn = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
     with Arena(device, operator, problem, drawn) as arena:
         yield Judge(device, code, limit_s), arena

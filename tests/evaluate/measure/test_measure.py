@@ -32,7 +32,6 @@ from tuner.base.result import Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.device import Code, Fault
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.ledger import Falls, Ledger
@@ -43,7 +42,8 @@ from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Bench, Measurer
 from tuner.search import study
-from tuner.search.settle import settle
+from tuner.search.final_race import final_race
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
@@ -222,18 +222,18 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
 ) -> None:
     with Store.open(":memory:") as store, Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
-        outcome, standing = settle(study.search(request(), store, evaluator), store, evaluator)
+        outcome, standing = final_race(study.search(request(), store, evaluator), store, evaluator)
         record = store.record(PAGED.name, canonical(DECODING), GPU.name)
         assert standing is not None
         assert record == outcome.record
         assert record is not None and record.measurement is not None
         assert record.evidence is Evidence.MEASURED
         assert record.measurement.flip_probability == standing.flip_probability
-        others = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
+        others = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
         assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
-        assert evaluator.canary.times_us
+        assert evaluator.drift.times_us
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
@@ -241,9 +241,9 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
         drawn = PAGED.inputs(*asked)
         return {**drawn, "cache_seqlens": drawn["cache_seqlens"] + 1}
 
-    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     identities = [
-        Measurer(each, DECODING, GPU, *machines, Bench(calm_worker, POLICY)).identity(candidate)
+        Measurer(each, DECODING, GPU, *machines, Bench(calm_worker, POLICY)).identity(instance)
         for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
     ]
     assert identities[0] == identities[1] != identities[2]
@@ -255,7 +255,7 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
     told = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
     with Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        batch = [Candidate(NAIVE, config) for config in (*others[:2], default)]
+        batch = [Instance(PAGED, NAIVE, DECODING, config) for config in (*others[:2], default)]
         found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
     assert found[0][0] == 2
     assert [each.samples for _, each in found if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
@@ -279,7 +279,7 @@ def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batc
 
     with Running(CALM) as worker, Compiling(1) as compiler:
         evaluator = measurer((compiler, machines[1]), worker)
-        list(evaluator.attempts([Candidate(NAIVE, config) for config in naive_configs()[:3]]))
+        list(evaluator.attempts([Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:3]]))
     assert done == ["compile 1", "compile 3", "run", "time", "time", "time"]
 
 
@@ -299,22 +299,22 @@ def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs
     assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
 
 
-def test_samples_that_a_drift_of_the_canary_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
+def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(machines: tuple[Compiler, Checker]) -> None:
     configs = naive_configs()[:4]
     calm = replace(CALM, drift=0.0, times_us=timed_as(configs, [50.0] * 4))
     for spell in ((28, 42, 1.5), (0, 0, 1.0)):
         with Worker(replace(calm, spell=spell)) as worker:
             evaluator = measurer(machines, worker)
-            batch = [Candidate(NAIVE, config) for config in configs]
+            batch = [Instance(PAGED, NAIVE, DECODING, config) for config in configs]
             times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
-        assert bool(evaluator.canary.voided) == (spell[0] > 0)
+        assert bool(evaluator.drift.voided) == (spell[0] > 0)
 
 
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
-    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     with Worker(CALM) as worker:
-        attempts = [attempt for _, attempt in measurer(machines, worker).attempts([candidate] * 2)]
+        attempts = [attempt for _, attempt in measurer(machines, worker).attempts([instance] * 2)]
     assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
     assert attempts[1].measurement == replace(attempts[0].measurement, duplicate_of=encode(attempts[0].config))
 
@@ -335,7 +335,9 @@ def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_fi
     machines: tuple[Compiler, Checker],
 ) -> None:
     with Noting(CALM) as worker:
-        found = measurer(machines, worker).attempts([Candidate(NAIVE, config) for config in naive_configs()[:2]])
+        found = measurer(machines, worker).attempts(
+            [Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:2]]
+        )
         next(found)
         worker.rest()
         next(found)
@@ -344,12 +346,12 @@ def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_fi
 
 
 def test_samples_of_a_duplicate_do_not_lower_the_time_to_beat(machines: tuple[Compiler, Checker]) -> None:
-    candidate = Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))
+    instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     with Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
-        list(evaluator.attempts([candidate]))
+        list(evaluator.attempts([instance]))
         evaluator.best_us = slower_us = 2 * evaluator.best_us  # as after a drift of the device
-        list(evaluator.attempts([candidate]))
+        list(evaluator.attempts([instance]))
     assert evaluator.best_us == slower_us
 
 
@@ -371,7 +373,7 @@ def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and
         assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
         assert worker.restarts == 2
         default = NAIVE.default(DECODING, GPU.arch)
-        other = Code(PAGED.name, "naive", to_fields(DECODING), to_fields(default), b"")
+        other = Code(InstanceFields(PAGED.name, "naive", to_fields(DECODING), to_fields(default)), b"")
         assert worker.time(Task(other, POLICY)).samples
 
 
@@ -395,11 +397,11 @@ def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
     machines: tuple[Compiler, Checker], tmp_path: Path
 ) -> None:
     config = NAIVE.default(DECODING, GPU.arch)
-    candidate = [Candidate(NAIVE, config)]
+    instance = [Instance(PAGED, NAIVE, DECODING, config)]
     crashing = replace(CALM, plants=(Plant("threads", config.threads, "CRASH"),))
     for restarts in (2, 0):
         with Worker(crashing) as worker:
-            ((_, attempt),) = measurer(machines, worker, Ledger(tmp_path / "ledger")).attempts(candidate)
+            ((_, attempt),) = measurer(machines, worker, Ledger(tmp_path / "ledger")).attempts(instance)
             assert attempt.failure is not None
             assert attempt.failure.stage is Stage.LAUNCH
             assert worker.restarts == restarts
@@ -449,7 +451,7 @@ def killed_search(folder: Path, *told: Any) -> int:
             worker_kind(CALM) as worker,
         ):
             evaluator = measurer((compiler, checker), worker, Ledger(folder / "ledger"))
-            settle(study.search(request(6), store, evaluator), store, evaluator)
+            final_race(study.search(request(6), store, evaluator), store, evaluator)
     finally:
         os._exit(0)
 
@@ -463,7 +465,7 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
     with Store.open(tmp_path / "db") as store:
         before = store.attempts(operator=PAGED.name)
         evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
-        outcome, standing = settle(study.search(request(6), store, evaluator), store, evaluator)
+        outcome, standing = final_race(study.search(request(6), store, evaluator), store, evaluator)
         rows = store.attempts(operator=PAGED.name)
         assert outcome.reused == len(before) == stored
         assert rows[: len(before)] == before
@@ -485,7 +487,7 @@ class Interrupted(Worker):
 def test_a_config_that_was_interrupted_twice_is_tried_again(
     machines: tuple[Compiler, Checker], calm_worker: Worker, tmp_path: Path
 ) -> None:
-    default = [Candidate(NAIVE, NAIVE.default(DECODING, GPU.arch))]
+    default = [Instance.default(PAGED, NAIVE, DECODING, GPU.arch)]
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             list(measurer(machines, Interrupted(calm_worker), Ledger(tmp_path / "ledger")).attempts(default))

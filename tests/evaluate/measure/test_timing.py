@@ -148,7 +148,7 @@ def test_a_race_of_equals_names_the_one_with_the_fewest_resources() -> None:
 
 def test_two_equal_kernels_are_told_apart_in_at_most_1_of_20_races() -> None:
     standings = [decide(race([100, 100], np.random.default_rng(seed)), rules(2), seed) for seed in range(20)]
-    assert sum(not all(place.tied for place in each.places) for each in standings) <= 1
+    assert sum(not all(one.tied for one in each.contenders) for each in standings) <= 1
 
 
 def test_a_tie_is_not_settled_in_favour_of_what_is_slower_than_the_default() -> None:
@@ -161,7 +161,7 @@ def test_a_clear_race_is_sure_of_itself_and_a_tight_one_is_not() -> None:
     clear = decide(race([100, 120], np.random.default_rng(0)), rules(2))
     assert clear.flip_probability == 0
     assert clear.regret_bound == 0
-    assert clear.places[1].ratio.low > 1.15
+    assert clear.contenders[1].ratio.low > 1.15
     tight = decide(race([101.2, 100], np.random.default_rng(1), rounds=10, noise=0.03), Rules(((0,), (1,))))
     assert tight.flip_probability > 0.01
     assert tight.regret_bound > 0

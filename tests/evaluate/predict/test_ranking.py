@@ -14,10 +14,10 @@ from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.predict.cost import formula, uncompiled
 from tuner.evaluate.predictor import Predictor
 from tuner.operators.flash_attention.split_keys.config import SPLITS
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 
 Tile = tuple[int, int, int]  # BM, BN, warps
@@ -29,14 +29,14 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=head_dim)
     wanted = [
-        Candidate(implementation, c)
+        Instance(operator, implementation, problem, c)
         for c in implementation.space(problem, target.arch)
         if (c.BM, c.BN, c.warps) in tiles and (c.stages, c.d_warps, c.min_ctas) == (2, 1, 1)
         if c.swizzle and c.lazy_rescale
     ]
     found: dict[Tile, float] = {}
     with Compiler(1) as compiler:
-        for i, attempt in Predictor(operator, problem, target, compiler, Checker()).attempts(wanted):
+        for i, attempt in Predictor(target, compiler, Checker()).attempts(wanted):
             c = wanted[i].config
             tile = (c.BM, c.BN, c.warps)
             if attempt.value is not None and attempt.resources and attempt.resources.spill_bytes <= 32:
@@ -78,8 +78,8 @@ def test_wgmma_gains_over_mma_sync_what_was_published_of_kernels_alike(head_dim:
     with Compiler(1) as compiler:
         for name in ("mma_sync", "wgmma"):
             kernel = operators.implementation("flash_attention", name)
-            wanted = Candidate(kernel, kernel.default(problem, target.arch))
-            ((_, attempt),) = Predictor(operator, problem, target, compiler, Checker()).attempts([wanted])
+            wanted = Instance.default(operator, kernel, problem, target.arch)
+            ((_, attempt),) = Predictor(target, compiler, Checker()).attempts([wanted])
             assert attempt.value is not None
             cost[name] = attempt.value
     assert cost["mma_sync"] / cost["wgmma"] == pytest.approx(published, rel=0.1)

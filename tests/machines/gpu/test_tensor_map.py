@@ -26,7 +26,7 @@ from tuner.machines import emulator
 from tuner.machines.gpu import tensor_map
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.spec.tensor_map import MappedTensor
 from tuner.spec.tensor_map import TensorMap as Declared
@@ -73,14 +73,14 @@ def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
 def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
     arrays = drawn()
     kernel = emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False)
-    call = on_emulator.Kernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
+    call = on_emulator.EmulatedKernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
     assert_right(arrays, *call({name: arrays[name] for name in "qkv"}, {}))
 
 
 @pytest.mark.parametrize("executed", [True, False], ids=["emulated", "reference"])
 def test_a_simulated_device_maps_the_arenas_tensors(executed: bool) -> None:
     device, arrays = Simulation(emulated=executed).open(), drawn()
-    code = Code("flash_attention", "wgmma", to_fields(PROBLEM), to_fields(CONFIG), b"")
+    code = Code(InstanceFields("flash_attention", "wgmma", to_fields(PROBLEM), to_fields(CONFIG)), b"")
     with Arena(device, OPERATOR, PROBLEM, arrays) as arena:
         device.run(device.load(code, PLAN), arena.call(PLAN), 60.0)
         assert not arena.damage(inputs=True)
@@ -92,7 +92,7 @@ def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_
     cubin = compiled(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), "sm_90a")
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
-    call = on_gpu.Kernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
+    call = on_gpu.GpuKernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
     with ThreadPoolExecutor(1) as thread:
         o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)

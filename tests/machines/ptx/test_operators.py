@@ -30,7 +30,7 @@ from tuner.evaluate.check.checker import Job, drawn
 from tuner.evaluate.check.edges import edges
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.machines import ptx
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields
 
 # One of each family: plain loops, mma with cp.async, a look-back over blocks, chunks in tf32 and bf16, TMA with wgmma
@@ -53,7 +53,9 @@ def job_of(name: str, arch: str) -> Job:
     operator, implementation = name.split("/")
     found = operators.implementation(operator, implementation)
     problem = found.example or operators.load(operator).problem()
-    return Job(operator, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES[arch])))
+    return Job(
+        InstanceFields(operator, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES[arch])))
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -21,7 +21,7 @@ from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.mma_sync.work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
@@ -176,7 +176,7 @@ def test_every_tunable_gives_the_right_result(case: str) -> None:
     for causal in (False, True):
         problem = to_fields(Problem(head_dim=D, dtype=dtype, causal=causal))
         modes = PLAIN if causal else PLAIN + CHECKED
-        verdict = check(Job("flash_attention", "mma_sync", problem, to_fields(config), modes))
+        verdict = check(Job(InstanceFields("flash_attention", "mma_sync", problem, to_fields(config)), modes))
         assert verdict.ok, verdict.reason
 
 
@@ -184,7 +184,7 @@ def test_every_tunable_gives_the_right_result(case: str) -> None:
 def test_the_naive_kernel_is_right(D: int) -> None:
     problem = Problem(head_dim=D, dtype=DType.FP16, causal=True)
     config = to_fields(NAIVE.default(problem, ARCHES["sm_80"]))
-    verdict = check(Job("flash_attention", "naive", to_fields(problem), config, PLAIN))
+    verdict = check(Job(InstanceFields("flash_attention", "naive", to_fields(problem), config), PLAIN))
     assert verdict.ok, verdict.reason
 
 

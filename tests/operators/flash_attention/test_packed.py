@@ -21,7 +21,7 @@ from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.operator import Problem, flash_attention
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("flash_attention")
@@ -147,7 +147,7 @@ def test_packed_and_capped_problems_are_right_on_every_edge(name: str) -> None:
     problem = replace(PACKED, dtype=DType.FP16, head_dim=72, head_dim_v=72, use_softcap=True)
     config = to_fields(KERNELS[name].default(problem, ARCH))
     modes = PLAIN + (CHECKED if name == "mma_sync" else ())
-    verdict = check(Job("flash_attention", name, to_fields(problem), config, modes))
+    verdict = check(Job(InstanceFields("flash_attention", name, to_fields(problem), config), modes))
     assert verdict.ok, verdict.reason
 
 

@@ -31,7 +31,7 @@ from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import to_fields
 
@@ -104,7 +104,7 @@ def test_a_packed_sequence_has_its_gradients_and_none_of_the_nan_in_the_next() -
 def test_packed_sequences_of_any_lengths_have_right_gradients_with_capped_scores() -> None:
     problem = Problem(104, causal=True, use_cu_seqlens=True, use_softcap=True, batch=1)
     fields = to_fields(problem), to_fields(SPLIT)
-    verdict = check(Job("flash_attention_backward", "wgmma", *fields, CHECKED[:1]))
+    verdict = check(Job(InstanceFields("flash_attention_backward", "wgmma", *fields), CHECKED[:1]))
     assert verdict.ok, verdict.reason
 
 

@@ -15,7 +15,7 @@ from tuner.operators.kda.fused_cluster.config import Config
 from tuner.operators.kda.fused_cluster.work import cluster_bytes
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
@@ -55,7 +55,7 @@ def test_the_declared_work_is_what_happens() -> None:
 
 
 def test_the_compilers_ptx_computes_the_same() -> None:
-    job = Job("kda", "fused_cluster", to_fields(SMALL), to_fields(BASE))
+    job = Job(InstanceFields("kda", "fused_cluster", to_fields(SMALL), to_fields(BASE)))
     verdict = check_ptx(job, ARCHES["sm_90a"], most=1)
     assert verdict.ok, verdict.reason
 

@@ -24,7 +24,7 @@ from tuner.operators.kda.fused_wgmma.config import (
 from tuner.operators.kda.prep_scan.config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
@@ -85,7 +85,7 @@ def test_the_declared_work_is_what_happens(K: int, config: Config) -> None:
 
 @EACH
 def test_the_compilers_ptx_computes_the_same(config: Config) -> None:
-    job = Job("kda", "fused_wgmma", to_fields(SMALL), to_fields(config))
+    job = Job(InstanceFields("kda", "fused_wgmma", to_fields(SMALL), to_fields(config)))
     verdict = check_ptx(job, ARCH, most=1)
     assert verdict.ok, verdict.reason
 

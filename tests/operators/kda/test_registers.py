@@ -16,7 +16,7 @@ from tuner.machines import emulator
 from tuner.operators.kda.prep_scan.config import by_registers
 from tuner.operators.kda.problem import Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
 OPERATOR = operators.load("kda")
@@ -80,7 +80,9 @@ def test_tokens_do_not_see_the_future(name: str) -> None:
 
 def test_the_compilers_ptx_computes_the_same() -> None:
     made = instance("fused", replace(SAFE, key_dim=128))
-    verdict = check_ptx(Job("kda", "fused", to_fields(made.problem), to_fields(made.config)), ARCH, most=1)
+    verdict = check_ptx(
+        Job(InstanceFields("kda", "fused", to_fields(made.problem), to_fields(made.config))), ARCH, most=1
+    )
     assert verdict.ok, verdict.reason
 
 

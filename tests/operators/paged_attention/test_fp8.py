@@ -19,7 +19,7 @@ from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.operators.paged_attention.problem import Problem
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
 
@@ -214,7 +214,7 @@ def test_a_step_reads_half_of_what_it_reads_of_16_bits() -> None:
 def test_the_ptx_of_either_conversion_computes_the_same(arch: str, implementation: Any) -> None:
     problem = Problem(head_dim=48, kv_cache_dtype=EIGHT)
     config = to_fields(implementation.default(problem, ARCHES[arch]))
-    job = Job("paged_attention", implementation.name, to_fields(problem), config)
+    job = Job(InstanceFields("paged_attention", implementation.name, to_fields(problem), config))
     verdict = check_ptx(job, ARCHES[arch], 2, ["together"])
     assert verdict.ok, verdict.reason
 

@@ -28,7 +28,7 @@ from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.tcgen05.config import Config, blocks
 from tuner.operators.paged_attention.wgmma.work import cut_of
 from tuner.spec.dtype import DType
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
 
@@ -237,7 +237,9 @@ def test_bounds_that_no_packing_has_harm_no_other_sequence() -> None:
 
 def test_the_compilers_ptx_is_right_on_another_machine() -> None:
     problem = Problem(16, batch=1, use_cu_seqlens_q=True)
-    verdict = check_ptx(Job("paged_attention", "tcgen05", to_fields(problem), to_fields(SHARED)), BLACKWELL)
+    verdict = check_ptx(
+        Job(InstanceFields("paged_attention", "tcgen05", to_fields(problem), to_fields(SHARED))), BLACKWELL
+    )
     assert verdict.ok, verdict.reason
 
 

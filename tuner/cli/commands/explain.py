@@ -7,9 +7,10 @@ from typing import Any
 import typer
 
 from tuner.base.result import spelled, to_data
-from tuner.cli.chosen import Chosen, choose
+from tuner.cli.chosen import over, serving, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
+from tuner.dispatcher.choice import Choice
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 
@@ -25,19 +26,20 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Say which record serves a problem and why; with --config, which constraint refuses a config."""
-    chosen = choose(operator, problems, gpu, implementation, config, db)
+    records = snapshot(db)
+    served = serving(operator, problems, gpu, records)
+    chosen = over(served, implementation, config)
     if config:
         _explain_config(chosen, as_json)
         return
-    served = choice.choose(operator, chosen.instance.problem, [chosen.gpu], chosen.records)
-    found = choice.explain(served, [chosen.gpu], chosen.records)
+    found = choice.explain(served, [served.gpu], records)
     if as_json:
         emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
     else:
         typer.echo(str(found))
 
 
-def _explain_config(chosen: Chosen, as_json: bool) -> None:
+def _explain_config(chosen: Choice, as_json: bool) -> None:
     instance = chosen.instance
     space = instance.implementation.space(instance.problem, chosen.gpu.arch)
     reasons = space.refusals(instance.config)

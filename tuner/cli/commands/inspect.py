@@ -8,7 +8,7 @@ import typer
 
 from tuner.arch import MMA_FLOPS
 from tuner.base.result import Failed, Lint
-from tuner.cli.chosen import Chosen, choose
+from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.commands.inspect_predicted import predicted, print_predicted
 from tuner.cli.commands.inspect_waits import as_json as waits_as_json
 from tuner.cli.commands.inspect_waits import print_waiting, waiting
@@ -16,6 +16,7 @@ from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOp
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
 from tuner.compiler.usage import occupancy
+from tuner.dispatcher.choice import Choice
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
 from tuner.evaluate.predict.compiled import steady_mix
@@ -38,8 +39,8 @@ def inspect_command(
 ) -> None:
     """Compile a config and print what it uses."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    chosen.refuse()
-    cubin = chosen.compiled()
+    refuse(chosen)
+    cubin = compiled(chosen)
     if isinstance(cubin, Failed):
         typer.echo(cubin.log, err=True)
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
@@ -49,13 +50,13 @@ def inspect_command(
     costs = predicted(chosen.instance, chosen.gpu, cubin)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
-        compiled = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
+        code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
         least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.instance.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
         told = {"waits": waits_as_json(replayed)} if waits else {}
-        emit_json({**chosen.about(), "kernels": _used(chosen, cubin), **compiled, **least, **ranked, **told})
+        emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **told})
         return
-    chosen.describe()
+    describe(chosen)
     title = f"{chosen.instance.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
     _print_kernels(title, _used(chosen, cubin))
     _print_mixes(mixes)
@@ -70,7 +71,7 @@ def inspect_command(
         typer.echo(cubin.disassemble(entry))
 
 
-def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
+def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:
     """Each launch, what its kernel uses, and how many of its blocks fit an SM."""
     rows = []
     for launch in chosen.instance.plan().launches:
@@ -80,7 +81,7 @@ def _used(chosen: Chosen, cubin: Cubin) -> list[dict[str, Any]]:
     return rows
 
 
-def _work(chosen: Chosen) -> tuple[Declared, ...]:
+def _work(chosen: Choice) -> tuple[Declared, ...]:
     """What each launch declares to do, then all together."""
     launches = floor.declared(chosen.instance, chosen.gpu)
     return (*launches, floor.together(launches))
@@ -122,7 +123,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     )
 
 
-def _print_work(work: Sequence[Declared], chosen: Chosen) -> None:
+def _print_work(work: Sequence[Declared], chosen: Choice) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     operator, implementation = chosen.instance.operator, chosen.instance.implementation
     if not implementation.declared:

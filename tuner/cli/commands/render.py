@@ -9,11 +9,12 @@ import typer
 
 from tuner import __version__
 from tuner.base.result import spelled
-from tuner.cli.chosen import Chosen, choose
+from tuner.cli.chosen import about, choose, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
 from tuner.compiler.render import render
 from tuner.compiler.standalone.general import general
 from tuner.compiler.standalone.launcher import Standalone
+from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
 from tuner.spec.operator import Operator
 from tuner.spec.problem import statics
@@ -38,7 +39,7 @@ def render_command(
 ) -> None:
     """Print the CUDA source of a config, or write it with a launcher for a C++ program."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    chosen.refuse()
+    refuse(chosen)
     if target not in ("cuda", "host"):
         raise UsageError(f"--target {target!r}: give cuda or host")
     if standalone is not None:
@@ -48,14 +49,14 @@ def render_command(
         return
     source = render(chosen.instance, "cuda" if target == "cuda" else "host")
     if as_json:
-        emit_json({**chosen.about(), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
+        emit_json({**about(chosen), "digest": source.digest, "text": source.text, "headers": dict(source.headers)})
         return
     for name, text in source.headers if headers else ():
         typer.echo(f"// ---- {name}\n{text}")
     typer.echo(source.text)
 
 
-def write(chosen: Chosen, folder: Path, *, as_json: bool) -> None:
+def write(chosen: Choice, folder: Path, *, as_json: bool) -> None:
     """NAME.h and NAME.cu, and say how to compile them."""
     found = standalone(chosen)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,25 +64,24 @@ def write(chosen: Chosen, folder: Path, *, as_json: bool) -> None:
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     if as_json:
-        emit_json({**chosen.about(), "files": [str(path) for path in texts], "command": found.command})
+        emit_json({**about(chosen), "files": [str(path) for path in texts], "command": found.command})
         return
     for path in texts:
         typer.echo(f"wrote {path}")
     typer.echo(f"compile it: {found.command}")
 
 
-def standalone(chosen: Chosen) -> Standalone:
+def standalone(chosen: Choice) -> Standalone:
     """The config as C++ for programs that do without this one."""
-    operator, implementation, problem, config = chosen.instance.fields()
-    operation, arch = chosen.instance.operator, chosen.gpu.arch
-    fixed = {name: value for name, value in problem.items() if name in statics(operation.problem)}
+    runs, operation, arch = chosen.instance.fields(), chosen.instance.operator, chosen.gpu.arch
+    fixed = {name: value for name, value in runs.problem.items() if name in statics(operation.problem)}
     known = {name: value for name, value in telling(chosen.instance.problem).items() if name in fixed}
     words = [name if value is True else f"{name}_{value}" for name, value in known.items()]
     about = (
-        f"{operator}: {operation.summary}",
+        f"{operation.name}: {operation.summary}",
         f"for {spelled(fixed)}, on {arch.name}",
-        f"{implementation} {spelled(config)}",
+        f"{runs.implementation} {spelled(runs.config)}",
         f"({chosen.why}; written by kerntune {__version__})",
     )
-    name = re.sub(r"\W", "_", "_".join([operator, *words, arch.name]))
+    name = re.sub(r"\W", "_", "_".join([operation.name, *words, arch.name]))
     return Standalone(name, operation, general(chosen.instance, arch), render(chosen.instance), arch.name, about)

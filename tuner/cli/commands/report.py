@@ -71,8 +71,8 @@ def _recalled(
     """What was measured last, as far as it is still true; else what was predicted."""
     stored = store.attempts(operator.name, canonical(problem), target.name)
     policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
-    predicting = operator, problem, target, *machines
-    request = study.Request(operator, problem, target, command=telling.search_command(operator, problem, target))
+    predicting = target, *machines
+    request = study.SearchRequest(operator, problem, target, command=telling.search_command(operator, problem, target))
     for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
         outcome = study.recall(request, store, evaluator)
         if outcome.tried:

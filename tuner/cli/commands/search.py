@@ -21,8 +21,8 @@ from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOpti
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.known import Known
-from tuner.evaluate.check.promises import broken
 from tuner.evaluate.evaluator import contenders
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.machines.emulator import compiler as emulator_compiler
@@ -80,7 +80,7 @@ def search(
     target = named(gpu)
     policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
     requests = [
-        study.Request(
+        study.SearchRequest(
             operator,
             problem,
             target,
@@ -134,7 +134,7 @@ def _refuse_failed(found: Campaign, page: Path) -> None:
         raise NoValidConfigError(f"no config {what}{which}; the report says {told}: {page}")
 
 
-def _warn_of_promises(request: study.Request, racing: Sequence[Implementation[Any, Any]]) -> None:
+def _warn_of_promises(request: study.SearchRequest, racing: Sequence[Implementation[Any, Any]]) -> None:
     """What an operator of the user breaks, before a search goes by it; the tests hold those of the program to it."""
     if request.operator.folder.parent == TEMPLATES:
         return
@@ -145,7 +145,7 @@ def _warn_of_promises(request: study.Request, racing: Sequence[Implementation[An
 
 
 @contextmanager
-def _shown(evidence: Evidence, quiet: bool, request: study.Request) -> Iterator[Observe]:
+def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Iterator[Observe]:
     with Display(title(request), evidence, quiet) as display:
         yield display.step
 

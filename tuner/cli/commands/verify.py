@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from tuner.base.result import Failed, Verdict
-from tuner.cli.chosen import Chosen, choose
+from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.dispatcher.choice import Choice
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate.check import checker as check
+from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import check_ptx
-from tuner.evaluate.check.promises import broken
 from tuner.evaluate.predict.compiled import resources_of
 from tuner.spec.operator import Operator
 
@@ -37,9 +38,9 @@ def verify_command(
     What its implementation has checked on PTX runs on the machine for that instead.
     """
     chosen = choose(operator, problems, gpu, implementation, config, db)
-    chosen.refuse()
+    refuse(chosen)
     modes = check.PLAIN + (check.CHECKED if checked else ())
-    job = check.Job(*chosen.instance.fields(), modes, thorough, chosen.gpu.arch.name)
+    job = check.Job(chosen.instance.fields(), modes, thorough, chosen.gpu.arch.name)
     with check.Checker(workers=1) as checker:
         ((_, verdict),) = checker.check_many([job])
     ptx = ptx and chosen.instance.implementation.checked_on != "ptx"
@@ -48,9 +49,9 @@ def verify_command(
     wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
     if as_json:
         second = {"ptx": asdict(verdicts[-1])} if ptx else {}
-        emit_json({**chosen.about(), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
+        emit_json({**about(chosen), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
     else:
-        chosen.describe()
+        describe(chosen)
         for each in verdicts:
             _print_verdict(each)
         for promise in promises:
@@ -60,10 +61,10 @@ def verify_command(
         raise NoValidConfigError(wrong[0])
 
 
-def _not_launched(chosen: Chosen) -> tuple[str, ...]:
+def _not_launched(chosen: Choice) -> tuple[str, ...]:
     """Why a GPU would not run the config, as the compiler tells; nothing where there is no compiler."""
     try:
-        cubin = chosen.compiled()
+        cubin = compiled(chosen)
     except MachineError as error:
         say(f"not compiled for {chosen.gpu.arch.name}: {error}")
         return ()

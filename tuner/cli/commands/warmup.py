@@ -27,8 +27,10 @@ def warmup_command(
     if as_json:
         told = []
         for each in chosen:
-            _, implementation, problem, config = each.instance.fields()
-            told.append({"problem": problem, "implementation": implementation, "config": config, "why": each.why})
+            runs = each.instance.fields()
+            told.append(
+                {"problem": runs.problem, "implementation": runs.implementation, "config": runs.config, "why": each.why}
+            )
         emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
         return
     rows = [

@@ -58,7 +58,7 @@ class Checker:
 
     def _kept(self, job: Job, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
         if isinstance(answer, emulator.Finding):
-            on_ptx = operators.named(job).implementation.checked_on == "ptx"
+            on_ptx = operators.instance(job.instance).implementation.checked_on == "ptx"
             return Verdict((), (str(answer),), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
         key, verdict = answer
         if self._known:
@@ -75,7 +75,7 @@ def check(job: Job) -> Verdict:
     """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
     but for other bits in another order, whose cause a checked run may name.
     """
-    instance = operators.named(job)
+    instance = operators.instance(job.instance)
     operator = instance.operator
     if instance.implementation.checked_on == "ptx":
         return check_ptx(job, ARCHES[job.arch])
@@ -108,7 +108,7 @@ def check(job: Job) -> Verdict:
 
 def key_of(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key`."""
-    instance = operators.named(job)
+    instance = operators.instance(job.instance)
     if instance.implementation.checked_on == "ptx":
         return key_on_ptx(job)
     rounds = list(_rounds(instance, job))

@@ -1,4 +1,4 @@
-"""What is checked, by name and data, and what an edge case is run on."""
+"""What is checked, and what an edge case is run on."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,10 +7,9 @@ import numpy as np
 
 from tuner import operators
 from tuner.base.canonical import decode
-from tuner.base.result import Fields
 from tuner.evaluate.check.compare import Expected, expect
 from tuner.machines.emulator import Mode
-from tuner.spec.instance import Instance
+from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Arrays, from_fields
 
@@ -23,15 +22,12 @@ _LEAST_S, _WORK_A_SECOND = 30.0, 1e7  # no launch of ours takes a third of that 
 
 @dataclass(frozen=True)
 class Job:
-    """A config by name and data, so that it travels to a worker process. `thorough` runs every mode on every case.
+    """What a worker process is to check. `thorough` runs every mode on every case.
 
     `arch` is whose PTX is executed, where the implementation is checked on that.
     """
 
-    operator: str
-    implementation: str
-    problem: Fields
-    config: Fields
+    instance: InstanceFields
     modes: tuple[Mode, ...] = PLAIN + CHECKED
     thorough: bool = False
     arch: str = "sm_80"

@@ -64,7 +64,7 @@ def place(arch: Arch) -> str:
 
 def key_on_ptx(job: Job) -> str:
     """All that decides the verdict on a job; see `check_known.key_on_ptx`."""
-    instance = operators.named(job)
+    instance = operators.instance(job.instance)
     edges = served(instance)
     problems = list(dict.fromkeys(edge.problem for edge in edges))
     spelled = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
@@ -73,7 +73,7 @@ def key_on_ptx(job: Job) -> str:
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     """The parsed PTX of a config's kernels, by name."""
-    text = nvrtc.ptx(render(operators.named(job)), Options(arch.name), Cache.of("ptx"))
+    text = nvrtc.ptx(render(operators.instance(job.instance)), Options(arch.name), Cache.of("ptx"))
     if isinstance(text, Failed):
         return text
     try:
@@ -86,7 +86,7 @@ def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
     """Each edge case in turn, up to the first finding."""
-    instance = operators.named(job)
+    instance = operators.instance(job.instance)
     for edge in served(instance)[:most]:
         for order in orders:
             found = _executed(instance, entries, edge, order)

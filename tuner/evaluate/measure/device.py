@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tuner.base.result import Fields, Stage
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
+from tuner.spec.instance import InstanceFields
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
 
@@ -53,10 +54,7 @@ class DeviceFaultError(Exception):
 class Code:
     """A compiled config, as it travels to the process that owns the device."""
 
-    operator: str
-    implementation: str
-    problem: Fields  # that is timed
-    config: Fields
+    instance: InstanceFields  # on the problem that is timed
     image: bytes = field(repr=False)  # a cubin; a simulated device needs none
 
 

@@ -13,7 +13,7 @@ _RESAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Contender:
     """How a contender did. `ratio` is its time over the winner's, from paired differences."""
 
     time_us: Estimate
@@ -26,7 +26,7 @@ class Standing:
     """The outcome of a race; contenders by their position."""
 
     winner: int
-    places: tuple[Place, ...]
+    contenders: tuple[Contender, ...]
     regret_bound: float  # the winner is at most this much slower than the fastest contender
     flip_probability: float  # that the same race, run again, names another
 
@@ -50,12 +50,14 @@ def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Sta
     if logs.ndim != 2 or not logs.size:
         raise ValueError(f"a race needs rounds and contenders, not times of shape {logs.shape}")
     winner, tied = _winner(logs, rules)
-    places = tuple(
-        Place(estimate(np.exp(logs[:, i]).tolist()), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i]))
+    contenders = tuple(
+        Contender(
+            estimate(np.exp(logs[:, i]).tolist()), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i])
+        )
         for i in range(logs.shape[1])
     )
-    regret = max([0.0, *(1 / place.ratio.low - 1 for i, place in enumerate(places) if i != winner)])
-    return Standing(winner, places, regret, _flips(logs, rules, winner, seed))
+    regret = max([0.0, *(1 / each.ratio.low - 1 for i, each in enumerate(contenders) if i != winner)])
+    return Standing(winner, contenders, regret, _flips(logs, rules, winner, seed))
 
 
 def _winner(logs: Times, rules: Rules) -> tuple[int, npt.NDArray[np.bool_]]:

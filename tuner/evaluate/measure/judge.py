@@ -41,7 +41,7 @@ class Judge:
 
     def __init__(self, device: Device, code: Code, limit_s: float) -> None:
         self._device, self._limit_s = device, limit_s
-        self._instance = operators.named(code)
+        self._instance = operators.instance(code.instance)
         self._program = device.load(code, self._instance.plan())
         self._worst: dict[str, OutputError] = {}
         self._done: list[str] = []

@@ -87,5 +87,5 @@ class Raced:
     capped: bool = False
 
 
-Request = Look | Task | Heat
+Question = Look | Task | Heat
 Answer = Seen | Timed | Raced

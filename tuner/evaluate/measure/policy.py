@@ -29,7 +29,7 @@ class MeasurementPolicy:
     own_clock_us: float = 100_000.0  # a kernel runs this long before its clock is taken for its own …
     own_clock_rounds: int = 12  # … in each round of the second race, where power lowers clocks
     tie: float = 0.01  # relative difference under which two kernels are equally fast
-    drift: float = 0.05  # relative change of the canary's time that voids the samples before it
+    drift: float = 0.05  # relative change of the reference kernel's time that voids the samples before it
     limit_s: float = 5.0  # a launch that takes longer hangs
 
     def __post_init__(self) -> None:

@@ -138,14 +138,16 @@ class SimulatedDevice:
         return emulator.encode(tensor)
 
     def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
-        instance = operators.named(code)
-        plants = frozenset(each.what for each in self._told.plants if code.config.get(each.field) == each.value)
+        instance = operators.instance(code.instance)
+        plants = frozenset(
+            each.what for each in self._told.plants if code.instance.config.get(each.field) == each.value
+        )
         if Fault.REFUSED.name in plants:
             raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)
         kernel = None
         if self._told.emulated:
             kernel = emulator.build(render(instance, "host"), checked=False)
-        config = encode(code.config)
+        config = encode(code.instance.config)
         time_us = dict(self._told.times_us).get(config) or self._modelled(instance)
         return _Program(instance, _Ready(time_us, dict(self._told.clocks).get(config, 1.0)), plants, kernel)
 

@@ -20,17 +20,17 @@ from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, 
 from tuner.evaluate.measure.gpu_lock import alone
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.ledger import Falls
-from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Raced, Request, Seen, Task, Timed
+from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, disturbed, screen, usual
 from tuner.evaluate.measure.timer import Timer
 from tuner.spec.problem import Array
 
-_PATIENCE_S = 120.0  # for a request: besides kernels that run, inputs are drawn in it and references computed
+_PATIENCE_S = 120.0  # for an answer: besides kernels that run, inputs are drawn in it and references computed
 _REMEMBERED = 256  # states of the device that say what is usual
 
 
-class Place(Hashable, Protocol):
+class DeviceOpener(Hashable, Protocol):
     """Which device: a hashable value that travels, and opens the device in the process that will own it."""
 
     @property
@@ -43,11 +43,11 @@ class Place(Hashable, Protocol):
 class Worker:
     """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
 
-    def __init__(self, place: Place, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, place: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
         self._place, self._patience_s = place, patience_s
         # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]
-        self._pool: Pool[tuple[Place, Request], Answer] = Pool(
+        self._pool: Pool[tuple[DeviceOpener, Question], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
         )
         self._falls = Falls()
@@ -73,13 +73,13 @@ class Worker:
 
     def time(self, task: Task) -> Timed:
         """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
-        implementation = f"{task.code.operator}/{task.code.implementation}"
+        implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
             return Timed(None, fell=Fell(Fault.SPARED, reason))
         found = self._ask(task)
         timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
         fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
-        config = encode([task.code.problem, task.code.config])
+        config = encode([task.code.instance.problem, task.code.instance.config])
         self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
         return timed
 
@@ -87,14 +87,14 @@ class Worker:
         found = self._ask(heat)
         return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
 
-    def _ask(self, request: Request) -> Answer | Fell:
-        runs = not isinstance(request, Look) or request.ceilings
+    def _ask(self, question: Question) -> Answer | Fell:
+        runs = not isinstance(question, Look) or question.ceilings
         with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
-            return self._answer(request)
+            return self._answer(question)
 
-    def _answer(self, request: Request) -> Answer | Fell:
+    def _answer(self, question: Question) -> Answer | Fell:
         started = time.monotonic()
-        ((_, answer),) = self._pool.run([(self._place, request)])
+        ((_, answer),) = self._pool.run([(self._place, question)])
         if isinstance(answer, Lost):
             late = time.monotonic() - started >= self._patience_s
             self.restarts += 1
@@ -116,13 +116,13 @@ def _sure(answer: object, kind: type[A]) -> A:
     return answer
 
 
-def _serve(job: tuple[Place, Request]) -> Answer:
-    place, request = job
-    return _stand(place).do(request)
+def _serve(job: tuple[DeviceOpener, Question]) -> Answer:
+    place, question = job
+    return _stand(place).do(question)
 
 
 @cache
-def _stand(place: Place) -> "Stand":
+def _stand(place: DeviceOpener) -> "Stand":
     return Stand(place.open())
 
 
@@ -147,10 +147,10 @@ class Stand:
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
 
-    def do(self, request: Request) -> Answer:
-        if isinstance(request, Look):
-            return self._look(request)
-        return self._race(request) if isinstance(request, Heat) else self._time(request)
+    def do(self, question: Question) -> Answer:
+        if isinstance(question, Look):
+            return self._look(question)
+        return self._race(question) if isinstance(question, Heat) else self._time(question)
 
     def _look(self, look: Look) -> Seen:
         try:
@@ -210,8 +210,8 @@ class Stand:
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
-        instance = operators.named(task.code)
-        for case in cases(instance.operator, task.code.problem, every=self.device.thorough):
+        instance = operators.instance(task.code.instance)
+        for case in cases(instance.operator, task.code.instance.problem, every=self.device.thorough):
             if not operators.serves(instance.implementation, case.problem):
                 continue
             judge.run(case, twice=self.device.thorough)
@@ -226,7 +226,7 @@ class Stand:
 
     def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
         """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
-        instance = operators.named(code)
+        instance = operators.instance(code.instance)
         plan = instance.plan()
         arena = self._prepared(code)
         call = arena.call(plan) if arena else Call(instance.problem, ())
@@ -242,17 +242,17 @@ class Stand:
 
     def _prepared(self, code: Code) -> Arena | None:
         """The timed problem in device memory; another problem takes the place of the last."""
-        key = code.operator + encode(code.problem)
+        key = code.instance.operator + encode(code.instance.problem)
         if self.device.executes and key != self._timed.key:
             if self._timed.arena:
                 self._timed.arena.close()
-            instance = operators.named(code)
+            instance = operators.instance(code.instance)
             arena = Arena(self.device, instance.operator, instance.problem, self._draw(code))
             self._timed = _Timed(key, arena, {})
         return self._timed.arena
 
 
 def _drawn(code: Code) -> Mapping[str, Any]:
-    instance = operators.named(code)
+    instance = operators.instance(code.instance)
     operator = instance.operator
     return operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])

@@ -22,7 +22,7 @@ from tuner.spec.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Execution:
     """What the launches of a plan did; `fault` is what PTX forbids, or empty."""
 
     instructions: int  # of warps
@@ -37,7 +37,7 @@ def run(
     order: Order = "together",
     races: bool = False,
     most_seconds: float = inf,
-) -> tuple[dict[str, Array], Run]:
+) -> tuple[dict[str, Array], Execution]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
     `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
@@ -59,7 +59,7 @@ def run(
             fault = str(error)
             break
     outputs = {argument.name: device.views[argument.name].copy() for argument in operator.written}
-    return outputs, Run(executed, fault)
+    return outputs, Execution(executed, fault)
 
 
 @dataclass(frozen=True)

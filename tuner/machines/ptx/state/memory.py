@@ -28,7 +28,7 @@ def _views(data: Array) -> dict[int, Array]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Allocation:
     """A buffer's name, and its bytes in global memory."""
 
     name: str
@@ -41,27 +41,27 @@ class Global:
 
     def __init__(self, sizes: Mapping[str, int], writable: frozenset[str]) -> None:
         """Buffers of `sizes` bytes, poisoned with NaN; kernels may write those of `writable`."""
-        self._places: dict[str, Place] = {}
+        self._allocations: dict[str, Allocation] = {}
         end = _GUARD
         for name, nbytes in sizes.items():
-            self._places[name] = Place(name, end, nbytes)
+            self._allocations[name] = Allocation(name, end, nbytes)
             end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _GUARD
         self.data = np.full(end, 0xFF, np.uint8)
         self.views = _views(self.data)
         self._allowed = np.zeros(end, np.uint8)
-        for place in self._places.values():
+        for place in self._allocations.values():
             rights = _READ | _WRITE if place.name in writable else _READ
             self._allowed[place.offset : place.offset + place.nbytes] = rights
 
     def holds(self, name: str) -> bool:
-        return name in self._places
+        return name in self._allocations
 
     def address(self, name: str) -> int:
-        return GLOBAL + self._places[name].offset
+        return GLOBAL + self._allocations[name].offset
 
     def view(self, name: str, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Array:
         """The buffer's bytes as an array, dense unless `strides` (bytes) are given."""
-        place = self._places[name]
+        place = self._allocations[name]
         return np.ndarray(shape, dtype, self.data, place.offset, strides)
 
     def begin_launch(self) -> None:
@@ -96,7 +96,7 @@ class Global:
 
     def _wild(self, offset: int, nbytes: int, write: bool) -> str:
         verb = "writes" if write else "reads"
-        before = [place for place in self._places.values() if place.offset <= offset]
+        before = [place for place in self._allocations.values() if place.offset <= offset]
         if not before:
             return f"{verb} {nbytes} bytes at {GLOBAL + offset:#x}, before every buffer"
         place = before[-1]

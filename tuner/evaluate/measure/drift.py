@@ -9,7 +9,7 @@ from tuner.evaluate.measure.worker import Worker
 _ROUNDS = 3
 
 
-class Canary:
+class DriftMonitor:
     """The first right config of a session, timed after each that follows.
 
     `level_us` is its time as the device runs now: a drift that stays until the next look is the new level.

@@ -18,7 +18,7 @@ _LEAST_ROUNDS = 3  # at own clocks, or those at one clock decide
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
 
 
-def settle(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
+def final_race(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0) -> tuple[Outcome, Standing | None]:
     """Race the best of a measured search and promote the winner. The outcome with its record, and how the race ended.
 
     Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
@@ -40,16 +40,16 @@ def _raced(
     the default race again, each at its own clock: so they run where nothing else does, and what a kernel draws is what
     it takes from its neighbours where power is short.
     """
-    left, raced = measurer.race([each.candidate for each in field], seed, own_clock=own_clock) if field else ([], None)
+    left, raced = measurer.race([each.instance for each in field], seed, own_clock=own_clock) if field else ([], None)
     if raced is None or not raced.times_us:
         return [], None
     field = [field[i] for i in left]
     policy, default = measurer.bench.policy, _default(field, outcome)
     standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
-    near = [i for i, place in enumerate(standing.places) if place.ratio.low <= 1 + policy.drift or i == default]
+    near = [i for i, each in enumerate(standing.contenders) if each.ratio.low <= 1 + policy.drift or i == default]
     if raced.capped and not own_clock and len(near) > 1:
         left_of_them, again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
-        if again and again.places[again.winner].time_us.count >= _LEAST_ROUNDS:
+        if again and again.contenders[again.winner].time_us.count >= _LEAST_ROUNDS:
             return left_of_them, again
     return field, standing
 
@@ -63,14 +63,14 @@ def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
     wanted = [_found(outcome, *spelled) for spelled in (_default_config(outcome), _previous(outcome, store))]
     wanted += _misjudged(outcome, right[0], near, measurer)
     missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
-    verdicts = dict(measurer.verdicts([each.candidate for each in missing]))
+    verdicts = dict(measurer.verdicts([each.instance for each in missing]))
     judged = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
     distinct = {each.row: each for each in (*near, *judged) if each.right}
     return list(distinct.values())
 
 
 def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], measurer: Measurer) -> list[Tried]:
-    """Whom screening may have put too far behind: those that a change of pace which no canary sees explains.
+    """Whom screening may have put too far behind: those that a drift too small to be noticed explains.
 
     And times of another day, or from before a change that one saw, do not compare with those since: where some that are
     near the best are of then, the best since.
@@ -94,7 +94,7 @@ def _within(factor: float, tried: Sequence[Tried], best: Tried) -> list[Tried]:
 def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
     """The attempt at a config in this search, if it came through."""
     for each in outcome.tried:
-        same = each.candidate.implementation.name == implementation and encode(each.attempt.config) == config
+        same = each.instance.implementation.name == implementation and encode(each.attempt.config) == config
         if same and each.attempt.value is not None:
             return each
     return None
@@ -104,7 +104,7 @@ def _default_config(outcome: Outcome) -> tuple[str, str]:
     """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
     lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
     first = lanes[0].implementation
-    return first.name, encode(to_fields(outcome.request.default(first)))
+    return first.name, encode(to_fields(outcome.request.default(first).config))
 
 
 def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:
@@ -133,8 +133,8 @@ def _key(tried: Tried) -> tuple[Any, ...]:
 
 def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
     """The winner's, with its time and margin in the race in place of those that it had when it was screened."""
-    ratios = [each.ratio.mid for i, each in enumerate(standing.places) if i != standing.winner]
-    time = standing.places[standing.winner].time_us
+    ratios = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
+    time = standing.contenders[standing.winner].time_us
     raced = Measurement(time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability)
     record = record_of([field[standing.winner]], Evidence.MEASURED, tried)
     return replace(record, measurement=raced, margin=min(ratios, default=1.0) - 1)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from tuner.compiler.render import forget
 from tuner.errors import TemplateError
-from tuner.evaluate.evaluator import Candidate, Evaluator
+from tuner.evaluate.evaluator import Evaluator
 from tuner.search.lanes import Race
 from tuner.search.log import Log, Tried
-from tuner.search.request import Request
+from tuner.search.request import SearchRequest
+from tuner.spec.instance import Instance
 
 BATCH = 16  # configs that compile side by side between two looks at the model
 
@@ -26,10 +27,10 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunningSearch:
     """One search under way."""
 
-    request: Request
+    request: SearchRequest
     evaluator: Evaluator
     race: Race
     log: Log
@@ -59,7 +60,7 @@ class Run:
     def best_value(self) -> float | None:
         return self.log.best.attempt.value if self.log.best else None
 
-    def try_all(self, batch: Sequence[Candidate], phase: str, total: int) -> None:
+    def try_all(self, batch: Sequence[Instance], phase: str, total: int) -> None:
         """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out."""
         for position, attempt in self.evaluator.attempts(batch):
             self.log.add(batch[position], attempt)
@@ -71,7 +72,7 @@ class Run:
         """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
         self._refuse_changed(open_)
         wrong = 0
-        for done, (position, verdict) in enumerate(self.evaluator.verdicts([each.candidate for each in open_]), 1):
+        for done, (position, verdict) in enumerate(self.evaluator.verdicts([each.instance for each in open_]), 1):
             self.log.judge(open_[position], verdict)
             wrong += not verdict.ok
             self.observe(Progress("check", done, len(open_), wrong, self.log.best))
@@ -81,7 +82,7 @@ class Run:
         forget()
         for each in open_:
             identity = each.attempt.identity
-            if self.evaluator.identity(each.candidate) != identity:
+            if self.evaluator.identity(each.instance) != identity:
                 what = f"{identity.operator}/{identity.implementation}"
                 raise TemplateError(
                     f"the source of {what} changed during the search: search again, from what it is now"

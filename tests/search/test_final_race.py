@@ -20,13 +20,13 @@ from tests.support.simulated_search import (
 from tuner.base.result import Verdict
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.evaluator import Candidate
 from tuner.evaluate.measure.messages import Heat, Raced
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Bench
 from tuner.search import study
+from tuner.search.final_race import final_race
 from tuner.search.session import Measured
-from tuner.search.settle import settle
+from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
 
@@ -38,7 +38,7 @@ def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(mach
     told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+        outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
     default = NAIVE.default(DECODING, GPU.arch)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(default)
@@ -68,7 +68,7 @@ def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_dec
     hungry, frugal, *others = (each for each in naive_configs() if each != default)
     with Store.open(":memory:") as store, Cut(powered([hungry, frugal, default, *others])) as worker:
         evaluator = measurer(machines, worker)
-        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+        outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
     assert worker.raced == [False, True]
     assert outcome.record is not None
     assert outcome.record.config == to_fields(hungry)
@@ -83,7 +83,7 @@ def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
     told = powered([hungry, frugal, default, *others])
     with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
         evaluator = measurer(machines, worker)
-        outcome, _ = settle(study.search(request(6), store, evaluator), store, evaluator)
+        outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
     assert outcome.record is not None and outcome.record.measurement is not None
     assert outcome.record.config == to_fields(frugal if short_of_power else hungry)
     assert outcome.record.measurement.time_us == pytest.approx(100 if short_of_power else 97, rel=0.02)
@@ -99,12 +99,12 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
     with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(3), store, evaluator)
-        _, standing = settle(found, store, evaluator)
+        _, standing = final_race(found, store, evaluator)
         fastest, second, _ = sorted(found.tried, key=lambda each: each.attempt.value or 0.0)
         tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
-        outcome, _ = settle(replace(found, tried=tried), other, evaluator)
+        outcome, _ = final_race(replace(found, tried=tried), other, evaluator)
     assert standing is not None and outcome.record is not None
-    assert len(standing.places) == 2
+    assert len(standing.contenders) == 2
     assert outcome.record.config == second.attempt.config
 
 
@@ -112,7 +112,7 @@ def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
     machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.search.study.FINALISTS", 2)
-    monkeypatch.setattr("tuner.search.settle.FINALISTS", 2)
+    monkeypatch.setattr("tuner.search.final_race.FINALISTS", 2)
     configs = naive_configs()
     with Store.open(":memory:") as store:
         for budget, pace in ((3, 1.0), (len(configs), 1.1)):
@@ -122,11 +122,11 @@ def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
             with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
                 evaluator = measurer(machines, worker)
                 found = study.search(request(budget), store, evaluator)
-                outcome, standing = settle(found, store, evaluator)
+                outcome, standing = final_race(found, store, evaluator)
     assert found.record is not None and dict(found.record.config) in known
     assert outcome.record is not None and dict(outcome.record.config) not in known
     assert standing is not None
-    assert standing.places[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
+    assert standing.contenders[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
 
 
 def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
@@ -139,19 +139,19 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
         found = study.search(request(5), store, evaluator)
         plain, *others = sorted(found.tried, key=lambda each: each.differs)
         tried = [plain, *(seemed(each, 40.0 + 0.1 * i) for i, each in enumerate(reversed(others)))]
-        monkeypatch.setattr("tuner.search.settle.FINALISTS", 2)
-        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+        monkeypatch.setattr("tuner.search.final_race.FINALISTS", 2)
+        outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
     simple = [each.attempt.config for each in others if each.differs == others[0].differs]
     assert len(simple) <= len(others) - 2  # two at least seem faster
     assert outcome.record is not None
     assert outcome.record.config in simple
 
 
-def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_races_too(
+def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races_too(
     machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
-    monkeypatch.setattr("tuner.search.settle.FINALISTS", (len(others) + 1) // 2)
+    monkeypatch.setattr("tuner.search.final_race.FINALISTS", (len(others) + 1) // 2)
     told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
@@ -159,8 +159,8 @@ def test_who_was_screened_while_the_device_was_slower_than_the_canary_tells_race
         tried = [
             seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
         ]
-        assert others[0] in [each.candidate.config for each in tried]
-        outcome, _ = settle(replace(found, tried=tuple(tried)), store, evaluator)
+        assert others[0] in [each.instance.config for each in tried]
+        outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(others[0])
 
@@ -171,10 +171,10 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(3), store, evaluator)
-        spilled = [flawed(each) if each.candidate.config != default else each for each in found.tried]
-        one, standing = settle(replace(found, tried=tuple(spilled)), store, evaluator)
-        every, _ = settle(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
-    assert standing is not None and len(standing.places) == 1
+        spilled = [flawed(each) if each.instance.config != default else each for each in found.tried]
+        one, standing = final_race(replace(found, tried=tuple(spilled)), store, evaluator)
+        every, _ = final_race(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
+    assert standing is not None and len(standing.contenders) == 1
     assert one.record is not None and dict(one.record.config) == to_fields(default)
     assert every.record is not None and dict(every.record.config) != to_fields(default)
 
@@ -193,8 +193,8 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     with Store.open(":memory:") as store, Worker(told) as worker:
         session = Measured(GPU, store, *machines, Bench(worker, POLICY))
         found = session.search(request(1), lambda _: None, lambda: False)
-        same = session.extend(found, [Candidate(NAIVE, worse)], lambda _: None)
-        raced = session.extend(same, [Candidate(NAIVE, better)], lambda _: None)
+        same = session.extend(found, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
+        raced = session.extend(same, [Instance(PAGED, NAIVE, DECODING, better)], lambda _: None)
     assert same.record == found.record
     assert raced.record is not None and raced.record.measurement is not None
     assert raced.record.config == to_fields(better)
