@@ -85,7 +85,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere_and_tests_that_are_named_exist(page: Path) -> None:
+def test_links_lead_somewhere_and_files_that_are_named_exist(page: Path) -> None:
     text = page.read_text()
     for target in re.findall(
         r"\]\((?!\w+:)([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -94,7 +94,7 @@ def test_links_lead_somewhere_and_tests_that_are_named_exist(page: Path) -> None
         other = page.parent / path if path else page
         assert other.exists(), f"{target} is not there"
         assert not fragment or fragment in anchors(other), f"{target} has no such heading"
-    for name in re.findall(r"\btests/[\w/]+\.py\b", text):
+    for name in re.findall(r"\b(?:tests|tuner)/[\w/]+\.py\b", text):
         assert (ROOT / name).is_file(), f"{name} is not there"
 
 
