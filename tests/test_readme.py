@@ -1,5 +1,7 @@
-"""The README's examples, executed as they stand."""
+"""The notes: examples of the README and of the layers, executed as they stand; links, and names of tests and files."""
 
+import ast
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -9,15 +11,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.test_layers import MODULES, RANK, imports, place
 from tuner import operators
 from tuner.base.assets import ROOT
 from tuner.cli.app import build
 
 TEXT = (ROOT / "README.md").read_text()
+TUNER = ROOT / "tuner" / "README.md"
+FOLDERS = ("benchmarks", "db", "reports", "templates", "tuner")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands(program: str) -> list[list[str]]:
@@ -26,8 +32,17 @@ def commands(program: str) -> list[list[str]]:
     return [line[1:] for line in words if line and line[0] == program]
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+EXAMPLES = [
+    code
+    for page in (ROOT / "README.md", *TUNER.parent.glob("*/README.md"))
+    for code in blocks("python", page.read_text())
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_python_examples_run(code: str, tmp_path: Path) -> None:
+    if "import torch" in code and importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -59,3 +74,77 @@ def test_the_table_of_operators_names_each_and_its_implementations() -> None:
     assert set(rows) == {path.parent.name for path in (ROOT / "templates").glob("*/operator.py")}
     for name, row in rows.items():
         assert all(f"`{each.name}`" in row for each in operators.implementations(name)), name
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments by which a page's headings are linked."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere_and_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(
+        r"\]\((?!\w+:)([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    ):
+        path, _, fragment = target.partition("#")
+        other = page.parent / path if path else page
+        assert other.exists(), f"{target} is not there"
+        assert not fragment or fragment in anchors(other), f"{target} has no such heading"
+    for name in re.findall(r"\b(?:tests|tuner)/[\w/]+\.py\b", text):
+        assert (ROOT / name).is_file(), f"{name} is not there"
+
+
+def test_every_test_that_the_table_of_invariants_names_exists() -> None:
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)`", section(TUNER, "Invariants and the tests that guard them"))
+    assert len(named) > len(set(named)) > 50
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+
+
+def section(page: Path, title: str) -> str:
+    _, _, rest = page.read_text().partition(f"## {title}\n")
+    return rest.partition("\n## ")[0]
+
+
+def test_the_arrows_between_layers_lead_to_every_layer_that_is_imported() -> None:
+    arrows: dict[str, set[str]] = {}
+    for tails, heads in re.findall(r"^    ([\w &]+?) --> ([\w &]+)$", section(TUNER, "Layers"), re.MULTILINE):
+        for tail in tails.split(" & "):
+            arrows.setdefault(tail, set()).update(heads.split(" & "))
+    assert set(arrows) | set.union(*arrows.values()) == set(RANK)
+    for layer, target in {pair for path in MODULES for pair in imported(path)}:
+        assert target in reached(layer, arrows), f"{layer} imports {target}, to which no arrow leads"
+
+
+def imported(path: Path) -> set[tuple[str, str]]:
+    own = place(path).split("/")[0]
+    names = {name.split(".")[1] for name in imports(path) if name.startswith("tuner.")}
+    return {(own, name) for name in names & set(RANK) if name != own}
+
+
+def reached(layer: str, arrows: dict[str, set[str]]) -> set[str]:
+    direct = arrows.get(layer, set())
+    return direct.union(*(reached(each, arrows) for each in direct))
+
+
+@pytest.mark.parametrize("layer", [name for name in RANK if (TUNER.parent / name).is_dir()])
+def test_the_readme_of_a_layer_opens_with_its_sentence_and_names_files_that_exist(layer: str) -> None:
+    folder = TUNER.parent / layer
+    text = (folder / "README.md").read_text()
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert text.split("\n\n")[1].replace("\n", " ") == " ".join(docstring.split("\n\n")[0].split())
+    named = re.findall(r"^\| \[?`([\w/]+(?:/|\.py))`", text, re.MULTILINE)
+    assert named and [name for name in named if not (folder / name).exists()] == []
+
+
+@pytest.mark.parametrize("operator", operators.names())
+def test_an_operator_s_readme_has_a_row_and_a_page_for_each_implementation(operator: str) -> None:
+    folder = operators.load(operator).folder
+    first, *_ = (folder / "README.md").read_text().partition("\n## ")
+    assert "```console\ntuner " in first
+    for each in operators.implementations(operator):
+        assert f"| [`{each.name}`]({each.name}/README.md) |" in first
+        assert (folder / each.name / "README.md").is_file()
