@@ -17,7 +17,6 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.errors import UsageError
-from tuner.evaluate.ahead import ahead, led
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
@@ -27,6 +26,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, estimate
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.predictor import Predictor
+from tuner.evaluate.prefetch import led, prefetched
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
@@ -92,7 +92,7 @@ class Measurer(Predictor):
         started, line = time.perf_counter(), self._line(batch)
         self._prepare_plain()  # which needs the compilers, as the batch does from here on
         jobs = [(render(instance), self._options) for _, instance in line]
-        with ahead(self._compiler.compile_many(jobs)) as outcomes:
+        with prefetched(self._compiler.compile_many(jobs)) as outcomes:
             self._run_plain()
             for i, outcome in led(outcomes) if self.best_us == inf else outcomes:
                 position, instance = line[i]

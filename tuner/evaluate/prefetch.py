@@ -12,7 +12,7 @@ _END = object()
 
 
 @contextmanager
-def ahead(source: Iterator[T]) -> Iterator[Iterator[T]]:
+def prefetched(source: Iterator[T]) -> Iterator[Iterator[T]]:
     """The items of `source`, drawn by a thread of its own: it begins at once, and goes on while the caller is busy."""
     queue: Queue[Any] = Queue()
     enough = Event()
