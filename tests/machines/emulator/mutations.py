@@ -1,6 +1,6 @@
 """Bugs put into correct kernels, and what the emulator must call them.
 
-`python tests/machines/emulator/mutations.py` prints the table of templates/primitives/README.md; `--write` puts it there.
+This program prints the table of templates/primitives/README.md; with `--write` it goes there.
 
 Numbers alone find some of these, and only in some order of execution; a finding names the bug whatever was computed.
 """
