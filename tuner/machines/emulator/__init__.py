@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.compiler.render import render
 from tuner.machines.emulator.kernel import Finding, Kernel, Mode, Run, build
-from tuner.machines.emulator.memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
+from tuner.machines.emulator.memory import Array, Buffer, TensorMap, encode, tensor_map
 from tuner.machines.emulator.pool import Pool
 from tuner.machines.emulator.runtime import Counters
 from tuner.spec.instance import Instance
@@ -25,7 +25,6 @@ __all__ = [
     "Pool",
     "Run",
     "TensorMap",
-    "base_address",
     "build",
     "encode",
     "placed",
