@@ -29,7 +29,7 @@ class Region:
     @property
     def before(self) -> int:
         """Bytes that lie before the first element."""
-        return -sum(each for each in self._reach if each < 0) if prod(self.shape) else 0
+        return -int(sum(each for each in self._reach if each < 0)) if prod(self.shape) else 0
 
     @property
     def nbytes(self) -> int:

@@ -53,7 +53,8 @@ class Arena:
         self._spaces: dict[tuple[str, int], _Place] = {}  # by name and size: plans that agree share them
         try:
             for tensor in self._layout.tensors:
-                self._places[tensor.name] = self._allocated(tensor)
+                self._places[tensor.name] = place = self._allocated(tensor)
+                self._fill(place)
         except BaseException:  # what was allocated must not be lost
             self.close()
             raise
@@ -81,7 +82,8 @@ class Arena:
         spaces = {each.name: (each.name, each.nbytes) for each in workspaces(plan)}
         for each in workspaces(plan):
             if spaces[each.name] not in self._spaces:
-                self._spaces[spaces[each.name]] = self._allocated(each)
+                self._spaces[spaces[each.name]] = place = self._allocated(each)
+                self._fill(place)
         addresses = {name: place.address for name, place in self._places.items() if not place.absent}
         addresses |= {name: self._spaces[key].address for name, key in spaces.items()}
         steps = tuple(Step(launch, self._encoded(values)) for launch, values in self._layout.passed(plan, addresses))
@@ -116,9 +118,7 @@ class Arena:
         return self._device.read(place.address, place.region.nbytes)
 
     def _allocated(self, region: Region) -> _Place:
-        place = _Place(self._device.allocate(region.nbytes + 2 * _GUARD), region)
-        self._fill(place)
-        return place
+        return _Place(self._device.allocate(region.nbytes + 2 * _GUARD), region)
 
     def _fill(self, place: _Place) -> None:
         """Poison, and in it what is given."""
