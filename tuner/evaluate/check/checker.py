@@ -90,7 +90,7 @@ def _runs(instance: Instance, job: Job) -> Iterator[Ran]:
         at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
         outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented, most_seconds=most_seconds(at))
         instrumented = instrumented and run.counters.mma > 0
-        said = (*map(str, run.findings), _undeclared(at.plan(), run.counters))
+        said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
         other = _other_bits(first.setdefault(edge, outputs), outputs)
         doubt = f"{other}: other bits in another order of threads" if other else ""
         yield Ran(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
