@@ -56,10 +56,10 @@ def _options() -> argparse.Namespace:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    """A draw a seed: most often of implementations that no device has confirmed, least of naive ones."""
+    """A draw a seed: most often of implementations that no device has confirmed, least of oracles."""
     known = [each for name in options.operator for each in ((name, it) for it in operators.implementations(name))]
     wanted = [(name, it) for name, it in known if it.name in options.implementation or not options.implementation]
-    weights = [0.2 if it.name == "naive" else 2 if it.unproven else 1 for _, it in wanted]
+    weights = [0.2 if it.oracle else 2 if it.unproven else 1 for _, it in wanted]
     for seed in range(options.first, options.first + options.count):
         ((operator, implementation),) = random.Random(f"which {seed}").choices(wanted, weights)
         yield operator, implementation.name, seed

@@ -22,7 +22,7 @@ from tuner.spec.space import Space
 _TRIES = 300  # draws of static fields, of which an implementation refuses the most
 _NEARBY = 256  # configs among which one parameter's value is chosen
 _CASES = 2  # sizes of a draw
-_FLOPS, _NAIVE_FLOPS = 4e7, 4e6  # of a case at most: what the emulator does in a second
+_FLOPS, _ORACLE_FLOPS = 4e7, 4e6  # of a case at most: what the emulator does in a second
 _PRIMES = (2, 3, 5, 7, 13, 31, 67, 101, 131, 167, 257)
 _PACKED = ("use_cu_seqlens", "use_cu_seqlens_q", "varlen")  # fields that pack sequences into a batch of 1
 _STATICS: Mapping[str, Sequence[Any]] = {  # that name no choices
@@ -56,7 +56,7 @@ def draw(operator: Operator[Any], implementation: Implementation[Any, Any], rng:
         if problem is None or implementation.refusal(problem, arch):
             continue
         config = _config(implementation.space(problem, arch), rng)
-        most = _NAIVE_FLOPS if implementation.name == "naive" else _FLOPS
+        most = _ORACLE_FLOPS if implementation.oracle else _FLOPS
         small = [found for _ in range(20 * _CASES) if (found := _sized(operator, problem, config, rng))]
         served = [
             each for each in small if operator.cost(each).flops <= most and operators.serves(implementation, each)

@@ -29,7 +29,6 @@ from tuner.spec.telling import telling
 from tuner.store.records import Snapshot
 
 ROOT = Path(__file__).parents[1]
-_PLAIN = "naive"  # the implementation that is there to be right
 _TRIES, _FEW_TRIES = 160, 12
 
 
@@ -106,7 +105,7 @@ def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
-    fast = [each for each in served if each.name != _PLAIN] or served
+    fast = [each for each in served if not each.oracle] or served
     instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
     found = dict(measurer.attempts(instances))
     _keep(run, measurer, instances, found, code_of(operator))

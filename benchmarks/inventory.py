@@ -4,7 +4,7 @@
 
 Nothing is measured: costs are predicted, first by the work that configs declare, over a sample of each space and the
 neighbours of its best; then the best few configs of each implementation that is near are compiled, and predicted by
-their machine code too. Unproven implementations compete as well; naive ones, the oracles, are never compiled. Results
+their machine code too. Unproven implementations compete as well; oracles are never compiled. Results
 go to a file as they come, and a call takes up what is there, as long as the code that it was predicted from is the
 same. The table at the end is Markdown; --table prints it from the file alone, --without what it would be if some
 implementations were gone.
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from inventory_grid import GPUS, PROBLEMS
-from inventory_line import ORACLE, Line, Standing, read, write
+from inventory_line import Line, Standing, read, write
 from inventory_table import table
 
 from tuner import arch, operators
@@ -157,7 +157,8 @@ def _standing(implementation: AnyImplementation, problem: Any, target: arch.GPU,
         costs |= {at: cost(space[at]) for at in near - costs.keys()}
     order = sorted(costs, key=costs.__getitem__)
     worth = dict.fromkeys([space[order[0]], default, *(space[at] for at in order[1:tries])])
-    return Standing(implementation.name, costs[order[0]], tuple(to_fields(each) for each in worth)[:tries])
+    configs = tuple(to_fields(each) for each in worth)[:tries]
+    return Standing(implementation.name, costs[order[0]], configs, oracle=implementation.oracle)
 
 
 def _declared(implementation: AnyImplementation, problem: Any, target: arch.GPU) -> Any:
@@ -170,7 +171,7 @@ def _declared(implementation: AnyImplementation, problem: Any, target: arch.GPU)
 
 def _near(line: Line) -> tuple[Standing, ...]:
     """Who may win once it is compiled, and is not: who is near the best, or ahead of the best that was compiled."""
-    racing = [each for each in line.standings if each.implementation != ORACLE]
+    racing = [each for each in line.standings if not each.oracle]
     limit = _NEAR * min((each.declared for each in racing), default=0.0)
     best = min((each.compiled for each in racing if each.compiled), default=0.0)
     return tuple(each for each in racing if each.compiled is None and each.declared <= max(limit, best))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tuner.base.result import Fields
 
-ORACLE = "naive"
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -20,6 +18,7 @@ class Standing:
     compiled: float | None = None  # of the best of these, by declared work and machine code; None: not compiled
     config: Fields = field(default_factory=dict)  # that one
     flawed: bool = False  # it spills, or breaks another rule on machine code
+    oracle: bool = False  # it is there to be right: it never races
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 
-from inventory_line import ORACLE, Line, margin
+from inventory_line import Line, margin
 
 from tuner import arch
 
@@ -32,6 +32,7 @@ class Place:
     margin: float  # over the next best where it wins; that of the winner where it does not
     compiled: bool  # that is by the machine code of both
     alone: bool  # nobody else but the oracle serves the problem there
+    oracle: bool
 
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
@@ -41,13 +42,13 @@ def table(lines: Sequence[Line]) -> Iterator[str]:
     yield f"| {' | '.join(_HEAD)} |"
     yield "|---" * len(_HEAD) + "|"
     for name, found in places.items():
-        yield _oracle(name, found) if _is_oracle(name) else _row(name, found, arches)
+        yield _oracle(name, found) if found[0].oracle else _row(name, found, arches)
     yield ""
     for name, found in places.items():
-        if _is_oracle(name) and (left := [each for each in found if len(each.line.standings) == 1]):
+        if found[0].oracle and (left := [each for each in found if len(each.line.standings) == 1]):
             yield f"- only `{name}`: {_where(left, arches)}"
-        elif not _is_oracle(name) and (alone := [each for each in found if each.alone]):
-            yield f"- only `{name}` beside `{ORACLE}`: {_where(alone, arches)}"
+        elif alone := [each for each in found if each.alone]:
+            yield f"- only `{name}` beside the oracle: {_where(alone, arches)}"
 
 
 def _places(lines: Sequence[Line]) -> dict[str, list[Place]]:
@@ -55,18 +56,14 @@ def _places(lines: Sequence[Line]) -> dict[str, list[Place]]:
     found: dict[str, list[Place]] = {}
     for line in lines:
         best, *others = line.ranked()
-        fast = [each for each in line.standings if each.implementation != ORACLE]
+        fast = [each for each in line.standings if not each.oracle]
         for each in line.standings:
             rival = best if each is not best else others[0] if others else each
             lead = margin(best, rival if each is best else each)
             compiled = bool(each.compiled and rival.compiled)
-            place = Place(line, each is best, max(lead, 0.0), compiled, fast == [each])
+            place = Place(line, each is best, max(lead, 0.0), compiled, fast == [each], each.oracle)
             found.setdefault(f"{line.operator}/{each.implementation}", []).append(place)
     return dict(sorted(found.items()))
-
-
-def _is_oracle(name: str) -> bool:
-    return name.endswith(f"/{ORACLE}")
 
 
 def _oracle(name: str, places: Sequence[Place]) -> str:

@@ -17,6 +17,7 @@ from tuner.arch import ARCHES, Arch
 from tuner.base.result import Failed
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import compiled, executed
+from tuner.evaluate.check.trial import judged
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields
@@ -64,9 +65,11 @@ def row(jobs: list[Job], arch: Arch, most: int | None) -> str:
             continue
         for case in executed(job, entries, most):
             instructions, cases = instructions + case.instructions, cases + 1
-            if not case.ok:
-                reasons = case.finding or "; ".join(error.reason for error in case.errors if not error.ok)
-                wrong = wrong or f"WRONG {job.instance.config} on {case.case}: {reasons}"
+            verdict = judged(operators.load(job.instance.operator), [case])
+            if not verdict.ok:
+                wrong = wrong or f"WRONG {job.instance.config} on {case.case}: {verdict.reason}"
+            if verdict.findings:
+                break
     seconds = time.perf_counter() - started
     name = f"| {jobs[0].operator} | {jobs[0].implementation} | {arch.name} | {len(jobs)} | {cases} "
     return f"{name}| {instructions:,} | {seconds:.1f} | {wrong or 'right'} |"

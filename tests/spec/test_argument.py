@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.errors import InputError
-from tuner.spec.argument import Argument, span, within
+from tuner.spec.argument import Argument, within
 from tuner.spec.dtype import DType
 
 
@@ -47,11 +47,6 @@ def test_strides_are_kept_where_the_kernel_takes_them(strided: bool, view: tuple
     array = np.zeros((3, 8), np.float32)[view]
     laid_out = Argument("x", DType.FP32, ("T", "K"), strided=strided).laid_out(array)
     assert (laid_out.strides == array.strides) is kept
-
-
-def test_a_span_ends_with_the_last_element() -> None:
-    assert span(np.zeros((3, 8), np.float32)[:, :4]) == 4 * (8 + 8 + 4)
-    assert span(np.zeros((0, 8), np.float32)) == 0
 
 
 @pytest.mark.parametrize("value", [1, 1.5, np.float32(1), np.array(1.0), True])

@@ -83,7 +83,7 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
 
 def test_a_right_kernel_passes_on_the_emulator_and_on_a_device(row_add: Operator[Any]) -> None:
     found = judge(row_add, -1)
-    assert found.right, found.finding
+    assert found.right, found.verdict("here").reason
     verdict = check(Job(InstanceFields("row_add", "naive", to_fields(row_add.problem()), {"stray": -1}), PLAIN))
     assert verdict.ok, verdict.reason
     assert {error.name for error in verdict.errors} == {"table", "sums"}
@@ -99,7 +99,7 @@ def test_a_change_far_below_the_tolerance_is_found_where_nothing_may_change(row_
 def test_a_device_finds_it_too(row_add: Operator[Any]) -> None:
     problem = to_fields(row_add.problem())
     (case,) = cases(row_add, problem, every=True)
-    assert "was to stay" in judge(row_add, untouched(row_add, dict(case.arrays))).finding
+    assert "was to stay" in judge(row_add, untouched(row_add, dict(case.arrays))).verdict("here").reason
 
 
 def test_a_run_goes_on_from_the_last_one_until_the_memory_is_poisoned(row_add: Operator[Any]) -> None:

@@ -5,16 +5,14 @@ compared, under the digest of their text.
 """
 
 import os
-import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from tuner.base.assets import PRIMITIVES
-from tuner.compiler.source import Source
+from tuner.compiler.source import Source, includes
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
 _NAMED = ("cudart", "cccl")  # as cuda.pathfinder knows them
 _WHEELS = {"crt/": "crt", "cuda/": "cccl", "cub/": "cccl", "thrust/": "cccl", "nv/": "cccl", "cccl/": "cccl"}
 _VERSION = "cuda/std/__cccl/version.h"  # stands for what a macro names: `#include CUDA_STD_HEADER(tuple)`
@@ -91,7 +89,7 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
     parts = sha256(repr(sorted(carried.items())).encode())
     seen: set[Path] = set()
     pending: list[tuple[str, Path | None]] = [(name, None) for name in (*names, _VERSION)]
-    pending += ((name, None) for text in carried.values() for _, name in _INCLUDE.findall(text))
+    pending += ((each.name, None) for text in carried.values() for each in includes(text))
     while pending:
         name, beside = pending.pop()
         path = None if name in carried else _found(name, beside)
@@ -99,7 +97,7 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
             continue
         seen.add(path)
         text = path.read_text(encoding="utf-8", errors="replace")
-        pending += ((each, path.parent if quote == '"' else None) for quote, each in _INCLUDE.findall(text))
+        pending += ((each.name, path.parent if each.quoted else None) for each in includes(text))
     missing = [name for name in names if name not in carried and _found(name, None) is None]
     for content in sorted(path.read_bytes() for path in seen):
         parts.update(sha256(content).digest())

@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from tuner.base.assets import PRIMITIVES, TEMPLATE
-from tuner.compiler.source import Source, Target
+from tuner.compiler.source import Source, Target, includes
 from tuner.errors import TemplateError
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
@@ -20,8 +20,6 @@ from tuner.spec.parameters import signature
 from tuner.spec.plan import Plan
 from tuner.spec.problem import extents, to_fields
 
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FOREIGN = re.compile(r"^\s*#\s*include\s+<[^>]+>", re.MULTILINE)
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
 _OURS = (
@@ -41,8 +39,8 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     if target == "host" and on_ptx:
         raise TemplateError(f"{folder.name}/{name} is checked on PTX: the emulator has no source of it")
     text = _expand(folder, name, _variables(instance, plan), spaced=on_ptx)
-    if (foreign := _FOREIGN.search(text)) and not on_ptx:
-        raise TemplateError(f"{folder.name}/{name}: {foreign[0].strip()}: {_OURS}")
+    if (foreign := next((each for each in includes(text) if not each.quoted), None)) and not on_ptx:
+        raise TemplateError(f"{folder.name}/{name}: #include <{foreign.name}>: {_OURS}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
     return Source(entries, text, headers(text, folder, target, passing=on_ptx), target)
 
@@ -110,19 +108,17 @@ def headers(text: str, folder: Path, target: Target, *, passing: bool = False) -
     `passing` over those that are not there, which the compiler may find.
     """
     found: dict[str, str] = {}
-    pending = _INCLUDE.findall(text)
+    pending = _quoted(text)
     while pending:
         name = pending.pop()
         if name not in found and not (passing and _nowhere(name, _folders(folder, target))):
             found[name] = header(name, folder, target)
-            pending += _included(found[name])
+            pending += _quoted(found[name])
     return tuple(sorted(found.items()))
 
 
-@lru_cache(maxsize=256)
-def _included(text: str) -> tuple[str, ...]:
-    """The names that a header includes. Every config of a search reads the same headers."""
-    return tuple(_INCLUDE.findall(text))
+def _quoted(text: str) -> list[str]:
+    return [each.name for each in includes(text) if each.quoted]
 
 
 def header(name: str, folder: Path, target: Target) -> str:

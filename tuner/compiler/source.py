@@ -4,10 +4,29 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Target = Literal["cuda", "host"]
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">].*\n?', re.MULTILINE)
+
+
+class Include(NamedTuple):
+    """A line that includes a header."""
+
+    line: str
+    name: str
+    quoted: bool  # "ours.cuh", and not <theirs.h>
+
+
+@lru_cache(maxsize=256)
+def includes(text: str) -> tuple[Include, ...]:
+    """What a text includes, whatever conditions stand around it. All configs of a search have the same headers."""
+    return tuple(Include(found[0].strip(), found[2], found[1] == '"') for found in _INCLUDE.finditer(text))
+
+
+def without_includes(text: str) -> str:
+    """The other lines."""
+    return _INCLUDE.sub("", text)
 
 
 @dataclass(frozen=True)
@@ -27,7 +46,7 @@ class Source:
     def foreign(self) -> tuple[str, ...]:
         """The names of headers that it includes and does not carry: the toolkit has them, and they are its own."""
         carried = {name for name, _ in self.headers}
-        named = {name for text in (self.text, *(text for _, text in self.headers)) for name in _included(text)}
+        named = {each.name for text in (self.text, *(text for _, text in self.headers)) for each in includes(text)}
         return tuple(sorted(named - carried))
 
     @cached_property
@@ -35,9 +54,3 @@ class Source:
         """Sixteen hex digits that change with any byte the compiler would see."""
         parts = [self.target, *self.entries, self.text, *(f"{name}\0{text}" for name, text in self.headers)]
         return sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=256)
-def _included(text: str) -> tuple[str, ...]:
-    """All configs of a search have the same headers."""
-    return tuple(_INCLUDE.findall(text))

@@ -32,7 +32,6 @@ from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 
 _REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
-_PLAIN = "naive"  # the implementation that is there to be right
 _OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
 _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
 
@@ -151,7 +150,7 @@ class Measurer(Predictor):
 
     def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
         for each in operators.implementations(self._operator.name):
-            if each.name == _PLAIN and each.refusal(self._problem, self._gpu.arch) is None:
+            if each.oracle and each.refusal(self._problem, self._gpu.arch) is None:
                 instance = Instance.default(self._operator, each, self._problem, self._gpu.arch)
                 (code,) = self._codes([instance])
                 yield _key(self.identity(instance)), Task(code, self.bench.policy, timed=False)

@@ -13,7 +13,6 @@ from tuner.search.study import FINALISTS, Outcome, Tried, ranked
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
 
-_LAST = "naive"  # the implementation that is there to be right: nobody's default where there is another
 _LEAST_ROUNDS = 3  # at own clocks, or those at one clock decide
 _WITHIN = 1.25  # of the best: what is further behind when it is screened does not race
 
@@ -101,8 +100,8 @@ def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
 
 
 def _default_config(outcome: Outcome) -> tuple[str, str]:
-    """What runs where nothing was tuned: (implementation, config as canonical JSON)."""
-    lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.name == _LAST)
+    """What runs where nothing was tuned, an oracle where there is no other: (implementation, config as JSON)."""
+    lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.oracle)
     first = lanes[0].implementation
     return first.name, encode(to_fields(outcome.request.default(first).config))
 

@@ -38,11 +38,6 @@ class Located(NamedTuple):
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()  # in elements
 
-    @classmethod
-    def of(cls, address: int, array: npt.NDArray[Any]) -> "Located":
-        """An array's shape and strides, at an address."""
-        return cls(address, array.shape, tuple(stride // array.itemsize for stride in array.strides))
-
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -162,10 +157,3 @@ def within(value: Any, low: float, high: float) -> bool:
         return bool(low < value < high)
     except (TypeError, ValueError):
         return False
-
-
-def span(array: npt.NDArray[Any]) -> int:
-    """Bytes from an array's first element to the end of its last; strides are not negative."""
-    if not array.size:
-        return 0
-    return int(array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)))

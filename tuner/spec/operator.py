@@ -165,3 +165,4 @@ class Implementation(Generic[P, C]):
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
+    oracle: bool = False  # one thread an output: the ladder's first step, there to be right and to judge the others by

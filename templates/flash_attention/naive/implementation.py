@@ -91,4 +91,5 @@ IMPLEMENTATION = Implementation(
     plan=plan_with_optional,
     default=default,
     work=work,
+    oracle=True,
 )

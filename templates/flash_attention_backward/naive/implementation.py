@@ -119,4 +119,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    oracle=True,
 )

@@ -84,4 +84,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    oracle=True,
 )

@@ -131,4 +131,5 @@ IMPLEMENTATION = Implementation(
     default=default,
     work=work,
     example=Problem(key_dim=64, value_dim=64, use_initial_state=True, use_final_gradient=True),
+    oracle=True,
 )

@@ -41,4 +41,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=lambda _problem, _arch: Config(128),
     work=work,
+    oracle=True,
 )

@@ -86,4 +86,5 @@ IMPLEMENTATION = Implementation(
     default=lambda _problem, _arch: Config(128, 4),
     work=work,
     example=Problem(use_initial_state=True, use_final_gradient=True),
+    oracle=True,
 )

@@ -33,4 +33,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=dense.default,
     work=work,
+    oracle=True,
 )

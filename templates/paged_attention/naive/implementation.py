@@ -32,4 +32,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    oracle=True,
 )

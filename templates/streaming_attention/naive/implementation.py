@@ -51,4 +51,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    oracle=True,
 )

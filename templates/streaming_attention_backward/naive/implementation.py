@@ -33,4 +33,5 @@ IMPLEMENTATION = Implementation(
     plan=plan,
     default=default,
     work=work,
+    oracle=True,
 )

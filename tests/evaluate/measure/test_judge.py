@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.claims import example, first_arch
 from tuner import operators
+from tuner.errors import MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code
 from tuner.evaluate.measure.judge import Judge, cases
@@ -123,6 +124,18 @@ def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Op
         judge.compare_timed(arena, {})
     assert not judge.right
     assert "nobody wrote" in judge.verdict("here").reason
+
+
+class Unwritable(SimulatedDevice):
+    def write(self, address: int, data: Any) -> None:  # noqa: ARG002  # part of the protocol
+        raise MachineError("no copy reaches the device")
+
+
+def test_memory_is_given_back_where_an_input_cannot_be_written(row_norm: Operator[Any]) -> None:
+    device, problem = Unwritable(Simulation()), row_norm.problem(rows=40)
+    with pytest.raises(MachineError, match="no copy"):
+        Arena(device, row_norm, problem, row_norm.inputs(problem, np.random.default_rng(0), "normal"))
+    assert not device._buffers
 
 
 def test_a_large_output_is_compared_in_a_quarter_of_a_million_elements_of_every_column(row_norm: Operator[Any]) -> None:

@@ -13,9 +13,10 @@ from tuner import operators
 from tuner.compiler.render import render
 from tuner.evaluate.check.compare import errors
 from tuner.machines import emulator
-from tuner.spec.argument import Located, Role
+from tuner.spec.argument import Role
 from tuner.spec.instance import Instance
-from tuner.spec.parameters import parameters, scalars
+from tuner.spec.layout import Layout, Region
+from tuner.spec.parameters import scalars
 
 Array = np.ndarray[Any, Any]
 
@@ -56,13 +57,12 @@ def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mappin
     plan = kernel.plan(problem, config)
     # Built as test_operators.py has it built.
     built = emulator.build(render(Instance(operator, kernel, problem, config), "host"), checked=True)
-    memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces} | dict(arrays)
-    values, tensors = scalars(operator, problem, given), {}
-    for name, array in memory.items():
-        tensors[name] = Located.of(array.__array_interface__["data"][0], array)
-    for step in plan.launches:
-        arguments = [each.value(tensors, values) for each in parameters(operator, problem, plan, step)]
-        run = built.run(step, arguments, emulator.Mode())
+    plan_memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces}
+    regions = [Region(name, each.dtype, each.shape, each.strides) for name, each in arrays.items()]
+    layout = Layout(operator, problem, tuple(regions), scalars(operator, problem, given))
+    addresses = {name: each.__array_interface__["data"][0] for name, each in (plan_memory | dict(arrays)).items()}
+    for step, values in layout.passed(plan, addresses):
+        run = built.run(step, values, emulator.Mode())
         assert not run.findings, run.findings
 
 

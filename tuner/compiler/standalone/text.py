@@ -3,10 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tuner.compiler.source import Source
+from tuner.compiler.source import Source, includes, without_includes
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)".*\n', re.MULTILINE)
-_FOREIGN = re.compile(r"^[ \t]*#[ \t]*include[ \t]+<[^>]+>.*\n", re.MULTILINE)
 _GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # what a header calls by its place in no namespace
 
 QUIET = "#pragma nv_diag_suppress 177  // headers define more than a kernel uses"
@@ -50,22 +48,22 @@ def flat(source: Source) -> str:
     known, found = dict(source.headers), dict[str, str]()
 
     def add(name: str, text: str) -> None:
-        for included in _INCLUDE.findall(text):
-            if included not in found:
-                found[included] = ""  # its place is behind what it includes
-                add(included, known[included])
+        for each in includes(text):
+            if each.quoted and each.name not in found:
+                found[each.name] = ""  # its place is behind what it includes
+                add(each.name, known[each.name])
         found.pop(name, None)
-        found[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", _INCLUDE.sub("", text), flags=re.MULTILINE)
+        found[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", without_includes(text), flags=re.MULTILINE)
 
     add("kernels", source.text)
-    text = re.sub(r'extern "C"\s+(?=__global__)', "", _FOREIGN.sub("", "\n".join(found.values())))
+    text = re.sub(r'extern "C"\s+(?=__global__)', "", "\n".join(found.values()))
     return _GLOBAL.sub("kernels::", text)
 
 
 def foreign(source: Source) -> list[str]:
     """The lines that include headers of others, which stand outside of every namespace."""
     texts = (source.text, *(text for _, text in source.headers))
-    return list(dict.fromkeys(line.strip() for text in texts for line in _FOREIGN.findall(text)))
+    return list(dict.fromkeys(each.line for text in texts for each in includes(text) if not each.quoted))
 
 
 def filled(words: Sequence[str]) -> Iterator[str]:

@@ -8,9 +8,8 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.base.result import OutputError, Verdict
+from tuner.base.result import Verdict
 from tuner.evaluate.check import known as check_known
-from tuner.evaluate.check.compare import keep_worst, trespass
 from tuner.evaluate.check.edges import Edge, served
 from tuner.evaluate.check.job import CHECKED as CHECKED
 from tuner.evaluate.check.job import PLAIN as PLAIN
@@ -19,6 +18,7 @@ from tuner.evaluate.check.job import drawn as drawn
 from tuner.evaluate.check.job import most_seconds
 from tuner.evaluate.check.known import Known
 from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, place
+from tuner.evaluate.check.trial import Ran, judged
 from tuner.machines import emulator
 from tuner.machines.emulator import Mode
 from tuner.machines.emulator.pool import PATIENCE_S
@@ -76,34 +76,24 @@ def check(job: Job) -> Verdict:
     but for other bits in another order, whose cause a checked run may name.
     """
     instance = operators.instance(job.instance)
-    operator = instance.operator
     if instance.implementation.checked_on == "ptx":
         return check_ptx(job, ARCHES[job.arch])
-    worst: dict[str, OutputError] = {}
-    done: list[str] = []
-    first: dict[Edge, Arrays] = {}
-    unsteady = ""
+    return judged(instance.operator, _runs(instance, job))
+
+
+def _runs(instance: Instance, job: Job) -> Iterator[Ran]:
+    """Every round on the emulator."""
+    operator, first = instance.operator, dict[Edge, Arrays]()
     # A second build for the plain rounds costs more than it saves them, but where accesses are nearly all that is done.
     instrumented = any(mode.checked for mode in job.modes)
-
-    def verdict(*findings: str) -> Verdict:
-        return Verdict(tuple(worst.values()), tuple(filter(None, (*findings, unsteady))), tuple(done))
-
     for edge, mode in _rounds(instance, job):
         at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
         outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented, most_seconds=most_seconds(at))
         instrumented = instrumented and run.counters.mma > 0
-        done.append(f"{edge.name(operator)} {mode}")
-        if run.findings:
-            return verdict(*map(str, run.findings))
-        if changed := trespass(operator, arrays, expected.exact, outputs):
-            return verdict(changed)
-        if held := _undeclared(at.plan(), run.counters):
-            return verdict(held)
-        keep_worst(worst, expected.errors(outputs))
-        if other := _other_bits(first.setdefault(edge, outputs), outputs):
-            unsteady = f"{other}: other bits in another order of threads"
-    return verdict()
+        said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
+        other = _other_bits(first.setdefault(edge, outputs), outputs)
+        doubt = f"{other}: other bits in another order of threads" if other else ""
+        yield Ran(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
 
 
 def key_of(job: Job) -> str:

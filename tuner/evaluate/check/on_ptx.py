@@ -6,33 +6,26 @@ from dataclasses import dataclass
 from tuner import operators
 from tuner.arch import Arch
 from tuner.base.cache import Cache
-from tuner.base.result import Failed, OutputError, Stage, Verdict
+from tuner.base.result import Failed, Stage, Verdict
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.errors import UsageError
 from tuner.evaluate.check import known
-from tuner.evaluate.check.compare import keep_worst, trespass
 from tuner.evaluate.check.edges import Edge, served
 from tuner.evaluate.check.job import Job, drawn, most_seconds
+from tuner.evaluate.check.trial import Ran, judged
 from tuner.machines import ptx
 from tuner.machines.ptx import ORDERS, Entry, Order
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """One edge case: how many instructions warps executed, and the errors; or the finding that ended it."""
+@dataclass(frozen=True)
+class Executed(Ran):
+    """An edge case, and how many instructions warps executed."""
 
-    case: str
-    instructions: int
-    finding: str
-    errors: tuple[OutputError, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.finding and bool(self.errors) and all(error.ok for error in self.errors)
+    instructions: int = 0
 
 
 _QUICK = 25_000  # instructions: where warps run one by one, they take a second
@@ -47,14 +40,7 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     entries = compiled(job, arch)
     if isinstance(entries, Failed):
         return Verdict((), (entries.reason,), where=place(arch))
-    worst: dict[str, OutputError] = {}
-    findings: list[str] = []
-    done: list[str] = []
-    for each in executed(job, entries, most, orders):
-        done.append(f"{each.case}: {each.instructions} instructions of warps")
-        keep_worst(worst, each.errors)
-        findings += filter(None, (each.finding,))
-    return Verdict(tuple(worst.values()), tuple(findings), tuple(done), place(arch))
+    return judged(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
 
 
 def place(arch: Arch) -> str:
@@ -85,14 +71,11 @@ def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
 def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
-    """Each edge case in turn, up to the first finding."""
+    """Each edge case in turn."""
     instance = operators.instance(job.instance)
     for edge in served(instance)[:most]:
         for order in orders:
-            found = _executed(instance, entries, edge, order)
-            yield found
-            if found.finding:
-                return
+            yield (found := _executed(instance, entries, edge, order))
             if order == orders[0] and found.instructions > _QUICK:
                 break
 
@@ -103,6 +86,6 @@ def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: 
     races = instance.implementation.checked_on == "ptx"  # else the emulator looks for them, and sees more
     at = instance.at(edge.problem)
     outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at))
-    finding = run.fault or trespass(operator, arrays, expected.exact, outputs)
-    errors = () if finding else expected.errors(outputs)
-    return Executed(f"{edge.name(operator)} {order}", run.instructions, finding, errors)
+    case = f"{edge.name(operator)} {order}: {run.instructions} instructions of warps"
+    findings = (run.fault,) if run.fault else ()
+    return Executed(case, arrays, expected, outputs, findings, instructions=run.instructions)

@@ -3,7 +3,7 @@
 Two sides have it: `gpu_device.GpuDevice` and `simulated.SimulatedDevice`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from tuner.base.result import Fields, Stage
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
 from tuner.spec.instance import InstanceFields
+from tuner.spec.layout import Layout
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
 
@@ -68,10 +69,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The launches of a plan on tensors in device memory."""
+    """The launches of a plan on tensors in device memory; none, and no layout, for a device that executes nothing."""
 
-    problem: Any
     steps: tuple[Step, ...]
+    layout: Layout | None = None
+    addresses: Mapping[str, int] = field(default_factory=dict)  # of the layout's tensors that are there
 
 
 class Device(Protocol):

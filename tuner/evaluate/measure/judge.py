@@ -10,9 +10,10 @@ import numpy as np
 
 from tuner import operators
 from tuner.base.canonical import decode, encode
-from tuner.base.result import Fields, OutputError, Verdict
-from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst, trespass
+from tuner.base.result import Fields, Verdict
+from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst
 from tuner.evaluate.check.edges import Edge, edges
+from tuner.evaluate.check.trial import Ran, Trial
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
 from tuner.spec.operator import Operator, Tolerance
@@ -43,45 +44,44 @@ class Judge:
         self._device, self._limit_s = device, limit_s
         self._instance = operators.instance(code.instance)
         self._program = device.load(code, self._instance.plan())
-        self._worst: dict[str, OutputError] = {}
-        self._done: list[str] = []
-        self.finding = ""
+        self._trial = Trial(self._instance.operator)
         self.fault = Fault.WRONG
 
     @property
     def right(self) -> bool:
-        return not self.finding and all(error.ok for error in self._worst.values())
+        return self._trial.right
 
     def run(self, case: Case, *, twice: bool) -> None:
         """Judge one small problem."""
         with Arena(self._device, self._instance.operator, case.problem, case.arrays) as arena:
             limit_s = min(self._limit_s, _EDGE_LIMIT_S)
-            outputs = self._outputs(arena, limit_s, twice=twice, inputs=True)
-        self._done.append(case.name)
-        self.finding = self.finding or trespass(self._instance.operator, case.arrays, case.expected.exact, outputs)
-        keep_worst(self._worst, case.expected.errors(outputs))
+            outputs, findings = self._outputs(arena, limit_s, twice=twice, inputs=True)
+        self._trial.add(Ran(case.name, case.arrays, case.expected, outputs, findings))
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
 
         Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
         """
-        whole = self._outputs(arena, self._limit_s, twice=True, inputs=False)
-        self._done.append("the timed problem")
-        if missed := [name for name, array in whole.items() if _unwritten(array)]:
-            self.finding = self.finding or f"{missed[0]}: elements that nobody wrote, on the timed problem"
+        trial, (whole, findings) = self._trial, self._outputs(arena, self._limit_s, twice=True, inputs=False)
+        trial.cases.append("the timed problem")
+        missed = (name for name, array in whole.items() if _unwritten(array))
+        unwritten = tuple(f"{name}: elements that nobody wrote, on the timed problem" for name in missed)
+        trial.findings = trial.findings or findings or unwritten[:1]
         outputs = {name: _thinned(array) for name, array in whole.items()}
         for name, array in outputs.items():
-            if name in agreed and name in self._worst:  # an output without elements was never compared
-                limit = Tolerance(_BETWEEN_TWO * self._worst[name].limit)
-                keep_worst(self._worst, (compare(name, array, agreed[name], agreed[name], limit),))
+            if name in agreed and name in trial.worst:  # an output without elements was never compared
+                limit = Tolerance(_BETWEEN_TWO * trial.worst[name].limit)
+                keep_worst(trial.worst, (compare(name, array, agreed[name], agreed[name], limit),))
         return outputs
 
     def verdict(self, where: str) -> Verdict:
-        findings = (self.finding,) if self.finding else ()
-        return Verdict(tuple(self._worst.values()), findings, tuple(self._done), where)
+        return self._trial.verdict(where)
 
-    def _outputs(self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool) -> dict[str, Array]:
+    def _outputs(
+        self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool
+    ) -> tuple[dict[str, Array], tuple[str, ...]]:
+        """The first run's, and what the runs did that they must not."""
         call = arena.call(self._instance.at(arena.problem).plan())
         found = []
         for _ in range(2 if twice else 1):
@@ -91,10 +91,12 @@ class Judge:
         damage = arena.damage(inputs=inputs)
         arena.release()
         if damage:
-            self.finding, self.fault = damage, Fault.ILLEGAL
-        elif not all(_same_bits(found[0][name], found[-1][name]) for name in found[0]):
-            self.finding, self.fault = _UNSTEADY, Fault.UNSTEADY
-        return found[0]
+            self.fault = Fault.ILLEGAL
+            return found[0], (damage,)
+        if not all(_same_bits(found[0][name], found[-1][name]) for name in found[0]):
+            self.fault = Fault.UNSTEADY
+            return found[0], (_UNSTEADY,)
+        return found[0], ()
 
 
 def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:

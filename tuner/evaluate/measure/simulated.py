@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -26,9 +25,8 @@ from tuner.evaluate.measure.samples import State
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.machines import emulator
 from tuner.machines.emulator import Buffer, Mode
-from tuner.spec.argument import Argument, Role
 from tuner.spec.instance import Instance
-from tuner.spec.parameters import parameters, scalars
+from tuner.spec.layout import Layout
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Array, canonical
 from tuner.spec.tensor_map import MappedTensor
@@ -202,49 +200,37 @@ class SimulatedDevice:
 
     def _stand_in(self, program: _Program, call: Call) -> None:
         """The reference, rounded as kernels round it, in the place of the kernels."""
-        operator = program.instance.operator
-        values, arrays = _values(program, call), dict[str, Any](scalars(operator, call.problem))
-        for argument in operator.arguments:
-            if argument.role is Role.SCALAR and argument.name in values:  # others take their default
-                arrays[argument.name] = values[argument.name].item()
-            elif argument.given:
-                arrays[argument.name] = self._tensor(argument, call.problem, values)
-        right = operator.rounded(call.problem, arrays)
+        operator, tensors = program.instance.operator, self._tensors(call)
+        layout = _layout(call)
+        given = {each.name: tensors[each.name] for each in layout.tensors if each.given is not None}
+        right = operator.rounded(layout.problem, {**layout.scalars, **given})
         for argument in operator.written:
-            self._tensor(argument, call.problem, values)[...] = right[argument.name]
+            tensors[argument.name][...] = right[argument.name]
 
     def _spoil(self, program: _Program, call: Call) -> None:
         """What planted faults do to the first output."""
-        output = program.instance.operator.outputs[0]
-        values = _values(program, call)
-        tensor = self._tensor(output, call.problem, values)
+        name = program.instance.operator.outputs[0].name
+        tensor = self._tensors(call)[name]
         if Fault.WRONG.name in program.plants:
             tensor.reshape(-1)[0] += 1000
         if Fault.UNSTEADY.name in program.plants:
             self._flips += 1
             tensor.reshape(-1).view(np.uint8)[0] ^= self._flips & 1  # one bit, in every other run
         if "overrun" in program.plants:
-            self._at(int(values[output.name]) + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
+            self._at(call.addresses[name] + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
 
-    def _tensor(self, argument: Argument, problem: Any, values: Mapping[str, np.generic]) -> Array:
-        dtype, shape, nbytes = argument.dtype_of(problem).numpy, argument.shape(problem), argument.nbytes(problem)
-        if not nbytes:
-            return np.empty(shape, dtype)
-        return self._at(int(values[argument.name]), nbytes).view(dtype).reshape(shape)
+    def _tensors(self, call: Call) -> dict[str, Array]:
+        """All of the call's, where they lie."""
+        nothing = np.empty(0, np.uint8)
+        return {
+            each.name: each.view(self._at(call.addresses[each.name], each.nbytes) if each.nbytes else nothing)
+            for each in _layout(call).tensors
+        }
 
 
-def _values(program: _Program, call: Call) -> dict[str, np.generic]:
-    """Pointers and scalars by argument."""
-    plan = program.instance.at(call.problem).plan()
-    found: dict[str, np.generic] = {}
-    for step in call.steps:
-        taken = parameters(program.instance.operator, call.problem, plan, step.launch)
-        for parameter, value in zip(taken, step.arguments, strict=True):
-            if parameter.tensor_map is not None:
-                found[parameter.argument] = np.uint64(emulator.base_address(value))
-            elif parameter.axis is None:
-                found[parameter.argument] = value
-    return found
+def _layout(call: Call) -> Layout:
+    assert call.layout is not None, "what is run has tensors"
+    return call.layout
 
 
 def _emulate(kernel: emulator.Kernel, call: Call) -> None:

@@ -229,7 +229,7 @@ class Stand:
         instance = operators.instance(code.instance)
         plan = instance.plan()
         arena = self._prepared(code)
-        call = arena.call(plan) if arena else Call(instance.problem, ())
+        call = arena.call(plan) if arena else Call(())
         return Timer(self.device, self.device.load(code, plan), call, policy, self._states)
 
     def _release(self) -> None:

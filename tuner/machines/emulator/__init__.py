@@ -1,6 +1,6 @@
 """Run CUDA kernels on the CPU and find their bugs: races, wild accesses, uninitialised reads, deadlocks, lateness."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple
 from typing import Any, NamedTuple
@@ -9,14 +9,11 @@ import numpy as np
 
 from tuner.compiler.render import render
 from tuner.machines.emulator.kernel import Finding, Kernel, Mode, Run, build
-from tuner.machines.emulator.memory import Array, Buffer, TensorMap, base_address, encode, tensor_map
+from tuner.machines.emulator.memory import Array, Buffer, TensorMap, encode, tensor_map
 from tuner.machines.emulator.pool import Pool
 from tuner.machines.emulator.runtime import Counters
-from tuner.spec.argument import Argument, Located, Role, span
 from tuner.spec.instance import Instance
-from tuner.spec.operator import Operator
-from tuner.spec.parameters import parameters, scalars
-from tuner.spec.plan import Plan
+from tuner.spec.layout import Layout, Region, workspaces
 
 __all__ = [
     "Buffer",
@@ -24,15 +21,23 @@ __all__ = [
     "Finding",
     "Kernel",
     "Mode",
+    "Placed",
     "Pool",
     "Run",
     "TensorMap",
-    "base_address",
     "build",
     "encode",
+    "placed",
     "run",
     "tensor_map",
 ]
+
+
+class Placed(NamedTuple):
+    """A region in the emulator's memory."""
+
+    address: int
+    array: Array  # a view of it
 
 
 def run(
@@ -50,18 +55,15 @@ def run(
     A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer. One
     that is still running after `most_seconds` of CPU time is a finding (0: it may take any).
     """
-    operator, problem, plan = instance.operator, instance.problem, instance.plan()
+    plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
-    with _device(operator, problem, plan, arrays) as device:
-        given = scalars(operator, problem, arrays)
-        tensors = {name: Located.of(each.buffer.address, each.array) for name, each in device.items()}
+    with placed((*layout.tensors, *workspaces(plan))) as memory:
         runs: list[Run] = []
-        for launch in plan.launches:
-            arguments = [each.value(tensors, given) for each in parameters(operator, problem, plan, launch)]
-            runs.append(kernel.run(launch, arguments, mode, most_seconds=most_seconds))
+        for launch, values in layout.passed(plan, {name: each.address for name, each in memory.items()}):
+            runs.append(kernel.run(launch, values, mode, most_seconds=most_seconds))
             if runs[-1].findings:
                 break
-        outputs = {argument.name: device[argument.name].array.copy() for argument in operator.written}
+        outputs = {argument.name: memory[argument.name].array.copy() for argument in instance.operator.written}
     return outputs, _sum(runs)
 
 
@@ -75,34 +77,17 @@ def _sum(runs: list[Run]) -> Run:
     )
 
 
-class _Tensor(NamedTuple):
-    buffer: Buffer
-    array: Array  # a view of it
-
-
 @contextmanager
-def _device(
-    operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any]
-) -> Iterator[dict[str, _Tensor]]:
-    device: dict[str, _Tensor] = {}
+def placed(regions: Iterable[Region]) -> Iterator[dict[str, Placed]]:
+    """Memory for each, between guard pages, with what is given of it; the rest is poison."""
+    memory: dict[str, Placed] = {}
     with ExitStack() as stack:
-        for argument in operator.arguments:
-            if argument.role is not Role.SCALAR:
-                device[argument.name] = tensor = _tensor(argument, problem, arrays)
-                stack.enter_context(tensor.buffer)
-        for space in plan.workspaces:
-            buffer = stack.enter_context(Buffer(space.name, space.nbytes, writable=True, initialized=False))
-            device[space.name] = _Tensor(buffer, buffer.view(space.dtype.numpy, space.shape))
-        yield device
-
-
-def _tensor(argument: Argument, problem: Any, arrays: Mapping[str, Any]) -> _Tensor:
-    dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
-    if not argument.given:
-        buffer = Buffer(argument.name, argument.nbytes(problem), writable=True, initialized=False)
-        return _Tensor(buffer, buffer.view(dtype, shape))
-    source = argument.laid_out(argument.drawn(problem, arrays))
-    buffer = Buffer(argument.name, span(source), writable=argument.written)
-    view = buffer.view(dtype, shape, source.strides)
-    view[...] = source
-    return _Tensor(buffer, view)
+        for each in regions:
+            initialized = each.given is not None
+            buffer = Buffer(each.name, each.nbytes, writable=each.writable, initialized=initialized)
+            stack.enter_context(buffer)
+            view = each.view(buffer.view(np.uint8, (each.nbytes,)))
+            if each.given is not None:
+                view[...] = each.given
+            memory[each.name] = Placed(buffer.address, view)
+        yield memory

@@ -54,11 +54,6 @@ def encode(tensor: MappedTensor) -> np.void:
     return np.void(bytes(_encoded(tensor)))
 
 
-def base_address(encoded: np.generic) -> int:
-    """Where the tensor of an encoded map begins."""
-    return int(TensorMap.from_buffer_copy(encoded.tobytes()).base)
-
-
 def _encoded(tensor: MappedTensor) -> TensorMap:
     shape, strides, box = tensor.shape, tensor.strides, tensor.box
     if reason := _refusal(tensor):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,8 @@ from tuner.machines.ptx.state.values import Array
 from tuner.machines.ptx.state.wave import Order
 from tuner.machines.ptx.text.module import Entry
 from tuner.machines.ptx.text.tables import Table
-from tuner.spec.argument import Located, Role, span
 from tuner.spec.instance import Instance
-from tuner.spec.operator import Operator
-from tuner.spec.parameters import parameters, scalars
-from tuner.spec.plan import Plan
+from tuner.spec.layout import Layout, Region, workspaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,53 +41,31 @@ def run(
     are NaN. With `races`, those of shared memory are looked for; see `launch`. One that is still running after
     `most_seconds` of CPU time is a fault.
     """
-    operator, problem, plan = instance.operator, instance.problem, instance.plan()
+    plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     tables = {table.key: table for entry in entries.values() for table in entry.tables}
-    device = _Device.of(operator, problem, plan, arrays, tuple(tables.values()))
-    given, tensors = scalars(operator, problem, arrays), device.located()
+    memory, views = _placed((*layout.tensors, *workspaces(plan)), tuple(tables.values()))
     begin = partial(launch, order=order, races=races, most_seconds=most_seconds)
     executed, fault = 0, ""
-    for step in plan.launches:
-        values = [each.value(tensors, given) for each in parameters(operator, problem, plan, step)]
+    for step, values in layout.passed(plan, {name: memory.address(name) for name in views}):
         shape = Shape(step.grid, step.threads, step.smem_bytes, step.cluster)
         try:
-            executed += begin(entries[step.entry], shape, device.memory, values)
+            executed += begin(entries[step.entry], shape, memory, values)
         except FaultError as error:
             fault = str(error)
             break
-    outputs = {argument.name: device.views[argument.name].copy() for argument in operator.written}
+    outputs = {argument.name: views[argument.name].copy() for argument in instance.operator.written}
     return outputs, Execution(executed, fault)
 
 
-@dataclass(frozen=True)
-class _Device:
-    """Memory with all tensors and workspaces of a plan, and a view of each: what is given has been copied."""
-
-    memory: Global
-    views: Mapping[str, Array]
-
-    @classmethod
-    def of(
-        cls, operator: Operator[Any], problem: Any, plan: Plan, arrays: Mapping[str, Any], tables: tuple[Table, ...]
-    ) -> "_Device":
-        tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
-        given = {each.name: each.laid_out(each.drawn(problem, arrays)) for each in tensors if each.given}
-        free = {each.name: (each.dtype_of(problem).numpy, each.shape(problem)) for each in tensors if not each.given}
-        free |= {space.name: (space.dtype.numpy, space.shape) for space in plan.workspaces}
-        sizes = {name: span(array) for name, array in given.items()}
-        sizes |= {name: dtype.itemsize * prod(shape) for name, (dtype, shape) in free.items()}
-        writable = {each.name for each in tensors if each.written} | {space.name for space in plan.workspaces}
-        sizes |= {table.key: len(table.data) for table in tables}
-        writable |= {table.key for table in tables if not table.constant}
-        memory = Global(sizes, frozenset(writable))
-        for table in tables:
-            memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
-        views = {name: memory.view(name, dtype, shape) for name, (dtype, shape) in free.items()}
-        for name, array in given.items():
-            views[name] = memory.view(name, array.dtype, array.shape, array.strides)
-            views[name][...] = array
-        return cls(memory, views)
-
-    def located(self) -> dict[str, Located]:
-        """Where each lies."""
-        return {name: Located.of(self.memory.address(name), array) for name, array in self.views.items()}
+def _placed(regions: tuple[Region, ...], tables: tuple[Table, ...]) -> tuple[Global, dict[str, Array]]:
+    """Memory with all of them, and a view of each region: what is given has been copied."""
+    sizes = {each.name: each.nbytes for each in regions} | {table.key: len(table.data) for table in tables}
+    writable = {each.name for each in regions if each.writable} | {each.key for each in tables if not each.constant}
+    memory = Global(sizes, frozenset(writable))
+    for table in tables:
+        memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
+    views = {each.name: each.view(memory.view(each.name, np.uint8, (each.nbytes,))) for each in regions}
+    for each in regions:
+        if each.given is not None:
+            views[each.name][...] = each.given
+    return memory, views

@@ -28,4 +28,5 @@ IMPLEMENTATION = Implementation(
     config=Config,
     space=space,
     plan=plan,
+    oracle=True,
 )

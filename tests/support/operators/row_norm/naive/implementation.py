@@ -48,4 +48,5 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     work=work,
+    oracle=True,
 )

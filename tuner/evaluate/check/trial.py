@@ -1,0 +1,60 @@
+"""Edge cases to a verdict, whatever runs them: the emulator, the machine for PTX, or a device."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.base.result import OutputError, Verdict
+from tuner.evaluate.check.compare import Expected, keep_worst, trespass
+from tuner.spec.operator import Operator
+from tuner.spec.problem import Arrays
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An edge case that was run: what is told of it, what was there, what is right, and what it left."""
+
+    case: str
+    arrays: Mapping[str, Any]
+    expected: Expected
+    outputs: Arrays
+    findings: tuple[str, ...] = ()  # of who ran it: they end the trial, and its outputs are not looked at
+    doubt: str = ""  # this ends nothing: a finding may name its cause
+
+
+class Trial:
+    """What is known of a config so far."""
+
+    def __init__(self, operator: Operator[Any]) -> None:
+        self._operator = operator
+        self.worst: dict[str, OutputError] = {}
+        self.cases: list[str] = []
+        self.findings: tuple[str, ...] = ()
+        self._doubt = ""
+
+    @property
+    def right(self) -> bool:
+        return not self.findings and all(error.ok for error in self.worst.values())
+
+    def add(self, ran: Ran) -> None:
+        """Judge what one edge case left: first what the machine says of it, then what it wrote where it must not."""
+        self.cases.append(ran.case)
+        changed = "" if ran.findings else trespass(self._operator, ran.arrays, ran.expected.exact, ran.outputs)
+        self.findings = ran.findings or tuple(filter(None, (changed,)))
+        if not self.findings:
+            keep_worst(self.worst, ran.expected.errors(ran.outputs))
+            self._doubt = ran.doubt or self._doubt
+
+    def verdict(self, where: str = "emulator") -> Verdict:
+        said = tuple(filter(None, (*self.findings, self._doubt)))
+        return Verdict(tuple(self.worst.values()), said, tuple(self.cases), where)
+
+
+def judged(operator: Operator[Any], runs: Iterable[Ran], where: str = "emulator") -> Verdict:
+    """The verdict on a config by its runs, which are made as they are asked for: the first finding ends them."""
+    trial = Trial(operator)
+    for ran in runs:
+        trial.add(ran)
+        if trial.findings:
+            break
+    return trial.verdict(where)
