@@ -9,6 +9,7 @@ from tuner import operators
 from tuner.base.canonical import decode
 from tuner.base.result import Fields
 from tuner.evaluate.check.compare import Expected, expect
+from tuner.evaluate.check.edges import Edge
 from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance
 from tuner.spec.parameters import scalars
@@ -53,4 +54,4 @@ def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     value = from_fields(described.problem, decode(problem))
     inputs = described.inputs(value, np.random.default_rng(0), kind)
     arrays = {**inputs, **scalars(described, value, inputs)}
-    return arrays, expect(described, value, arrays)
+    return arrays, expect(described, value, arrays, Edge(value, kind).name(described))
