@@ -90,7 +90,7 @@ def compare(
 def _roundoff(output: Array) -> float:
     """The root mean square of what rounding to an output's dtype costs, relative; about a quarter of a step."""
     dtype = np.asarray(output).dtype
-    return 0.0 if dtype.kind in "biu" else float(finfo(dtype).eps) / 4
+    return 0.0 if dtype.kind in "biu" else float(finfo(dtype).eps) / 4  # type: ignore[no-untyped-call]  # it has no types
 
 
 def distance(actual: Array, exact: Array) -> tuple[float, float]:
