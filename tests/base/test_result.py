@@ -2,6 +2,9 @@
 
 import json
 import math
+from dataclasses import replace
+
+import pytest
 
 from tuner.base.result import (
     Attempt,
@@ -72,8 +75,46 @@ def test_a_verdict_says_in_one_line_why_it_is_not_ok() -> None:
     assert Verdict((GOOD,), ("RACE: …",)).reason == "RACE: …"
 
 
+CANCELS = OutputError("dk", 0.99, 2e-3, 1.19, 8e-3, 5e-3, "heads=1 seq_q=70 window=1 one_hot")
+
+
+def test_where_terms_cancel_the_numbers_are_relative_to_them_and_decide_as_before() -> None:
+    assert CANCELS.cancels
+    assert CANCELS.allowed == 5e-3
+    assert math.isclose(CANCELS.error / CANCELS.allowed, CANCELS.badness()[1])
+    assert not replace(CANCELS, rmse_ratio=1.2).ok
+    words = "dk: RMSE ratio 0.00504 of terms that cancel (limit 0.005), largest error 0.002 (limit 0.008)"
+    assert replace(CANCELS, rmse_ratio=1.2).reason == f"{words}, on {CANCELS.case}"
+
+
+@pytest.mark.parametrize("limit", [9e-3, math.inf])
+def test_where_no_terms_cancel_the_numbers_are_the_result_s_own(limit: float) -> None:
+    error = replace(CANCELS, rmse_ratio=4e-3, limit=limit)
+    assert (error.cancels, error.error, error.allowed) == (False, 4e-3, limit)
+
+
+def test_a_case_is_told_by_what_the_problem_has_otherwise() -> None:
+    assert CANCELS.case_on({"heads": 16, "seq_q": 70, "window": 1, "causal": True}) == "heads=1 one_hot"
+
+
+def test_an_error_from_before_cases_were_kept_is_read_and_keeps_its_text() -> None:
+    old = OutputError("o", 0.09, 0.1, 0.11, 0.4)
+    data = to_data(Verdict((old,)))
+    assert list(data["errors"][0]) == ["name", "rmse_ratio", "max_abs", "limit", "max_limit"]
+    (read,) = verdict_from(data).errors
+    assert (read, read.error, read.allowed, read.case) == (old, 0.09, 0.11, "")
+
+
+@pytest.mark.parametrize("name", ["usual_limit", "case"])
+def test_an_error_whose_case_or_usual_limit_is_of_another_type_is_refused(name: str) -> None:
+    data = to_data(Verdict((CANCELS,)))
+    data["errors"][0][name] = []
+    with pytest.raises(TypeError, match=name):
+        verdict_from(data)
+
+
 def test_a_verdict_survives_json() -> None:
-    verdict = Verdict((GOOD,), ("finding",), ("T=1",))
+    verdict = Verdict((GOOD, CANCELS), ("finding",), ("T=1",))
     assert verdict_from(json.loads(json.dumps(to_data(verdict)))) == verdict
 
 

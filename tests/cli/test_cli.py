@@ -188,6 +188,8 @@ def test_verify_says_ok_and_what_it_ran() -> None:
     assert done.exit_code == 0
     assert done.stdout.rstrip().endswith("ok")
     assert "seq_q=63 seq_k=200" in done.stdout
+    errors = done.stdout.partition("errors against float64")[2]
+    assert re.search(r"^o .* seq_q=\d+ seq_k=\d+ \w+$", errors, re.MULTILINE)
 
 
 @pytest.mark.parametrize("form", ["html", "md"])

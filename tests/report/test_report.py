@@ -218,6 +218,17 @@ def test_the_winner_stands_with_its_config_margin_and_verdict() -> None:
     assert "✓ verified On the emulator, 3 checks against float64." in text
 
 
+def test_an_error_stands_with_the_case_it_was_found_on() -> None:
+    data = report_data(20)
+    assert data.record is not None
+    errors = (OutputError("o", 0.99, 1e-3, 1.19, 1e-2, 5e-3, "seq_q=1 causal=true peaked"),)
+    section = replace(data, record=replace(data.record, verdict=Verdict(errors)))
+    case = "seq_q=1 peaked, relative to terms that cancel"
+    text = Page(report.render([section])).text
+    assert f"0.00416 RMSE ratio, limit 0.005 0.001 largest error, limit 0.01 on {case}" in text
+    assert f"o 0.00416 ≤ 0.005 ({case})" in report.markdown([section])
+
+
 def test_a_search_without_a_winner_says_where_it_failed() -> None:
     text = page("all failed").text
     assert "✗ No valid config 20 attempts, all failed." in text

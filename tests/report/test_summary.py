@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
-from tuner.base.result import Attempt, Measurement, Resources
+from tuner.base.result import Attempt, Measurement, OutputError, Resources, Verdict
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.report.rows import winner_rows
 from tuner.report.summary import usage, work_facts
@@ -66,6 +66,19 @@ def test_a_winner_without_a_runner_up_says_why(tmp_path: Path, budget: int, marg
     with Store.open(tmp_path / "tuner.db") as store:
         outcome = study.search(asked, store, Alike(lambda _: 1.0))
     assert dict(winner_rows(outcome))["margin"] == f"{margin}, and it is the default"
+
+
+def test_an_error_is_told_with_what_it_was_found_on_and_beside_terms_that_cancel(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuner.db") as store:
+        asked = study.SearchRequest(OPERATOR, PROBLEM, SM_80, budget=1, implementation="mma_sync")
+        outcome = study.search(asked, store, Recorded(lambda _: 1.0))
+    assert outcome.record is not None
+    case = f"seq_q=1 seq_k=77 head_dim={PROBLEM.head_dim} one_hot"
+    errors = OutputError("o", 0.99, 1e-3, 1.19, 1e-2, 5e-3, case), OutputError("lse", 1e-6, 1e-6, 1e-5, 1e-5)
+    rows = dict(winner_rows(replace(outcome, record=replace(outcome.record, verdict=Verdict(errors)))))
+    own = "seq_q=1 seq_k=77 one_hot, relative to terms that cancel"
+    assert rows["error of o"] == f"4.2e-03 of 5.0e-03 allowed, on {own}"
+    assert rows["error of lse"] == "1.0e-06 of 1.0e-05 allowed"
 
 
 def test_a_time_is_told_as_rates_and_a_prediction_is_not(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tuner.base.canonical import encode
 Scalar = int | float | str | bool
 Fields = Mapping[str, Scalar]  # a Problem or a Config as data
 V = TypeVar("V")
+_CANCELS = 2.0**-6, 4.0  # of the result, and × the usual limit: a limit above both only terms that cancel explain
+_LATER = ("usual_limit", "case")  # of an OutputError
 _ACCEPTED = {str: str, int: int, float: float | int, float | None: float | int | None}  # by the annotation of a field
 
 
@@ -57,13 +59,39 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far one output is from its float64 reference."""
+    """How far one output is from its float64 reference, in one case.
+
+    Where the terms of a result cancel, rounding them costs a large share of what is left, and so do both the RMSE ratio
+    and its limit. People are told `error` of `allowed` then: the same two over the size of the terms.
+    """
 
     name: str
     rmse_ratio: float  # ‖x − ref‖ / ‖ref‖
     max_abs: float  # max |x − ref|
     limit: float  # what rmse_ratio had to stay under
     max_limit: float  # what max_abs had to stay under
+    usual_limit: float = 0.0  # about what `limit` is where no terms cancel; 0 where it is not known
+    case: str = ""  # sizes and kind of inputs: "seq_q=1 seq_k=77 peaked"; empty where it is not known
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the result is small beside its terms, as what rounding costs tells."""
+        least, usual = _CANCELS
+        return self.usual_limit > 0 and max(least, usual * self.usual_limit) < self.limit < inf
+
+    @property
+    def error(self) -> float:
+        """‖x − ref‖ / ‖ref‖; where terms cancel, over their size, at which rounding costs what it usually does."""
+        return self.rmse_ratio * self.usual_limit / self.limit if self.cancels else self.rmse_ratio
+
+    @property
+    def allowed(self) -> float:
+        """What `error` had to stay under: `error / allowed` is `rmse_ratio / limit`."""
+        return self.usual_limit if self.cancels else self.limit
+
+    def case_on(self, problem: Fields) -> str:
+        """The case without the sizes that `problem` has, too."""
+        return " ".join(word for word in self.case.split() if word not in spelled(problem).split())
 
     @property
     def ok(self) -> bool:
@@ -71,12 +99,15 @@ class OutputError:
 
     @property
     def reason(self) -> str:
+        where = f", on {self.case}" if self.case else ""
         if isinf(self.rmse_ratio):
             return (
-                f"{self.name}: NaN or infinite where the reference is not; it is full of NaN until a kernel writes it"
+                f"{self.name}: NaN or infinite where the reference is not; "
+                f"it is full of NaN until a kernel writes it{where}"
             )
-        ratio = f"RMSE ratio {self.rmse_ratio:.3g} (limit {self.limit:.3g})"
-        return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g})"
+        of = " of terms that cancel" if self.cancels else ""
+        ratio = f"RMSE ratio {self.error:.3g}{of} (limit {self.allowed:.3g})"
+        return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g}){where}"
 
     def badness(self) -> tuple[bool, float]:
         """Greater is worse: what is not ok, then how much of its limit the RMSE ratio takes."""
@@ -262,8 +293,15 @@ class TuningRecord:
 
 
 def to_data(value: Any) -> Any:
-    """A frozen value of this module as JSON-able data; `result_read` reads it."""
-    return _plain(asdict(value))
+    """A frozen value of this module as JSON-able data, which the functions below read.
+
+    What came later is left out where it is not known, so that an older record keeps its text and its digest.
+    """
+    return _plain(asdict(value, dict_factory=_told))
+
+
+def _told(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in items if value or name not in _LATER}
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 
-from tuner.base.result import scalar, spelled
+from tuner.base.result import Fields, OutputError, scalar, spelled
 
 _SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
 
@@ -38,6 +38,11 @@ def significant(value: float) -> str:
     return _finite(value, f"{value:.3g}")
 
 
+def worst_case(error: OutputError, problem: Fields) -> str:
+    """What an error was found on, beside `problem`: `seq_q=1 seq_k=77 one_hot, relative to terms that cancel`."""
+    return f"{error.case_on(problem)}{', relative to terms that cancel' if error.cancels else ''}"
+
+
 def microseconds(value: float) -> str:
     """A time in µs without its unit, which stands in the heading."""
     return _finite(value, f"{value:.2f}" if value < 1000 else f"{value:.1f}")
@@ -64,4 +69,17 @@ def _finite(value: float, text: str) -> str:
     return text if math.isfinite(value) else "not finite"
 
 
-SPELLINGS = (scalar, spelled, count, counted, times, percent, change, significant, microseconds, kib, duration)
+SPELLINGS = (
+    scalar,
+    spelled,
+    count,
+    counted,
+    times,
+    percent,
+    change,
+    significant,
+    worst_case,
+    microseconds,
+    kib,
+    duration,
+)

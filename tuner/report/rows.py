@@ -1,8 +1,9 @@
 """What a search found, for a terminal: its winner as labels and values."""
 
-from tuner.base.result import Resources, TuningRecord, spelled
+from tuner.base.canonical import decode
+from tuner.base.result import Resources, TuningRecord, fields_from, spelled
 from tuner.report import BeliefFacts
-from tuner.report.notation import counted
+from tuner.report.notation import counted, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_lane, work_facts
 from tuner.search.contest import passed
 from tuner.search.study import Outcome, ranked
@@ -18,7 +19,8 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("config", spelled(record.config)),
         ("resources", _resources(record)),
         ("machine code", _lint(record.resources)),
-        ("verified", f"{record.verdict.where}: {len(record.verdict.checks)} runs, {_errors(record)}"),
+        ("verified", f"{record.verdict.where}: {counted(len(record.verdict.checks), 'run', 'runs')}"),
+        *_errors(record),
         *([("not seen", record.verdict.unseen)] if record.verdict.unseen else []),
         ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
     ]
@@ -57,8 +59,14 @@ def _resources(record: TuningRecord) -> str:
     )
 
 
-def _errors(record: TuningRecord) -> str:
-    return ", ".join(f"{e.name} error {e.rmse_ratio:.1e} of {e.limit:.1e} allowed" for e in record.verdict.errors)
+def _errors(record: TuningRecord) -> list[tuple[str, str]]:
+    """Of each output the error that takes most of what is allowed, and what it was found on."""
+    problem = fields_from(decode(record.identity.problem))
+    cases = [(error, worst_case(error, problem)) for error in record.verdict.errors]
+    return [
+        (f"error of {e.name}", f"{e.error:.1e} of {e.allowed:.1e} allowed{f', on {case}' if case else ''}")
+        for e, case in cases
+    ]
 
 
 def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:

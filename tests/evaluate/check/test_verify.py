@@ -5,7 +5,13 @@ import pytest
 
 from tuner import operators
 from tuner.evaluate.check.compare import Expected, compare, distance, errors
+from tuner.evaluate.check.edges import edges
+from tuner.evaluate.check.job import drawn
+from tuner.spec.dtype import DType
 from tuner.spec.operator import Tolerance
+from tuner.spec.problem import canonical
+
+DTYPES = [DType.BF16, DType.FP16, DType.FP32]
 
 EXACT = np.linspace(-2.0, 2.0, 64)
 
@@ -43,6 +49,39 @@ def test_one_large_error_among_many_small_ones_is_seen() -> None:
     error = compare("o", actual, exact, exact, Tolerance(1e-2))
     assert error.rmse_ratio < error.limit
     assert not error.ok
+
+
+def test_what_is_wrong_where_terms_cancel_is_as_wrong_as_before() -> None:
+    terms = np.random.default_rng(0).normal(size=(2, 64))
+    exact = 1e-3 * terms[0]
+    rounded = exact + 2e-3 * terms[1]  # as bf16 terms of size 1 leave it
+    right = compare("dq", rounded, exact, rounded, Tolerance(5e-3), "T=1")
+    assert right.ok
+    assert right.cancels
+    assert right.error < right.allowed == 5e-3 < 1 < right.limit
+    for wrong in (exact + 2.5e-3 * terms[1], rounded + 2e-2 * (np.arange(64) == 7), 8 * rounded):
+        error = compare("dq", wrong, exact, rounded, Tolerance(5e-3), "T=1")
+        assert not error.ok
+        assert error.reason.endswith(", on T=1")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounding_a_result_to_its_dtype_is_no_cancelling(dtype: DType) -> None:
+    exact = np.random.default_rng(0).normal(size=4096)
+    rounded = exact.astype(dtype.numpy)
+    error = compare("o", rounded, exact, rounded, Tolerance(1e-9))
+    assert 0.5 < error.limit / error.usual_limit < 1.5
+    assert (error.error, error.allowed) == (error.rmse_ratio, error.limit)
+
+
+@pytest.mark.parametrize("name", operators.names())
+def test_an_operator_s_errors_name_their_case_and_stay_small_where_rounding_alone_is_large(name: str) -> None:
+    operator = operators.load(name)
+    for edge in edges(operator, operator.problem()):
+        _, expected = drawn(name, canonical(edge.problem), edge.kind)
+        for error in expected.errors(expected.rounded):
+            assert error.case == edge.name(operator)
+            assert error.error <= error.allowed < 1 / 32
 
 
 def test_a_wrong_shape_is_wrong() -> None:

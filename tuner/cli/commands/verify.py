@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.base.result import Failed, Verdict
+from tuner.base.result import Failed, Fields, Verdict
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
 from tuner.dispatcher.choice import Choice
@@ -15,6 +15,7 @@ from tuner.evaluate.check import checker as check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.compiled import resources_of
+from tuner.report.notation import worst_case
 from tuner.spec.operator import Operator
 
 
@@ -53,7 +54,7 @@ def verify_command(
     else:
         describe(chosen)
         for each in verdicts:
-            _print_verdict(each)
+            _print_verdict(each, chosen.instance.fields().problem)
         for promise in promises:
             typer.echo(f"  BROKEN {promise}")
         typer.echo("WRONG" if wrong else "ok")
@@ -74,15 +75,15 @@ def _not_launched(chosen: Choice) -> tuple[str, ...]:
     return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict, problem: Fields) -> None:
     typer.echo(f"on the {verdict.where}{f' ({verdict.unseen})' if verdict.unseen else ''}:")
     for done in verdict.checks:
         typer.echo(f"  ran {done}")
-    names = ("output", "RMSE ratio", "limit", "largest error", "limit ")
+    names = ("output", "RMSE ratio", "limit", "largest error", "limit ", "on")
     rows = [
-        (e.name, f"{e.rmse_ratio:.3g}", f"{e.limit:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}")
+        (e.name, f"{e.error:.3g}", f"{e.allowed:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}", worst_case(e, problem))
         for e in verdict.errors
     ]
-    table(f"errors against float64 ({verdict.where}), the worst over all cases", names, rows, right=names[1:])
+    table(f"errors against float64 ({verdict.where}), the worst over all cases", names, rows, right=names[1:5])
     for finding in verdict.findings:
         typer.echo(f"  FOUND {finding}")

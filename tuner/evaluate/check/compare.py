@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from tuner.base.result import OutputError
 from tuner.spec.operator import Operator, Tolerance
@@ -21,6 +22,7 @@ class Expected:
     exact: Arrays
     rounded: Arrays
     tolerances: Mapping[str, Tolerance]
+    case: str = ""  # the sizes, and the kind of inputs
 
     def errors(self, outputs: Mapping[str, Array]) -> tuple[OutputError, ...]:
         """One error an output that the problem has: those without an element say nothing.
@@ -33,14 +35,14 @@ class Expected:
 
     def error(self, name: str, output: Array) -> OutputError:
         """That of one output."""
-        return compare(name, output, self.exact[name], self.rounded[name], self.tolerances[name])
+        return compare(name, output, self.exact[name], self.rounded[name], self.tolerances[name], self.case)
 
 
-def expect(operator: Operator[Any], problem: Any, arrays: Arrays) -> Expected:
-    """What `operator` makes of the inputs in `arrays`."""
+def expect(operator: Operator[Any], problem: Any, arrays: Arrays, case: str = "") -> Expected:
+    """What `operator` makes of the inputs in `arrays`; `case` names them."""
     exact = operator.reference(problem, arrays)
     named = {argument.name: exact[argument.name] for argument in operator.written}
-    return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem))
+    return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem), case)
 
 
 def errors(
@@ -72,14 +74,23 @@ def trespass(
     return ""
 
 
-def compare(name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance) -> OutputError:
+def compare(
+    name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance, case: str = ""
+) -> OutputError:
     """How far `actual` is from `exact`, beside how far `rounded` is."""
     ratio, largest = distance(actual, exact)
     rounding, peak = distance(rounded, exact)
     scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))
     large = tolerance.absolute * scale if scale else _CANCELLED
     limit = max(tolerance.absolute, tolerance.slack * rounding)
-    return OutputError(name, ratio, largest, limit, _PEAK * max(large, peak))
+    usual = max(tolerance.absolute, tolerance.slack * _roundoff(actual))
+    return OutputError(name, ratio, largest, limit, _PEAK * max(large, peak), usual, case)
+
+
+def _roundoff(output: Array) -> float:
+    """The root mean square of what rounding to an output's dtype costs, relative; about a quarter of a step."""
+    dtype = np.asarray(output).dtype
+    return 0.0 if dtype.kind in "biu" else float(finfo(dtype).eps) / 4  # type: ignore[no-untyped-call]  # it has no types
 
 
 def distance(actual: Array, exact: Array) -> tuple[float, float]:

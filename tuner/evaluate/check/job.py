@@ -8,6 +8,7 @@ import numpy as np
 from tuner import operators
 from tuner.base.canonical import decode
 from tuner.evaluate.check.compare import Expected, expect
+from tuner.evaluate.check.edges import Edge
 from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.parameters import scalars
@@ -49,4 +50,4 @@ def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
     value = from_fields(described.problem, decode(problem))
     inputs = described.inputs(value, np.random.default_rng(0), kind)
     arrays = {**inputs, **scalars(described, value, inputs)}
-    return arrays, expect(described, value, arrays)
+    return arrays, expect(described, value, arrays, Edge(value, kind).name(described))

@@ -23,6 +23,7 @@ from tuner.spec.problem import Array, canonical, from_fields
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one
 _BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
+_TIMED = "the timed problem"
 _UNSTEADY = "the same inputs gave other bits in a second run"
 
 
@@ -64,15 +65,15 @@ class Judge:
         Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty.
         """
         trial, (whole, findings) = self._trial, self._outputs(arena, self._limit_s, twice=True, inputs=False)
-        trial.cases.append("the timed problem")
+        trial.cases.append(_TIMED)
         missed = (name for name, array in whole.items() if _unwritten(array))
-        unwritten = tuple(f"{name}: elements that nobody wrote, on the timed problem" for name in missed)
+        unwritten = tuple(f"{name}: elements that nobody wrote, on {_TIMED}" for name in missed)
         trial.findings = trial.findings or findings or unwritten[:1]
         outputs = {name: _thinned(array) for name, array in whole.items()}
         for name, array in outputs.items():
             if name in agreed and name in trial.worst:  # an output without elements was never compared
                 limit = Tolerance(_BETWEEN_TWO * trial.worst[name].limit)
-                keep_worst(trial.worst, (compare(name, array, agreed[name], agreed[name], limit),))
+                keep_worst(trial.worst, (compare(name, array, agreed[name], agreed[name], limit, _TIMED),))
         return outputs
 
     def verdict(self, where: str) -> Verdict:
@@ -114,8 +115,9 @@ def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
 def _case(operator: Operator[Any], edge: Edge) -> Case:
     problem, rng = edge.problem, np.random.default_rng(crc32((canonical(edge.problem) + edge.kind).encode()))
     arrays = operator.inputs(problem, rng, edge.kind)
-    given, expected = scalars(operator, problem, arrays), expect(operator, problem, arrays)
-    return Case(edge.name(operator), problem, arrays, given, expected)
+    name = edge.name(operator)
+    given, expected = scalars(operator, problem, arrays), expect(operator, problem, arrays, name)
+    return Case(name, problem, arrays, given, expected)
 
 
 def _thinned(array: Array) -> Array:
