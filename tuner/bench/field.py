@@ -23,6 +23,7 @@ from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
 from tuner.evaluate.measure.worker import Place, Stand
+from tuner.spec.contract import line_of
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import from_fields
 
@@ -121,7 +122,7 @@ class _Field:
             self._left_out.append(Row(peer.name, "wrong", str(error)))
         except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
             reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0] + self._inputs.line_of(error)
             self._left_out.append(Row(peer.name, "failed", reason, reached))
         self._device.times_us(self._copy, 1, self._policies[0])  # raises where the peer took the device down …
         self._ledger.ended(peer.name)  # … and then it has not ended
@@ -184,6 +185,10 @@ class _Inputs:
         self.nbytes = int(self._operator.cost(self.problem).bytes)
         self.moved = f"{self.nbytes / 1e6:.1f} MB, the least to be moved: half read, half written"
 
+    def line_of(self, error: Exception) -> str:
+        """Where in the operator's folder an error came from."""
+        return line_of(error, [self._operator.folder])
+
     def cases(self) -> Sequence[Case]:
         return cases(self._operator, self._code.problem, every=False)
 
@@ -213,6 +218,11 @@ def _check(peer: Peer, edge_cases: Sequence[Case]) -> str:
             outputs = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)()
         except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
             continue
+        wanted = case.expected.exact.keys()
+        if not outputs or outputs.keys() - wanted:
+            raise _WrongError(
+                f"it returns {', '.join(outputs) or 'nothing'}: some of {', '.join(wanted)} can be judged"
+            )
         for name, tensor in outputs.items():
             error = case.expected.error(name, peers.to_numpy(tensor))
             if not error.ok:
