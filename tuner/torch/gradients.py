@@ -12,6 +12,7 @@ from tuner import operators
 from tuner.errors import InputError
 from tuner.spec.backward import smooth_outputs
 from tuner.spec.operator import Gradient, Operator
+from tuner.torch.declared import schema
 from tuner.torch.rows import dense
 
 
@@ -25,9 +26,13 @@ class Differentiable:
 
     @classmethod
     def of(cls, operator: Operator[Any]) -> "Differentiable | None":
-        """None for an operator without gradients. Raises TemplateError where the two do not fit."""
+        """None for an operator without gradients. Raises TemplateError where the two, or torch and the other, do not
+        fit."""
         backward = operators.backward(operator)
-        return cls(operator, operator.gradient, backward) if operator.gradient and backward else None
+        if operator.gradient is None or backward is None:
+            return None
+        schema(backward)  # by which autograd calls it
+        return cls(operator, operator.gradient, backward)
 
     def keep(
         self,

@@ -45,10 +45,7 @@ def _found() -> Iterator[tuple[Operator[Any], tuple[str, ...]]]:
 
 def _differentiable(operator: Operator[Any]) -> Differentiable | None:
     try:
-        found = Differentiable.of(operator)
-        if found:
-            declared.schema(found.backward)  # which autograd calls
-        return found  # noqa: TRY300
+        return Differentiable.of(operator)
     except TunerError as error:
         warnings.warn(f"torch.ops.tuner.{operator.name} has no gradient: {error}", stacklevel=3)
         return None
