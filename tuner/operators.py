@@ -160,8 +160,10 @@ def _module(operator: str, stem: str) -> Any:
         line = line_of(error, [Path(each, operator) for each in __path__])  # a SyntaxError says so itself
         raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error
     if stem != _PEERS and (loaded := _peers_loaded() - before):
-        for each in (name, *loaded):
-            del sys.modules[each]  # so that another try is told the same
+        for each in (name, *loaded):  # so that another try is told the same
+            parent, _, own = each.rpartition(".")
+            delattr(sys.modules[parent], own)
+            del sys.modules[each]
         raise TemplateError(f"{place} imports {PEERS}, which no verdict hears of: move what both need to another file")
     return module
 

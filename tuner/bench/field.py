@@ -118,7 +118,7 @@ class _Field:
                 self._samplers[peer.name, launch] = sampler
         except AbsentError as error:
             self._left_out.append(Row(peer.name, "absent", str(error)))
-        except _WrongError as error:
+        except WrongError as error:
             self._left_out.append(Row(peer.name, "wrong", str(error)))
         except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
             reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
@@ -133,7 +133,7 @@ class _Field:
         if not isinstance(device, GpuDevice):
             raise AbsentError("peers need a GPU")
         run = peer.prepare(self._inputs.problem, self._inputs.tensors, self._inputs.scalars)
-        if not _check(peer, self._inputs.cases()):
+        if not judged(peer, self._inputs.cases()):
             raise AbsentError("it takes none of the edge cases, so nothing says that it is right")
         run()
         for policy in self._policies:
@@ -207,26 +207,24 @@ class _Inputs:
         return scalars(self._operator, self.problem, self.arrays)
 
 
-class _WrongError(Exception):
+class WrongError(Exception):
     """A peer's output is not what float64 says."""
 
 
-def _check(peer: Peer, edge_cases: Sequence[Case]) -> str:
-    """The largest case that a peer takes; empty for none. Raises _WrongError where it comes out wrong."""
+def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
+    """The largest case that a peer takes; empty for none. Raises WrongError where it comes out wrong."""
     for case in sorted(edge_cases, key=_elements, reverse=True):
         try:
-            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)()
+            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays, device), case.scalars)()
         except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
             continue
-        wanted = case.expected.exact.keys()
-        if not outputs or outputs.keys() - wanted:
-            raise _WrongError(
-                f"it returns {', '.join(outputs) or 'nothing'}: some of {', '.join(wanted)} can be judged"
-            )
+        known = case.expected.exact.keys()
+        if not outputs or outputs.keys() - known:
+            raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(known)} can be judged")
         for name, tensor in outputs.items():
             error = case.expected.error(name, peers.to_numpy(tensor))
             if not error.ok:
-                raise _WrongError(f"{case.name}: {error.reason}")
+                raise WrongError(f"{case.name}: {error.reason}")
         return case.name
     return ""
 
