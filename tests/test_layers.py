@@ -155,7 +155,7 @@ def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
 
 SEARCH = """
 from tuner.cli import main
-sys.argv[1:] = "search flash_attention --head-dim 16 --seq-q 64 --heads 1 --implementation naive --budget 1".split()
+sys.argv[1:] = "search flash_attention --gpu sm_80 --head-dim 16 --seq-q 64 --heads 1 --budget 1".split()
 main()
 """
 
@@ -166,12 +166,12 @@ main()
     ids=["tuner", "dispatcher", "search"],
 )
 def test_nobody_but_bench_loads_peers_or_torch(code: str, tmp_path: Path) -> None:
-    code = f"import atexit, sys\natexit.register(lambda: print('loaded', *sys.modules))\n{code}"
+    code = f"import atexit, sys\natexit.register(lambda: print('all:', *sys.modules))\n{code}"
     here = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db")}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=here, cwd=tmp_path, check=False
     )
-    loaded = done.stdout.split("loaded ")[-1].split()
+    loaded = done.stdout.split("all: ")[-1].split()
     assert done.returncode == 0 and "tuner" in loaded, done.stderr
     assert ("tuner.operators.flash_attention.operator" in loaded) == ("search" in code)
     assert [each for each in loaded if each.endswith(".peers") or each == "torch"] == []
