@@ -1,6 +1,7 @@
 """The layers of tuner/README.md, checked against what the modules import."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tuner.base.assets import ROOT
+import pytest
+
+from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
@@ -99,6 +102,28 @@ def test_folders_form_no_circle() -> None:
     assert len(list(TopologicalSorter(folders_imported()).static_order())) > len(RANK)
 
 
+def test_operators_import_what_authors_are_told_to() -> None:
+    for path in sorted(TEMPLATES.rglob("*.py")):
+        face = ["tuner.spec", "tuner.arch", "tuner.errors"]
+        if path.name == "peers.py":
+            face += ["tuner.bench.peers", "tuner.bench.peers.attention"]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("tuner"):
+                assert node.module in face, f"{path.relative_to(TEMPLATES)} imports {node.module}; it may: {face}"
+            assert not isinstance(node, ast.Import) or not any(each.name.startswith("tuner") for each in node.names)
+
+
+def test_no_operator_is_known_by_name_outside_of_its_folder() -> None:
+    names = {path.parent.name for path in TEMPLATES.glob("*/operator.py")}
+    for path in TUNER.rglob("*.py"):
+        if path.is_relative_to(TEMPLATES):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not isinstance(node, ast.Constant) or node.value not in names, f"{path}: {node.value}"
+            imported = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            assert not names & set(imported), f"{path} imports {imported}"
+
+
 def test_each_dependency_has_one_door() -> None:
     for path in MODULES:
         for name in imports(path):
@@ -126,6 +151,30 @@ def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
     code = "import sys, tuner; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"cupy", "optuna", "sqlalchemy", "typer", "jinja2", "scipy", "numpy"} & set(loaded)
+
+
+SEARCH = """
+from tuner.cli import main
+sys.argv[1:] = "search flash_attention --gpu sm_80 --head-dim 16 --seq-q 64 --heads 1 --budget 1".split()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import tuner", "from tuner import dispatcher; dispatcher.kda", SEARCH],
+    ids=["tuner", "dispatcher", "search"],
+)
+def test_nobody_but_bench_loads_peers_or_torch(code: str, tmp_path: Path) -> None:
+    code = f"import atexit, sys\natexit.register(lambda: print('all:', *sys.modules))\n{code}"
+    here = {**os.environ, "TUNER_DB": str(tmp_path / "tuner.db")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=here, cwd=tmp_path, check=False
+    )
+    loaded = done.stdout.split("all: ")[-1].split()
+    assert done.returncode == 0 and "tuner" in loaded, done.stderr
+    assert ("tuner.operators.flash_attention.operator" in loaded) == ("search" in code)
+    assert [each for each in loaded if each.endswith(".peers") or each == "torch"] == []
 
 
 def test_an_application_loads_no_machine_for_ptx_before_a_kernel_needs_it() -> None:

@@ -4,6 +4,7 @@ Nothing is registered.
 """
 
 import os
+import sys
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -12,8 +13,9 @@ from shlex import quote
 from typing import Any
 
 from tuner.arch import ARCHES
-from tuner.base.assets import TEMPLATE, TEMPLATES
+from tuner.base.assets import PEERS, TEMPLATE, TEMPLATES
 from tuner.errors import TemplateError, UsageError
+from tuner.spec.backward import well_matched
 from tuner.spec.contract import held_implementation, held_operator, line_of, well_formed
 from tuner.spec.defaults import completed, completed_implementation
 from tuner.spec.instance import Instance, InstanceFields
@@ -21,6 +23,7 @@ from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import from_fields
 
 VARIABLE = "TUNER_OPERATORS"
+_PEERS = PEERS.removesuffix(".py")
 # What an older folder imports, and where that is now.
 _IMPORTS = r"s/from tuner\.(operator|space|argument|dtype|tensor_map|draw|result) import/from tuner.spec import/"
 _RELATIVE = r"s/^from \.(\w*) import/from ..\1 import/"
@@ -65,6 +68,22 @@ def _load(name: str) -> Operator[Any]:
     if not isinstance(operator, Operator) or operator.name != name:
         raise TemplateError(f"{name}/operator.py must define OPERATOR, an Operator named {name!r}")
     return completed(held_operator(well_formed(replace(operator, folder=Path(module.__file__).parent))))
+
+
+def backward(operator: Operator[Any]) -> Operator[Any] | None:
+    """The operator of an operator's gradients, None where it has none. Raises TemplateError if they do not fit."""
+    if operator.gradient is None:
+        return None
+    try:
+        found = load(operator.gradient.operator)
+    except UsageError as error:
+        raise TemplateError(f"{operator.name}/operator.py: the operator of its gradient: {error}") from error
+    return well_matched(operator, operator.gradient, found)
+
+
+def peers(name: str) -> Any | None:
+    """The module peers.py of an operator's folder, if there is one; for `bench` alone. Raises what `load` raises."""
+    return _module(name, _PEERS) if (load(name).folder / PEERS).is_file() else None
 
 
 @cache
@@ -118,8 +137,9 @@ def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:
 
 def _module(operator: str, stem: str) -> Any:
     name, place = f"{__name__}.{operator}.{stem}", f"{operator}/{stem.replace('.', '/')}.py"
+    before = _peers_loaded()
     try:
-        return import_module(name)
+        module = import_module(name)
     except TemplateError:
         raise
     except Exception as error:
@@ -127,3 +147,14 @@ def _module(operator: str, stem: str) -> Any:
             raise TemplateError(f"{place} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
         line = line_of(error, [Path(each, operator) for each in __path__])  # a SyntaxError says so itself
         raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error
+    if stem != _PEERS and (loaded := _peers_loaded() - before):
+        for each in (name, *loaded):  # so that another try is told the same
+            parent, _, own = each.rpartition(".")
+            delattr(sys.modules[parent], own)
+            del sys.modules[each]
+        raise TemplateError(f"{place} imports {PEERS}, which no verdict hears of: move what both need to another file")
+    return module
+
+
+def _peers_loaded() -> set[str]:
+    return {each for each in sys.modules if each.startswith(f"{__name__}.") and each.endswith(f".{_PEERS}")}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Cost, DType, Operator, Precision, Request, Tolerance
+from tuner.spec import Cost, DType, Gradient, Operator, Precision, Request, Tolerance
 
 from .arguments import ARGUMENTS as ARGUMENTS
 from .arguments import OPTIONAL
@@ -118,5 +118,10 @@ OPERATOR = Operator(
     cost=cost,
     tails=tails,
     call=flash_attention,
+    gradient=Gradient(
+        "flash_attention_backward",
+        taken={"o": "dout"},
+        none={"precision": "the backward pass chooses its own"},
+    ),
     folder=Path(__file__).parent,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance, Updated
+from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance, Updated
 
 from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
@@ -169,5 +169,14 @@ OPERATOR = Operator(
     cost=cost,
     tails=tails,
     call=kda,
+    gradient=Gradient(
+        "kda_backward",
+        taken={"final_state": "dht"},
+        given={"initial_state": "dh0"},
+        none={
+            "output_final_state": "that there is a gradient of the state says it",
+        },
+        refused=dict.fromkeys(("inplace_final_state", "ssm_state_indices"), "it updates the states in place"),
+    ),
     folder=Path(__file__).parent,
 )

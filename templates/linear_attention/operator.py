@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance
 
 from .cases import INPUT_KINDS, inputs, tails
 from .problem import Problem
@@ -138,5 +138,14 @@ OPERATOR = Operator(
     cost=cost,
     tails=tails,
     call=linear_attention,
+    gradient=Gradient(
+        "linear_attention_backward",
+        taken={"final_state": "dht"},
+        given={"initial_state": "dh0"},
+        none={
+            "output_final_state": "that there is a gradient of the state says it",
+            "beta_bound": "it chooses the forward kernel",
+        },
+    ),
     folder=Path(__file__).parent,
 )

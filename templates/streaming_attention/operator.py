@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance
 
 from ..flash_attention import operator as dense
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
@@ -119,5 +119,10 @@ OPERATOR = Operator(
     cost=cost,
     tails=tails,
     call=streaming_attention,
+    gradient=Gradient(
+        "streaming_attention_backward",
+        taken={"o": "dout"},
+        refused=dict.fromkeys(("seq_k", "cache_seqlens", "rolling"), "a cache is what was computed before"),
+    ),
     folder=Path(__file__).parent,
 )

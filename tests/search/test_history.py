@@ -167,6 +167,16 @@ def test_an_operators_code_is_also_that_of_the_folders_of_its_implementations(tm
     assert code_of(own) != before
 
 
+def test_whom_an_operator_is_raced_against_is_not_its_code(tmp_path: Path) -> None:
+    (own := replace(OPERATOR, folder=tmp_path / "own")).folder.mkdir()
+    (own.folder / "operator.py").write_text("a reference\n")
+    before = code_of(own)
+    (own.folder / "peers.py").write_text("a peer\n")
+    assert code_of(own) == before
+    (own.folder / "operator.py").write_text("another reference\n")
+    assert code_of(own) != before
+
+
 def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
     searched(store, target=SM_86, budget=3)
     wrong, flawed, right = store.attempts(OPERATOR.name)

@@ -91,7 +91,7 @@ def _met(meeting: Meeting, patience_s: float) -> Comparison:
 
 def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
     """The policy's own way to launch, and the other where a plan or a peer has several launches."""
-    launches = operators.instance(code.instance).plan().launches
-    if len(launches) == 1 and not any(peer.many_launches for peer in peers.of(code.instance.operator)):
+    several = any(peer.many_launches for peer in peers.of(code.instance.operator))
+    if len(operators.instance(code.instance).plan().launches) == 1 and not several:
         return (policy,)
     return policy, replace(policy, launch="graph" if policy.launch == "eager" else "eager")

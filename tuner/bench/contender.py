@@ -6,6 +6,7 @@ from tuner import operators
 from tuner.arch import GPU
 from tuner.base.cache import Cache
 from tuner.base.result import Failed
+from tuner.bench import peers
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
@@ -29,11 +30,6 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
 
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:
-    """(operator, problem) of what does more work on the same tensors, for context: dense attention beside streaming."""
-    if operator.name != "streaming_attention" or problem.rolling or problem.ragged:
-        return None
-    dense = operators.load("flash_attention")
-    if problem.dtype not in dense.problem.__dataclass_fields__["dtype"].metadata["choices"]:
-        return None
-    shared = ("head_dim", "dtype", "batch", "heads", "kv_heads", "seq_q", "seq_k")
-    return dense, dense.problem(causal=True, **{name: getattr(problem, name) for name in shared})
+    """(operator, problem) of what is to be run on the same tensors, for context, as the operator's peers.py says."""
+    found = peers.context(operator.name, problem)
+    return (operators.load(found.operator), found.problem) if found else None

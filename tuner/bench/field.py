@@ -23,6 +23,7 @@ from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
 from tuner.evaluate.measure.worker import DeviceOpener, Stand
+from tuner.spec.contract import line_of
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import from_fields
 
@@ -117,11 +118,11 @@ class _Field:
                 self._samplers[peer.name, launch] = sampler
         except AbsentError as error:
             self._left_out.append(Row(peer.name, "absent", str(error)))
-        except _WrongError as error:
+        except WrongError as error:
             self._left_out.append(Row(peer.name, "wrong", str(error)))
         except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
             reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0] + self._inputs.line_of(error)
             self._left_out.append(Row(peer.name, "failed", reason, reached))
         self._device.times_us(self._copy, 1, self._policies[0])  # raises where the peer took the device down …
         self._ledger.ended(peer.name)  # … and then it has not ended
@@ -132,7 +133,7 @@ class _Field:
         if not isinstance(device, GpuDevice):
             raise AbsentError("peers need a GPU")
         run = peer.prepare(self._inputs.problem, self._inputs.tensors, self._inputs.scalars)
-        if not _check(peer, self._inputs.cases()):
+        if not judged(peer, self._inputs.cases()):
             raise AbsentError("it takes none of the edge cases, so nothing says that it is right")
         run()
         for policy in self._policies:
@@ -184,6 +185,10 @@ class _Inputs:
         self.nbytes = int(self._operator.cost(self.problem).bytes)
         self.moved = f"{self.nbytes / 1e6:.1f} MB, the least to be moved: half read, half written"
 
+    def line_of(self, error: Exception) -> str:
+        """Where in the operator's folder an error came from."""
+        return line_of(error, [self._operator.folder])
+
     def cases(self) -> Sequence[Case]:
         return cases(self._operator, self._code.instance.problem, every=False)
 
@@ -202,21 +207,24 @@ class _Inputs:
         return scalars(self._operator, self.problem, self.arrays)
 
 
-class _WrongError(Exception):
+class WrongError(Exception):
     """A peer's output is not what float64 says."""
 
 
-def _check(peer: Peer, edge_cases: Sequence[Case]) -> str:
-    """The largest case that a peer takes; empty for none. Raises _WrongError where it comes out wrong."""
+def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
+    """The largest case that a peer takes; empty for none. Raises WrongError where it comes out wrong."""
     for case in sorted(edge_cases, key=_elements, reverse=True):
         try:
-            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays), case.scalars)()
+            outputs = peer.prepare(case.problem, peers.to_torch(case.arrays, device), case.scalars)()
         except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
             continue
+        known = case.expected.exact.keys()
+        if not outputs or outputs.keys() - known:
+            raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(known)} can be judged")
         for name, tensor in outputs.items():
             error = case.expected.error(name, peers.to_numpy(tensor))
             if not error.ok:
-                raise _WrongError(f"{case.name}: {error.reason}")
+                raise WrongError(f"{case.name}: {error.reason}")
         return case.name
     return ""
 

@@ -5,7 +5,7 @@ from tuner.spec.argument import Argument, Role, within
 from tuner.spec.constraint import Constraint
 from tuner.spec.draw import drawn, normal
 from tuner.spec.dtype import DType, Precision
-from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work
+from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Tolerance, Updated, Work
 from tuner.spec.plan import Launch, Plan, Workspace
 from tuner.spec.problem import Array, Arrays, extent, static
 from tuner.spec.space import Space, Value
@@ -19,6 +19,7 @@ __all__ = [
     "Cost",
     "DType",
     "Fields",
+    "Gradient",
     "Implementation",
     "Launch",
     "Operator",

@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner.errors import TemplateError, TunerError
 from tuner.spec.argument import KEYWORDS, Argument, Role
-from tuner.spec.operator import Cost, Implementation, Operator, Tolerance, Work, left_out
+from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Tolerance, Work, left_out
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import extents, statics
 from tuner.spec.space import Space
@@ -101,6 +101,8 @@ def _declared(operator: Operator[Any]) -> Complaints:
         yield from _argument(operator, argument)
     if not operator.written:
         yield "no argument has Role.OUTPUT or Role.UPDATED: say where the kernel leaves its results"
+    if not isinstance(operator.gradient, Gradient | None):
+        yield f"gradient is {shown(operator.gradient)}: give Gradient(…), or None"
     kinds = operator.input_kinds
     if not isinstance(kinds, tuple) or not kinds:
         yield f'input_kinds is {kinds!r}: give a tuple of names, such as ("normal",)'

@@ -95,6 +95,31 @@ class Request:
     axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Which operator computes the gradients of an operator, and what its call names them.
+
+    That call takes by name what its parameters share with the forward call: parameters and outputs. `taken` and
+    `given` tell names that are not d<name>. What a call's options and tensors are to the gradients is said of each:
+    the backward call takes it, or has a gradient for it, or it stands in `none` or `refused`, with the reason. Tensors
+    in `none` that require grad are refused, too.
+    """
+
+    operator: str
+    taken: Mapping[str, str] = field(default_factory=dict)  # output → the parameter that takes its gradient
+    given: Mapping[str, str] = field(default_factory=dict)  # parameter → the output that is its gradient
+    none: Mapping[str, str] = field(default_factory=dict)  # what changes no gradient, or has none → why
+    refused: Mapping[str, str] = field(default_factory=dict)  # parameter with which a call has no gradient → why
+
+    def of_output(self, name: str) -> str:
+        """The backward call's parameter for the gradient of an output."""
+        return self.taken.get(name, f"d{name}")
+
+    def of_parameter(self, name: str) -> str:
+        """The backward call's output that is the gradient of a parameter."""
+        return self.given.get(name, f"d{name}")
+
+
 def left_out(*_: Any) -> Any:
     """Stands for a function that a folder does not define: `defaults` puts one in its place."""
     raise TemplateError("an operator is complete when `operators` has loaded it")
@@ -123,6 +148,7 @@ class Operator(Generic[P]):
     cost: Callable[[P], Cost] = left_out
     tails: Callable[[P], tuple[P, ...]] = left_out
     call: Callable[..., Request] = left_out
+    gradient: Gradient | None = field(default=None, hash=False)  # its mappings have no hash
     folder: Path = Path()
 
     def argument(self, name: str) -> Argument:

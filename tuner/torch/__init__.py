@@ -3,12 +3,12 @@
     import tuner.torch
     o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=True)
 
-Plain eager code needs no more than `tuner.dispatcher`. flash_attention and streaming_attention have gradients, through
-o and lse, and so have kda and linear_attention, through o and the final state; tensors that require grad are refused by
-the others. Gradients are of the first order and in reverse mode: torch.func's transforms do not take them, and forward
-mode is refused. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's functions of these names take,
-`flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what flash-attn's take, and
-`flash_mla_with_kvcache` what FlashMLA's takes.
+Plain eager code needs no more than `tuner.dispatcher`. Operators that declare a `gradient` are differentiable:
+flash_attention and streaming_attention through o and lse, kda and linear_attention through o and the final state. The
+others refuse tensors that require grad. Gradients are of the first order and in reverse mode: torch.func's transforms
+do not take them, and forward mode is refused. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's
+functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what
+flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
 """
 
 from tuner.torch.declared import schema

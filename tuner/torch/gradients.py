@@ -1,7 +1,8 @@
-"""How torch's autograd finds the gradient of an operator in another one, `<name>_backward`."""
+"""How torch's autograd finds the gradient of an operator in the one that its `gradient` names."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, signature
 from typing import Any
 
@@ -9,94 +10,99 @@ import torch
 
 from tuner import operators
 from tuner.errors import InputError
-from tuner.spec.operator import Operator
+from tuner.spec.backward import smooth_outputs
+from tuner.spec.operator import Gradient, Operator
+from tuner.torch.declared import schema
 from tuner.torch.rows import dense
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What `<name>_backward` calls the gradients. All else that it takes has the name that it has in the forward call,
-    where it is a parameter or an output; what it does not take, it needs not."""
+@dataclass(frozen=True)
+class Differentiable:
+    """An operator, and the one that computes its gradients: `keep` and `compute` are what torch calls."""
 
-    taken: Mapping[str, str]  # output → the parameter that takes its gradient; the others have none
-    given: Mapping[str, str] = field(default_factory=dict)  # parameter → output; the others are d<parameter>
-    refused: tuple[str, ...] = ()  # parameters with which there is no gradient
+    operator: Operator[Any]
+    gradient: Gradient
+    backward: Operator[Any]
 
+    @classmethod
+    def of(cls, operator: Operator[Any]) -> "Differentiable | None":
+        """None for an operator without gradients. Raises TemplateError where the two, or torch and the other, do not
+        fit."""
+        backward = operators.backward(operator)
+        if operator.gradient is None or backward is None:
+            return None
+        schema(backward)  # by which autograd calls it
+        return cls(operator, operator.gradient, backward)
 
-DIFFERENTIABLE: Mapping[str, Names] = {
-    "flash_attention": Names({"o": "dout", "lse": "dlse"}),
-    "kda": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
-    "linear_attention": Names({"o": "do", "final_state": "dht"}, {"initial_state": "dh0"}),
-    "streaming_attention": Names({"o": "dout", "lse": "dlse"}, refused=("seq_k", "cache_seqlens", "rolling")),
-}
-
-
-def keep(operator: Operator[Any]) -> Callable[..., None]:
-    """What torch calls after the forward pass: saves what the backward call takes."""
-    names, taken = DIFFERENTIABLE[operator.name], signature(_backward(operator).call).parameters
-
-    def saves(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...], keyword_only_inputs: Mapping[str, Any] | None = None
+    def keep(
+        self,
+        ctx: Any,
+        inputs: tuple[Any, ...],
+        output: Any,
+        keyword_only_inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        given = dict(zip(signature(operator.call).parameters, inputs, strict=False)) | dict(keyword_only_inputs or {})
-        _refuse(operator, given)
-        results = dict(zip((each.name for each in operator.outputs), output, strict=True))
+        """After the forward pass: saves what the backward call takes."""
+        taken = signature(self.backward.call).parameters
+        by_place = zip(signature(self.operator.call).parameters, inputs, strict=False)
+        given = {**dict(by_place), **(keyword_only_inputs or {})}
+        self._refuse(given)
+        found = output if isinstance(output, tuple) else (output,)
+        results = dict(zip((each.name for each in self.operator.outputs), found, strict=True))
         wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
-        tensors = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
+        tensors = _tensors(wanted)
         ctx.save_for_backward(*tensors.values())
         ctx.set_materialize_grads(False)  # zeros for an output that the loss does not use would be read for nothing
         ctx.outputs = {name: (value.shape, value.dtype, value.device) for name, value in results.items()}
-        ctx.mark_non_differentiable(*(value for name, value in results.items() if name not in names.taken))
+        ctx.mark_non_differentiable(*(each for name, each in results.items() if name not in self._upstream))
         ctx.tensors = tuple(tensors)
+        ctx.shapes = {name: each.shape for name, each in _tensors(given).items()}
         ctx.options = {name: value for name, value in wanted.items() if name not in tensors}
         ctx.parameters = tuple(given)[: len(inputs)]
 
-    return saves
-
-
-def _refuse(operator: Operator[Any], given: Mapping[str, Any]) -> None:
-    for name in DIFFERENTIABLE[operator.name].refused:
-        value = given.get(name)
-        if isinstance(value, torch.Tensor) or value:
-            raise InputError(f"{operator.name} has no gradient with {name}: call under torch.no_grad()")
-
-
-def gradient(operator: Operator[Any]) -> Callable[..., Any]:
-    """What torch calls in the backward pass: a gradient for each parameter that is given by its place."""
-    names, backward = DIFFERENTIABLE[operator.name], _backward(operator)
-
-    def computes(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
+    def compute(self, ctx: Any, *upstream: Any) -> tuple[Any, ...]:
+        """In the backward pass: a gradient for each parameter that is given by its place."""
         tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
-        taken = dict(_taken(names, backward, ctx.outputs, upstream))
+        taken = dict(self._taken(ctx.outputs, upstream))
         if torch.is_grad_enabled() and any(each.requires_grad for each in (*tensors.values(), *taken.values())):
-            raise InputError(f"{operator.name}: its gradient has none of its own: leave out create_graph=True")
-        found = getattr(torch.ops.tuner, backward.name)(**tensors, **taken, **ctx.options)
-        given = dict(zip((each.name for each in backward.outputs), found, strict=True))
+            raise InputError(f"{self.operator.name}: its gradient has none of its own: leave out create_graph=True")
+        found = getattr(torch.ops.tuner, self.backward.name)(**tensors, **taken, **ctx.options)
+        found = found if isinstance(found, tuple) else (found,)
+        given = dict(zip((each.name for each in self.backward.outputs), found, strict=True))
         return tuple(
-            given[names.given.get(name, f"d{name}")].reshape(tensors[name].shape)
-            if needed and name in tensors
-            else None
+            given[self.gradient.of_parameter(name)].reshape(ctx.shapes[name]) if needed and name in ctx.shapes else None
             for name, needed in zip(ctx.parameters, ctx.needs_input_grad, strict=False)  # torch leaves defaults out
         )
 
-    return computes
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        for name, why in self.gradient.refused.items():
+            if isinstance(given.get(name), torch.Tensor) or given.get(name):
+                raise self._without(name, why)
+        for name, why in self.gradient.none.items():
+            if isinstance(given.get(name), torch.Tensor) and given[name].requires_grad:
+                raise self._without(name, why)
+
+    def _without(self, name: str, why: str) -> InputError:
+        return InputError(f"{self.operator.name} has no gradient with {name} ({why}): call under torch.no_grad()")
+
+    @cached_property
+    def _upstream(self) -> dict[str, str]:
+        """Output → the backward call's parameter that takes its gradient."""
+        return {name: self.gradient.of_output(name) for name in smooth_outputs(self.operator, self.gradient)}
+
+    def _taken(
+        self, outputs: Mapping[str, tuple[Any, Any, Any]], upstream: tuple[Any, ...]
+    ) -> Iterator[tuple[str, Any]]:
+        """(parameter, gradient) of each output that the loss uses, and zeros where the backward call must have one."""
+        parameters = signature(self.backward.call).parameters
+        for (name, (shape, dtype, device)), each in zip(outputs.items(), upstream, strict=True):
+            if (parameter := self._upstream.get(name)) is None:
+                continue
+            needed = parameters[parameter].default is Parameter.empty
+            if each is None and needed:
+                yield parameter, torch.zeros(shape, dtype=dtype, device=device)
+            elif each is not None and (needed or each.numel()):  # an output that was not asked for is empty
+                yield parameter, dense(each)  # it may be a view that repeats one element, as that of a sum is
 
 
-def _taken(
-    names: Names, backward: Operator[Any], outputs: Mapping[str, tuple[Any, Any, Any]], upstream: tuple[Any, ...]
-) -> Iterator[tuple[str, Any]]:
-    """(parameter, gradient) of each output that the loss uses, and zeros where the backward call must have one."""
-    parameters = signature(backward.call).parameters
-    for (name, (shape, dtype, device)), each in zip(outputs.items(), upstream, strict=True):
-        parameter = names.taken.get(name)
-        if parameter is None:
-            continue
-        needed = parameters[parameter].default is Parameter.empty
-        if each is None and needed:
-            yield parameter, torch.zeros(shape, dtype=dtype, device=device)
-        elif each is not None and (needed or each.numel()):  # an output that was not asked for is empty
-            yield parameter, dense(each)  # it may be a view that repeats one element, as that of a sum is
-
-
-def _backward(operator: Operator[Any]) -> Operator[Any]:
-    return operators.load(f"{operator.name}_backward")
+def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}

@@ -1,7 +1,7 @@
 """Operators as torch's: kernels on the CPU (the emulator) and on CUDA, shapes without memory, and gradients."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -12,26 +12,43 @@ from tuner import dispatcher, operators
 from tuner.errors import InputError, TunerError, UsageError
 from tuner.spec.operator import Operator
 from tuner.torch import autocast, declared, meta
-from tuner.torch.gradients import DIFFERENTIABLE, gradient, keep
+from tuner.torch.gradients import Differentiable
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
 
 
 def register() -> None:
     """Registers every operator that can be found; one that is broken, or that torch cannot spell, is warned of."""
+    found = tuple(_found())
+    backward = {each.gradient.operator for each, _ in found if each.gradient}
+    for operator, schemas in found:
+        differentiable = _differentiable(operator)
+        for schema in schemas:
+            _define(schema, _kernel(operator, detached=differentiable is not None), meta.outputs(operator))
+        if differentiable:
+            _differentiate(differentiable, schemas)
+        if operator.name not in backward:  # autograd calls those with what the forward call took
+            _autocast(operator, schemas)
+
+
+def _found() -> Iterator[tuple[Operator[Any], tuple[str, ...]]]:
+    """(operator, its schemas)."""
     for name in operators.names():
         try:
             operator = operators.load(name)
             schemas = declared.overloads(operator)
         except TunerError as error:
-            warnings.warn(f"there is no torch.ops.tuner.{name}: {error}", stacklevel=2)
+            warnings.warn(f"there is no torch.ops.tuner.{name}: {error}", stacklevel=3)
             continue
-        for schema in schemas:
-            _define(schema, _kernel(operator), meta.outputs(operator))
-        if name in DIFFERENTIABLE:
-            _differentiate(operator, schemas)
-        if not name.endswith("_backward"):  # autograd calls those with what the forward call took
-            _autocast(operator, schemas)
+        yield operator, schemas
+
+
+def _differentiable(operator: Operator[Any]) -> Differentiable | None:
+    try:
+        return Differentiable.of(operator)
+    except TunerError as error:
+        warnings.warn(f"torch.ops.tuner.{operator.name} has no gradient: {error}", stacklevel=3)
+        return None
 
 
 def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any]) -> None:
@@ -55,10 +72,10 @@ def _name(schema: str) -> str:
     return schema.partition("(")[0]
 
 
-def _kernel(operator: Operator[Any]) -> Callable[..., Any]:
+def _kernel(operator: Operator[Any], *, detached: bool) -> Callable[..., Any]:
     """The dispatcher's call. It refuses tensors that require grad; where torch keeps track of that, it gets others."""
     call: Callable[..., Any] = getattr(dispatcher, operator.name)
-    own = _detach if operator.name in DIFFERENTIABLE else _same
+    own = _detach if detached else _same
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:  # torch would take the tangent of what it does not know for 0
@@ -78,18 +95,18 @@ def _same(arg: Any) -> Any:
     return arg
 
 
-def _differentiate(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
+def _differentiate(differentiable: Differentiable, schemas: tuple[str, ...]) -> None:
     """torch differentiates no operator that may update its arguments, or takes tensors by name: calls go to a twin."""
-    names = tuple(map(_name, schemas))
+    operator, names = differentiable.operator, tuple(map(_name, schemas))
     if operator.updated or declared.names_tensors(operator):
         twin = declared.functional(operator)
-        kernel, shapes = _by_place(operator, _kernel(operator)), _by_place(operator, meta.outputs(operator))
-        _define(twin, kernel, shapes)
+        kernel, shapes = _kernel(operator, detached=True), meta.outputs(operator)
+        _define(twin, _by_place(operator, kernel), _by_place(operator, shapes))
         _LIBRARY.impl(operator.name, _routed(operator), "Autograd")
         names = (_name(twin),)
-    computes, keeps = gradient(operator), keep(operator)
     for name in names:
-        torch.library.register_autograd(f"tuner::{name}", computes, setup_context=keeps, lib=_LIBRARY)
+        compute, keep = differentiable.compute, differentiable.keep
+        torch.library.register_autograd(f"tuner::{name}", compute, setup_context=keep, lib=_LIBRARY)
 
 
 def _by_place(operator: Operator[Any], call: Callable[..., Any]) -> Callable[..., Any]:

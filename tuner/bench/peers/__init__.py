@@ -1,21 +1,71 @@
-"""Other people's kernels for our operators: optional packages, run on the same inputs, or absent with a reason.
+"""Other people's kernels for an operator: optional packages, run on the same inputs, or absent with a reason.
 
-A module that has the name of an operator lists its peers as PEERS.
+An operator's peers.py lists them as PEERS and imports what it needs for it from here, and from `attention`.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
+from typing import Any
 
-from tuner.bench.peers.base import AbsentError, Peer, Run, captured, gpu_torch, to_numpy, to_torch
+from tuner import operators
+from tuner.bench.peers.base import (
+    AbsentError,
+    Context,
+    Peer,
+    Run,
+    Scalars,
+    Tensors,
+    captured,
+    gpu_torch,
+    module,
+    to_numpy,
+    to_torch,
+)
 from tuner.bench.peers.ceiling import matmul_tflop_s
+from tuner.errors import TemplateError
+from tuner.spec.contract import Complaints, held, of_kind, shown
 
-__all__ = ["AbsentError", "Peer", "Run", "captured", "gpu_torch", "matmul_tflop_s", "of", "to_numpy", "to_torch"]
+__all__ = [
+    "AbsentError",
+    "Context",
+    "Peer",
+    "Run",
+    "Scalars",
+    "Tensors",
+    "captured",
+    "context",
+    "gpu_torch",
+    "matmul_tflop_s",
+    "module",
+    "of",
+    "to_numpy",
+    "to_torch",
+]
 
 
 def of(operator: str) -> tuple[Peer, ...]:
-    """The peers of an operator that this program knows of, installed or not."""
-    name = f"{__name__}.{operator}"
-    if find_spec(name) is None:
+    """What the operator's peers.py lists, installed or not; nothing without one.
+
+    Raises UsageError for an unknown operator, TemplateError for a peers.py that is wrong.
+    """
+    told = operators.peers(operator)
+    if told is None:
         return ()
-    found: tuple[Peer, ...] = import_module(name).PEERS
+    found = getattr(told, "PEERS", None)
+    if not isinstance(found, tuple) or not all(isinstance(each, Peer) for each in found):
+        raise TemplateError(f"{operator}/peers.py must define PEERS, a tuple of Peer, such as (Peer(…),)")
     return found
+
+
+def context(operator: str, problem: Any) -> Context | None:
+    """What the operator's peers.py has run beside it, for context. Raises what `of` raises."""
+    told = getattr(operators.peers(operator), "context", None)
+    if told is None:
+        return None
+    folder = operators.load(operator).folder
+    found: Context | None = held(told, f"{operator}/peers.py", folder, "context(problem)", _context)(problem)
+    return found
+
+
+def _context(found: Any, _: Any) -> Complaints:
+    yield from of_kind(found, (Context, type(None)), "a Context, or None")
+    if found is not None and not isinstance(found.problem, kind := operators.load(found.operator).problem):
+        yield f"returned {shown(found.problem)} for {found.operator}: return a {kind.__module__}.{kind.__qualname__}"

@@ -27,6 +27,14 @@ class Peer:
     many_launches: bool = False  # so that the host may bind it: it is timed in a CUDA graph as well
 
 
+@dataclass(frozen=True)
+class Context:
+    """An operator's problem on the same tensors, which it may do more work for: a kernel of ours, run for context."""
+
+    operator: str
+    problem: Any
+
+
 def module(name: str) -> Any:
     """An optional package. Raises AbsentError."""
     try:

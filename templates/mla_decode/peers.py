@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors, module
 from tuner.bench.peers.attention import dense_mask, scale_of
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
-from tuner.spec.dtype import DType
+from tuner.spec import DType
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
+from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors, module
 
 _FLAGS = (
     "output_final_state",

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from tuner.bench.peers import Peer, Run, Scalars, Tensors
 from tuner.bench.peers.attention import gradients, scale_of, sdpa, without_lse
-from tuner.bench.peers.base import Peer, Run, Scalars, Tensors
-from tuner.bench.peers.flash_attention import same_mask
+
+from ..flash_attention.peers import same_mask
 
 
 def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from tuner.bench.peers import AbsentError, Context, Peer, Run, Scalars, Tensors, module
 from tuner.bench.peers.attention import Visible, dense_mask, flex, scale_of, sdpa
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
+
+from ..flash_attention.problem import Problem as Dense
+from .problem import Problem
 
 
 def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
@@ -36,6 +39,14 @@ def _visible(problem: Any) -> Visible:
         return (key <= position) & ((key < sinks) | (position - key < window))
 
     return visible
+
+
+def context(problem: Problem) -> Context | None:
+    """Dense attention of the same queries and keys."""
+    if problem.rolling or problem.ragged:
+        return None
+    shared = ("head_dim", "dtype", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+    return Context("flash_attention", Dense(causal=True, **{name: getattr(problem, name) for name in shared}))
 
 
 PEERS = (

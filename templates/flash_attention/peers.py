@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors
 from tuner.bench.peers.attention import flex, scale_of, sdpa
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors
 
 
 def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:

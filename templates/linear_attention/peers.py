@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
+from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors, module
 
 
 def _cumsum(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:

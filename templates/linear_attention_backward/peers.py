@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from tuner.bench.peers.base import Peer, Run, Scalars, Tensors, module
-from tuner.bench.peers.linear_attention import PEERS as FORWARD
+from tuner.bench.peers import Peer, Run, Scalars, Tensors, module
+
+from ..linear_attention.peers import PEERS as FORWARD
 
 
 def _backward(forward: Peer) -> Peer:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors, module
 from tuner.bench.peers.attention import dense_mask, grouped, scale_of
-from tuner.bench.peers.base import AbsentError, Peer, Run, Scalars, Tensors, module
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from tuner.bench.peers import streaming_attention
+from tuner.bench.peers import Peer, Run, Scalars, Tensors
 from tuner.bench.peers.attention import gradients, without_lse
-from tuner.bench.peers.base import Peer, Run, Scalars, Tensors
+
+from ..streaming_attention.peers import PEERS as FORWARD
 
 
 def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
@@ -16,4 +17,4 @@ def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
     return prepare
 
 
-PEERS = tuple(Peer(f"{each.name}, backward", _backward(each)) for each in streaming_attention.PEERS)
+PEERS = tuple(Peer(f"{each.name}, backward", _backward(each)) for each in FORWARD)

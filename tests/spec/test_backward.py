@@ -1,0 +1,73 @@
+"""An operator and the one of its gradients fit together, or one message says where they do not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.own_operators import own_operator
+from tuner import operators
+from tuner.base.assets import ROOT
+from tuner.errors import TemplateError
+
+OPERATORS = ROOT / "tests" / "support" / "differentiable"
+DECLARED = 'Gradient("slopes", taken={"y": "grad_y"}, given={"x": "grad_x"})'
+X, DB = 'Argument("x", DType.FP32, ("rows", "width"))', 'Argument("db", DType.FP32, ("rows", "width"), Role.OUTPUT)'
+OPTION = 'Argument("exponent", DType.FP32, role=Role.SCALAR)'
+
+
+@contextmanager
+def pair(place: Path, forward: tuple[str, str], backward: tuple[str, str] = ("", "")) -> Iterator[str]:
+    """The name of a copy of square in `place`, whose gradients a copy of slopes computes; each with a text replaced."""
+    with own_operator(place, ("operator.py", *backward), example=OPERATORS / "slopes") as slopes:
+        old, new = (each.replace("slopes", slopes) for each in forward)
+        edits = ("operator.py", '"slopes"', f'"{slopes}"'), ("operator.py", old, new)
+        with own_operator(place, *edits, example=OPERATORS / "square") as name:
+            yield name
+
+
+def test_what_fits_is_the_operator_of_the_gradients(tmp_path: Path) -> None:
+    with pair(tmp_path, ("", "")) as name:
+        found = operators.backward(operators.load(name))
+    assert found is not None and [each.name for each in found.outputs] == ["grad_x", "db"]
+
+
+@pytest.mark.parametrize("name", operators.names())
+def test_ours_fit(name: str) -> None:
+    operator = operators.load(name)
+    assert (operators.backward(operator) is None) == (operator.gradient is None)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("7", "gradient is 7: give Gradient"),
+        ('Gradient("slope")', "operator of its gradient: unknown operator 'slope'"),
+        ('Gradient("slopes", given={"x": "grad_x"})', "dy is no parameter of own_.*: say in taken"),
+        ('Gradient("slopes", taken={"y": "grad_y"})', r"of x is no output of own_\d+ \(db, grad_x\): say in given"),
+        (DECLARED.replace('"y"', '"o"'), r"taken names 'o', which is no output of own_\d+ \(y\)"),
+        (DECLARED.replace('"grad_y"', '"g"'), r"taken names 'g', which is no parameter of own_\d+ \(grad_y, x\)"),
+        (DECLARED.replace('{"x"', '{"z"'), r"given names 'z', which is no parameter of own_\d+ \(b, x\)"),
+        (DECLARED.replace('"grad_x"', '"g"'), r"given names 'g', which is no output of own_\d+ \(db, grad_x\)"),
+        (DECLARED.replace(")", ', refused={"z": ""})'), "refused names 'z'"),
+        (DECLARED.replace(")", ', none={"z": ""})'), "none names 'z'"),
+        (DECLARED.replace(")", ', none={"y": "it is rounded"})'), "does not say what grad_y of own_.* is"),
+    ],
+)
+def test_what_does_not_fit_is_told(tmp_path: Path, declared: str, message: str) -> None:
+    told = rf"own_\d+/operator\.py: .*{message}"
+    with pair(tmp_path, (DECLARED, declared)) as name, pytest.raises(TemplateError, match=told):
+        operators.backward(operators.load(name))
+
+
+def test_an_option_that_the_gradients_do_not_hear_of_is_told(tmp_path: Path) -> None:
+    with pair(tmp_path, (X, f"{X},\n    {OPTION}")) as name, pytest.raises(TemplateError, match="leaves out exponent"):
+        operators.backward(operators.load(name))
+
+
+def test_gradients_that_are_updated_in_place_are_told(tmp_path: Path) -> None:
+    updated = (DB, DB.replace("OUTPUT", "UPDATED"))
+    declared = (DECLARED, DECLARED.replace(")", ', none={"b": "it is a constant"})'))
+    with pair(tmp_path, declared, updated) as name, pytest.raises(TemplateError, match="updates db in place"):
+        operators.backward(operators.load(name))

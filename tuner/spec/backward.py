@@ -1,0 +1,76 @@
+"""Whether an operator and the one that computes its gradients fit together."""
+
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
+from typing import Any
+
+from tuner.errors import TemplateError
+from tuner.spec.contract import Complaints
+from tuner.spec.dtype import DType
+from tuner.spec.operator import Gradient, Operator, Request, Updated
+
+_TENSORS = (Any, Updated, Any | float)  # how a call annotates parameters that are arrays, always or sometimes
+_INTEGERS = (DType.INT32, DType.INT64)
+
+
+def well_matched(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Operator[Any]:
+    """`backward`; both are complete. Raises TemplateError where its call and the operator's do not fit together."""
+    for wrong in _mismatches(operator, gradient, backward):
+        raise TemplateError(f"{operator.name}/operator.py: gradient {wrong}")
+    return backward
+
+
+def smooth_outputs(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
+    """The outputs that a gradient goes through."""
+    without = {*gradient.none, *_integers(operator)}
+    return tuple(each.name for each in operator.outputs if each.name not in without)
+
+
+def smooth_parameters(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
+    """The parameters of the operator's call that are tensors with a gradient."""
+    without = {*gradient.none, *gradient.refused, *_integers(operator)}
+    tensors = (name for name, each in _parameters(operator.call) if each.annotation in _TENSORS)
+    return tuple(name for name in tensors if name not in without)
+
+
+def _mismatches(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Complaints:
+    parameters, outputs = dict(_parameters(operator.call)), {each.name for each in operator.outputs}
+    takes, gives = dict(_parameters(backward.call)), {each.name for each in backward.outputs}
+    yield from _unknown("taken", gradient.taken, outputs, f"output of {operator.name}")
+    yield from _unknown("taken", gradient.taken.values(), takes, f"parameter of {backward.name}")
+    yield from _unknown("given", gradient.given, parameters, f"parameter of {operator.name}")
+    yield from _unknown("given", gradient.given.values(), gives, f"output of {backward.name}")
+    yield from _unknown("refused", gradient.refused, parameters, f"parameter of {operator.name}")
+    yield from _unknown("none", gradient.none, {**parameters, **dict.fromkeys(outputs)}, f"name of {operator.name}'s")
+    upstream = {gradient.of_output(each) for each in smooth_outputs(operator, gradient)}
+    for name in sorted(upstream - takes.keys()):
+        yield f"{name} is no parameter of {backward.name}: say in taken how it is called, or in none why there is none"
+    for name in smooth_parameters(operator, gradient):
+        if gradient.of_parameter(name) not in gives:
+            yield (
+                f"of {name} is no output of {backward.name} ({', '.join(sorted(gives))}): "
+                "say in given how it is called, or in none why there is none"
+            )
+    if backward.updated:
+        yield f"is of {backward.name}, which updates {backward.updated[0].name} in place: return it instead"
+    known = {*takes, *smooth_parameters(operator, gradient), *gradient.none, *gradient.refused}
+    for name in (each for each in parameters if each not in known):
+        yield f"leaves out {name}, which {backward.name} does not take: say in none or refused why"
+    for name, each in takes.items():
+        if each.default is Parameter.empty and name not in {*parameters, *outputs, *upstream}:
+            yield f"does not say what {name} of {backward.name} is: no parameter, output or gradient of {operator.name}"
+
+
+def _parameters(call: Callable[..., Request]) -> Iterator[tuple[str, Parameter]]:
+    return iter(signature(call).parameters.items())
+
+
+def _integers(operator: Operator[Any]) -> Iterator[str]:
+    problem = operator.problem()
+    return (each.name for each in operator.arguments if each.dtype_of(problem) in _INTEGERS)
+
+
+def _unknown(where: str, names: Any, known: Any, what: str) -> Complaints:
+    for name in names:
+        if name not in known:
+            yield f"{where} names {name!r}, which is no {what} ({', '.join(sorted(known))})"
