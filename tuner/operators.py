@@ -60,6 +60,7 @@ def _places(name: str) -> list[str]:
 def _load(name: str) -> Operator[Any]:
     if len(places := _places(name)) > 1:
         raise UsageError(f"operator {name!r} is in {' and in '.join(places)}: give one of the folders another name")
+    _check_shape(Path(places[0], name))
     module = _module(name, "operator")
     operator = getattr(module, "OPERATOR", None)
     if not isinstance(operator, Operator) or operator.name != name:
@@ -71,7 +72,6 @@ def _load(name: str) -> Operator[Any]:
 def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     """Every implementation of an operator, by name."""
     operator = load(name)
-    _check_shape(operator)
     found = []
     for folder in sorted(template.parent for template in operator.folder.glob(f"*/{TEMPLATE}")):
         implementation = getattr(_module(name, f"{folder.name}.implementation"), "IMPLEMENTATION", None)
@@ -84,16 +84,18 @@ def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     return tuple(found)
 
 
-def _check_shape(operator: Operator[Any]) -> None:
-    """Raises TemplateError for the shape of before, with the command that makes it today's."""
-    for template in sorted(operator.folder.glob("*.cu.jinja")):
-        name, folder = template.name.removesuffix(".cu.jinja"), quote(str(operator.folder))
-        moves = f"cd {folder} && mkdir -p {name} && mv {name}.cu.jinja {name}/{TEMPLATE}"
-        moves += f" && mv {name}.py {name}/implementation.py && sed -i -E {quote(_IMPORTS)} *.py {name}/*.py"
-        moves += f" && sed -i -E {quote(_RELATIVE)} {name}/*.py"
-        raise TemplateError(
-            f"{operator.name}/{template.name}: an implementation is a folder now. This moves it: {moves}"
-        )
+def _check_shape(folder: Path) -> None:
+    """Raises TemplateError where implementations are files, with the command that makes folders of them."""
+    if not (templates := sorted(folder.glob("*.cu.jinja"))):
+        return
+    names = " ".join(each.name.removesuffix(".cu.jinja") for each in templates)
+    move = f"mkdir -p $each && mv $each.py $each/implementation.py && mv $each.cu.jinja $each/{TEMPLATE}"
+    adapt = f"sed -i -E {quote(_RELATIVE)} $each/implementation.py"
+    command = f"cd {quote(str(folder))} && for each in {names}; do {move} && {adapt}; done"
+    raise TemplateError(
+        f"{folder.name}/{templates[0].name}: an implementation is a folder now. "
+        f"This makes folders of them: {command} && sed -i -E {quote(_IMPORTS)} *.py */*.py"
+    )
 
 
 def implementation(operator: str, name: str) -> Implementation[Any, Any]:

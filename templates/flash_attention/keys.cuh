@@ -1,6 +1,6 @@
 // Which keys a query attends: those before an end, which all queries share or, if causal, each has its own.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 
 // How many keys a query attends, from key 0 on.
 template <bool kCausal>

@@ -1,6 +1,6 @@
 // The two products of an attention tile, S = Q Kᵀ and O += P V, for the 16 kM rows of one warp.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "ldmatrix.cuh"
 #include "mma.cuh"
 #include "opaque.cuh"

@@ -1,7 +1,7 @@
 // Tiles of K and V, alternating in a ring of slots: one slot is read while the others are on their way.
 #pragma once
 #include "flash_attention/ring_slots.cuh"
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "opaque.cuh"
 #include "thread.cuh"
 

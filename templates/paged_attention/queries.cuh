@@ -1,6 +1,6 @@
 // Which rows of Q are the queries of a sequence: all of one of a batch, or some where they are packed.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "flash_attention/sequences.cuh"
 #include "paged_attention/shares.cuh"
 

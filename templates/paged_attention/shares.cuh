@@ -1,7 +1,7 @@
 // How the blocks of a launch share the sequences of a batch: each takes one stretch of one sequence's keys, and no
 // stretch is longer than it has to be, however different the lengths are.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "types.cuh"
 
 // Steps `begin` to before `end` of a sequence, which is part `part` of `parts`; `index` counts the parts of all

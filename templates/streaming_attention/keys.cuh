@@ -1,6 +1,6 @@
 // Which keys a query attends: those up to its position that are among the first `sinks` or the last `window`.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "flash_attention/span.cuh"
 #include "types.cuh"
 

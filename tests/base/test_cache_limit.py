@@ -87,7 +87,7 @@ def test_a_limit_of_0_is_none(tmp_path: Path) -> None:
 
 def test_processes_may_sweep_and_read_at_once(tmp_path: Path) -> None:
     filled(tmp_path, {str(i): DAY + i for i in range(300)})
-    load = "from pathlib import Path; from tuner.base.cache_limit import Limit"
+    load = "from pathlib import Path; from tuner.base.cache import Limit"
     code = f"{load}; Limit(Path({str(tmp_path)!r}), 9000).sweep()"
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]

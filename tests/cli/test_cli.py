@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -537,13 +538,11 @@ def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: 
 
 def _copy_of_flash_attention(folder: Path, name: str) -> Path:
     """The operator under another name: only its naive implementation."""
-    parts = ("operator", "problem", "arguments", "cases", "naive")
     source, target = operators.load("flash_attention").folder, folder / name
-    target.mkdir()
-    for path in source.iterdir():
-        if path.is_file() and path.name.partition(".")[0] in parts:
-            text = path.read_text()
-            (target / path.name).write_text(text.replace('name="flash_attention"', f'name="{name}"'))
+    shutil.copytree(source / "naive", target / "naive", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("operator", "problem", "arguments", "cases"):
+        text = (source / f"{part}.py").read_text()
+        (target / f"{part}.py").write_text(text.replace('name="flash_attention"', f'name="{name}"'))
     return target
 
 

@@ -19,7 +19,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
 from tuner.machines import emulator
-from tuner.machines.emulator import build
+from tuner.machines.emulator.build import runtime_library
 from tuner.spec.instance import Instance
 from tuner.store import places
 from tuner.store.records import Snapshot
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own."""
-    build.runtime_library()  # once a process, and not into this cache
+    runtime_library()  # once a process, and not into this cache
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

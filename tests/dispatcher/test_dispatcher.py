@@ -22,7 +22,7 @@ from tuner.dispatcher import UntunedWarning
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError, UsageError
 from tuner.evaluate.check.compare import errors
-from tuner.machines.emulator import build
+from tuner.machines.emulator.build import runtime_library
 from tuner.spec import telling
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
@@ -433,7 +433,7 @@ def test_reload_forgets_the_misses() -> None:
 
 
 def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    build.runtime_library()  # once a process, and maybe by an earlier test
+    runtime_library()  # once a process, and maybe by an earlier test
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     dispatcher.warmup("row_norm", {"rows": 5}, operators.load("row_norm").problem(dtype=DType.BF16), device="emulator")
     warm = Cache.of("emulator").size()

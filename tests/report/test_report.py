@@ -183,6 +183,16 @@ def test_eight_problems_of_five_hundred_attempts_fit_in_4_mb() -> None:
     assert len(report.render(data).encode()) <= 4_000_000
 
 
+def test_a_page_of_more_than_4_mb_shows_its_last_problems_in_brief_and_says_so() -> None:
+    data = [report_data(128, problem={**PROBLEM, "seq_q": 64 * n}) for n in range(1, 41)]
+    html = report.render(data)
+    assert len(html.encode()) <= 4_000_000
+    (shown,) = re.findall(r"(\d+) of 40 problems are shown in brief", html)
+    assert 0 < int(shown) < 40
+    assert len(re.findall(r'<h2 id="[^"]*-title"', html)) == 40
+    assert len(re.findall(r'<h3 id="[^"]*-convergence"', html)) == 40 - int(shown)
+
+
 def test_predicted_costs_carry_a_banner_and_no_unit_of_time() -> None:
     text = page("predicted").text
     costs = text.replace(report_data(60).search.stopped, "").split("Search method")[0]

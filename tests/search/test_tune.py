@@ -194,10 +194,10 @@ def test_a_verdict_that_was_lost_is_given_again(store: Store, monkeypatch: pytes
 def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Store, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
-    (own / "naive/implementation.py").write_text("work of eight bytes an element\n")
+    (own / "work.py").write_text("work of eight bytes an element\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     before = study.search(asked, store, Recorded())
-    (own / "naive/implementation.py").write_text("work of four\n")
+    (own / "work.py").write_text("work of four\n")
     again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
     found = study.search(asked, store, again)
     assert found.reused == 0
@@ -213,7 +213,7 @@ def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget
     own.mkdir()
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     before = study.search(asked, store, Recorded())
-    (own / "naive/implementation.py").write_text("another plan\n")
+    (own / "work.py").write_text("another plan\n")
     found = study.search(replace(asked, budget=5), store, Recorded())
     best = sorted(each.attempt.value for each in before.tried if each.attempt.value is not None)[:5]
     assert sorted(each.attempt.value or 0 for each in found.tried) == best
@@ -224,7 +224,7 @@ def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store,
     own.mkdir()
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     study.search(asked, store, Recorded())
-    (own / "naive/implementation.py").write_text("another plan\n")
+    (own / "work.py").write_text("another plan\n")
     assert len(study.recall(asked, store, Recorded()).tried) == 24
 
 
@@ -238,13 +238,13 @@ def test_failures_that_other_python_may_mend_are_tried_again_when_it_changed(
 
     own = tmp_path / "own"
     own.mkdir()
-    (own / "naive/implementation.py").write_text("a grid that is too small\n")
+    (own / "work.py").write_text("a grid that is too small\n")
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     study.search(asked, store, Failing())
     unchanged, changed = Recorded(), Recorded()
     study.search(asked, store, unchanged)
     assert unchanged.tried == []
-    (own / "naive/implementation.py").write_text("a grid that covers all\n")
+    (own / "work.py").write_text("a grid that covers all\n")
     study.search(asked, store, changed)
     assert len(changed.tried) == again
 

@@ -1,5 +1,6 @@
 """Every mistake in an operator's folder ends in one message that names the file, the function and what to do."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,23 @@ def test_a_template_without_a_module_is_named_with_the_file_that_is_missing(tmp_
         (tmp_path / name / "block/implementation.py").unlink()
         with pytest.raises(TemplateError, match=r"block/implementation\.py is missing beside kernel\.cu\.jinja"):
             operators.implementations(name)
+
+
+def test_a_folder_of_an_older_shape_is_told_the_command_that_moves_it(tmp_path: Path) -> None:
+    """Before, `block.py` and `block.cu.jinja` stood beside operator.py, and imports named the program's modules."""
+    with own_operator(tmp_path) as name:
+        folder = tmp_path / name
+        text = (folder / "block" / "implementation.py").read_text()
+        (folder / "block.py").write_text(text.replace("from ..", "from .").replace("tuner.spec", "tuner.operator"))
+        (folder / "block" / "kernel.cu.jinja").rename(folder / "block.cu.jinja")
+        operator = (folder / "operator.py").read_text()
+        (folder / "operator.py").write_text(operator.replace("tuner.spec", "tuner.operator"))
+        shutil.rmtree(folder / "block")
+        with pytest.raises(TemplateError, match="an implementation is a folder now") as refused:
+            operators.load(name)
+        subprocess.run(["bash", "-ec", str(refused.value).partition("of them: ")[2]], check=True)
+        assert [each.name for each in operators.implementations(name)] == ["block"]
+        use(name)
 
 
 def test_an_operator_without_a_template_has_no_implementation(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from tests.support.patience import GENEROUS_S
 from tests.support.store_factory import attempt
+from tuner.base.assets import ROOT
 from tuner.store.sql import Store
 
 WRITER = """
 import os, sys
 from tests.support.store_factory import attempt, record
-from tuner.store import Store
+from tuner.store.sql import Store
 
 with Store.open(sys.argv[1]) as store:
     for number in range(int(sys.argv[2])):
@@ -29,7 +30,7 @@ with Store.open(sys.argv[1]) as store:
 def writer(path: Path, rounds: int) -> "subprocess.Popen[str]":
     """A process that appends two attempts and promotes a record a round, and then says which round that was."""
     command = [sys.executable, "-c", WRITER, str(path), str(rounds)]
-    return subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def stored(path: Path) -> list[int]:

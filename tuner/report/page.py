@@ -21,12 +21,22 @@ from tuner.report.parallel import parallel
 from tuner.report.section import sections
 from tuner.search.portfolio import Family
 
+LIMIT = 4_000_000  # bytes of a page, which a mail takes and a browser opens at once
 _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
 
 
 def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
-    """The page of one or more problems, and the portfolios for them: the same data give the same bytes."""
-    return document("report.html.jinja", sections=sections(data), families=families, json=script_json(data, families))
+    """The page of one or more problems, and the portfolios for them: the same data give the same bytes.
+
+    A page of more than `LIMIT` bytes shows its last problems in brief, and says so.
+    """
+    found, whole = sections(data), len(data)
+    while True:
+        json = script_json(data[:whole], families)
+        page = document("report.html.jinja", sections=found, whole=whole, families=families, json=json)
+        if (size := len(page.encode())) <= LIMIT or whole == 0:
+            return page
+        whole = min(whole - 1, whole * LIMIT // size)
 
 
 def document(template: str, **values: object) -> str:

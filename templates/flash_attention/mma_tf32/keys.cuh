@@ -1,6 +1,6 @@
 // The order of keys and of columns that lets scores be an operand as they lie in registers, and V be read in vectors.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "flash_attention/span.cuh"
 
 // A lane's scores are columns 2t and 2t + 1 of 8 keys, t = lane % 4; as operand A they are columns t and t + 4 of the

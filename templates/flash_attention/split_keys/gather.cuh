@@ -1,6 +1,6 @@
 // Rows of 16-bit elements from anywhere in global memory into a tile in shared memory.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 
 // Starts copying kRows rows, row i from address(i), of which the first `valid` exist; the others become zeros. All
 // kThreads threads that share the tile call it with their number, and commit.

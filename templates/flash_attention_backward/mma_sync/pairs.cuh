@@ -1,6 +1,6 @@
 // Pairs of tiles of rows that are read together (Q and dO, or K and V): one slot is read while others are filled.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
 // Source: `int count`, how many pairs there are; kSlotBytes that one takes; and load(s_slot, index), by which all threads

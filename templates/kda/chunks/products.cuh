@@ -1,7 +1,7 @@
 // Products of tiles in shared memory on mma.sync, one warp each. What depends on the operands' precision is in a class
 // of static members, Bf16Operands or Tf32Operands; an operand of mma has the same bytes and places in both.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "ldmatrix.cuh"
 #include "mma.cuh"
 

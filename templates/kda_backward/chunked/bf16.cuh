@@ -2,7 +2,7 @@
 // transposed.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "ldmatrix.cuh"
 #include "mma.cuh"
 #include "movmatrix.cuh"

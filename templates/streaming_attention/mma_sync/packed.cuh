@@ -1,6 +1,6 @@
 // Rows of a block that are queries of several query heads of one KV head: all queries of the first, then of the next.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 
 // How the BM rows of a block are shared out: 2^shift heads, the highest power of two that divides the `group` of a KV
 // head, up to kPackedHeads.

@@ -1,6 +1,6 @@
 // Which queries attend keys: those from a key's position on, and of a key that is no sink those within a window.
 #pragma once
-#include "rows.cuh"
+#include "flash_attention/rows.cuh"
 #include "types.cuh"
 
 // Keys that are attended as sinks: none where every window reaches back to key 0.

@@ -11,8 +11,7 @@ from tuner.base.result import Failed
 from tuner.compiler import headers, nvrtc
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch
-from tuner.machines.ptx.text import parse
+from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 
 Arrays = dict[str, np.ndarray]
 FOLDER = Path(__file__).parent / "plain"

@@ -36,8 +36,8 @@ TASKS = 8
 CALLER = """
 import sys
 from pathlib import Path
-from tuner.evaluate.measure import gpu_lock as exclusive
-exclusive.FOLDER = Path(sys.argv[1])
+from tuner.evaluate.measure import gpu_lock
+gpu_lock.FOLDER = Path(sys.argv[1])
 from tests.evaluate.measure import test_exclusive
 getattr(test_exclusive, sys.argv[2])(*sys.argv[3:])
 """

@@ -91,7 +91,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_compilers_words(
     at: Dispatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("half_written", tmp_path / "half_written")
-    for template in (tmp_path / "half_written").glob("*.jinja"):
+    for template in (tmp_path / "half_written").glob("*/*.jinja"):
         template.write_text(f"{template.read_text()}\nunfinished;\n")
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     with pytest.raises(TemplateError, match=r"half_written/\w+ for sm_90a does not compile: kernel.cu.* error: "):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tuner.errors import UsageError
-from tuner.machines.ptx import FaultError, Global, Shape, launch
-from tuner.machines.ptx.text import parse
+from tuner.machines.ptx import FaultError, Global, Shape, launch, parse
 
 MODULE = """
 .extern .func __assertfail (.param .b64 message);

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch
+from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 from tuner.machines.ptx.instructions.floats import e4m3_floats, e5m2_floats
-from tuner.machines.ptx.text import parse
 
 HEAD = """
 .extern .shared .align 16 .b8 smem[];

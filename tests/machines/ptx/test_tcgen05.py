@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.machines.ptx.test_ptx import HEAD, TAIL, executed
-from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch
-from tuner.machines.ptx.text import parse
+from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 
 THREADS = np.arange(128, dtype=np.uint32)
 VALUES = [f"v{i}" for i in range(16)]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tuner.machines.ptx import FaultError, Global, Shape, launch
-from tuner.machines.ptx.text import parse
+from tuner.machines.ptx import FaultError, Global, Shape, launch, parse
 
 # One warp: D = A B + C, of dense matrices in global memory.
 KERNEL = """
