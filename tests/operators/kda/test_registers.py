@@ -19,6 +19,8 @@ from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 
+pytestmark = pytest.mark.slow  # every case builds large kernels
+
 OPERATOR = operators.load("kda")
 ARCH, H200 = ARCHES["sm_90a"], gpu("H200")
 NAMES = ("fused", "fused_cluster", "fused_wgmma")
