@@ -8,7 +8,7 @@ MINUTES ?= 8
 OUT     ?= reports/out/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help venv test test-all lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +20,14 @@ $(STAMP): pyproject.toml
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
 
-test: $(STAMP) ## run the tests, a process a core and one more, since some wait; what they start finds bytecode, and one thread for NumPy
-	OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+# A process a core and one more, since some wait; what they start finds bytecode, and one thread for NumPy.
+PYTEST := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+
+test: $(STAMP) ## run the tests but those marked slow: of wide matrices of configs one case a test
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP) ## run every test, as continuous integration does
+	$(PYTEST)
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

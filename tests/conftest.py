@@ -1,7 +1,8 @@
-"""What is collected stays until the end: no search for garbage among it, at first or later; and what several files of
-tests set up alike."""
+"""What is collected stays until the end: no search for garbage among it, at first or later; which cases of a test with
+many `make test` runs; and what several files of tests set up alike."""
 
 import gc
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,21 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that is `sampled` so many cases, spread evenly, stay; the others are slow."""
+    cases: defaultdict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.path, getattr(item, "originalname", item.name)].append(item)
+    for each in cases.values():
+        (most,) = each[0].get_closest_marker("sampled").args
+        kept = {i * len(each) // most for i in range(most)}
+        for position, item in enumerate(each):
+            if len(each) > most and position not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

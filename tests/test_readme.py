@@ -47,11 +47,18 @@ def test_python_examples_run(code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_commands_run_in_the_order_in_which_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+QUICK = ("doctor", "explain", "inspect", "operators", "render", "show")  # they search and verify nothing
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "every"])
+def test_commands_run_in_the_order_in_which_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, every: bool
+) -> None:
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
     monkeypatch.chdir(tmp_path)
     for line in commands("tuner"):
+        if not every and line[0] not in QUICK:
+            continue
         # Of several implementations each gets tries; two are what there is to replay.
         few = ["--budget", "8"] if "--effort" in line else ["--budget", "2", "--workers", "1"]
         tries = few if line[0] == "search" else []

@@ -155,6 +155,7 @@ def test_the_contender_is_what_an_application_would_run() -> None:
     assert code.image.startswith(b"\x7fELF")
 
 
+@pytest.mark.slow
 def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--simulate", "--minutes", "3"]
     command += ["--only", "flash_attention", "--out"]

@@ -4,10 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.base.test_pool import wait_until
 from tuner.base.assets import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -19,14 +18,14 @@ import gpu_tests
 slow, folder = Path(sys.argv[1]), Path(sys.argv[2])
 with gpu_tests.begun(gpu_tests.Tests("log.txt", (str(slow), "-p", "no:cacheprovider")), folder) as process:
     print(process.pid, flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
 def test_tests_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     slow, started = tmp_path / "test_slow.py", tmp_path / "started"
     slow.write_text(
-        f"import pathlib, time\ndef test_it():\n  pathlib.Path({str(started)!r}).touch()\n  time.sleep(60)\n"
+        f"import pathlib, time\ndef test_it():\n  pathlib.Path({str(started)!r}).touch()\n  time.sleep(3600)\n"
     )
     paths = os.pathsep.join([str(BENCHMARKS), *filter(None, sys.path)])
     caller = subprocess.Popen(
@@ -37,17 +36,11 @@ def test_tests_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     )
     assert caller.stdout is not None
     pytest_pid = int(caller.stdout.readline())
-    assert within(50, started.exists), (tmp_path / "log.txt").read_text()
+    wait_until(lambda: started.exists() or not runs(pytest_pid))
+    assert started.exists(), (tmp_path / "log.txt").read_text()
     caller.send_signal(signal.SIGKILL)
     caller.communicate()
-    assert within(20, lambda: not runs(pytest_pid))
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
+    wait_until(lambda: not runs(pytest_pid))
 
 
 def runs(pid: int) -> bool:

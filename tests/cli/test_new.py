@@ -33,7 +33,7 @@ def new(*arguments: object) -> "tuple[int, str]":
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize("name", ["row_sum", pytest.param("my_norm", marks=needs_headers)])
+@pytest.mark.parametrize("name", ["row_sum", pytest.param("my_norm", marks=[needs_headers, pytest.mark.slow])])
 def test_the_commands_of_the_readme_lead_from_nothing_to_a_record(name: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     (block,) = [each for each in blocks if f"tuner new {name}" in each]

@@ -93,6 +93,7 @@ def loops_of(text: str) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_decoder_agrees_with_nvdisasm_on_every_instruction(arch: str) -> None:
     cubin = every_class(arch)
@@ -119,6 +120,7 @@ def test_the_decoder_agrees_with_nvdisasm_on_packed_arithmetic(arch: str) -> Non
     assert cubin.instruction_mix("packed") == mix_of(disassembled(cubin, "packed"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loops_are_where_nvdisasm_has_backward_branches(arch: str) -> None:
     cubin = every_class(arch)
@@ -126,6 +128,7 @@ def test_loops_are_where_nvdisasm_has_backward_branches(arch: str) -> None:
     assert found == loops_of(disassembled(cubin, "products"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_matrix_products_are_counted_by_shape(arch: str) -> None:
     mix = every_class(arch).instruction_mix("products")
@@ -136,6 +139,7 @@ def test_matrix_products_are_counted_by_shape(arch: str) -> None:
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_copies_are_counted_by_width_and_ldmatrix_by_matrices(arch: str) -> None:
     mix = every_class(arch).instruction_mix("copies")
@@ -143,12 +147,14 @@ def test_copies_are_counted_by_width_and_ldmatrix_by_matrices(arch: str) -> None
     assert {name: count for name, count in mix.items() if name.startswith(("LDGSTS", "LDSM"))} == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_loop_that_runs_is_found_with_its_own_mix(arch: str) -> None:
     (loop,) = every_class(arch).innermost_loops("products")
     assert sass.work_mix(loop.mix)["mma"] == 2.5  # two m16n8k16 and half of one
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_almost_nothing_is_unknown(arch: str) -> None:
     cubin = every_class(arch)
@@ -180,6 +186,7 @@ def test_spilled_registers_show_as_local_memory() -> None:
     assert sass.work_mix(mix)["local"] > 50
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_accesses_of_a_memory_that_the_compiler_does_not_know_are_a_class_of_their_own(arch: str) -> None:
     mix = every_class(arch).instruction_mix("generic")

@@ -37,7 +37,9 @@ def moves(operator: Operator[Any], implementation: Implementation[Any, Any]) -> 
     return any("setmaxnreg_inc<" in text for text in texts)
 
 
+FIRST = ("flash_attention", "wgmma")
 PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
+CASES = [pytest.param(each, marks=[pytest.mark.slow] if each != FIRST else [], id="/".join(each)) for each in PAIRS]
 
 
 def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:
@@ -82,7 +84,7 @@ def shapes_of(
         yield instance, case.kind, arch, compiled(render(instance), arch.name)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+@pytest.mark.parametrize("pair", CASES)
 def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
     for instance, kind, _, cubin in shapes(pair):
         moving = [each for each in instance.plan().launches if holds(cubin.code(each.entry), "USETMAXREG")]
@@ -98,7 +100,7 @@ def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
     return [({5: "dec", 6: "inc"}[word >> 72 & 0xFF], word >> 32 & 0xFFFF_FFFF) for word in words]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+@pytest.mark.parametrize("pair", CASES)
 def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str]) -> None:
     """Anything else the ISA leaves undefined."""
     compiled_shapes = list(shapes(pair))

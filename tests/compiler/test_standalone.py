@@ -105,6 +105,7 @@ def test_what_is_not_served_is_refused(tmp_path: Path) -> None:
     assert output.split() == ["call", "returned", "1"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("title", ["one launch", "tensor maps", "many launches"])
 def test_the_text_compiles_to_the_same_machine_code(launchers: Any, title: str) -> None:
     _, files, _ = launchers[title]
@@ -135,6 +136,7 @@ def test_what_people_write_stays_in_its_comment(tmp_path: Path) -> None:
     assert files.header().startswith("// two lines, the last\n//\n")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(which("nvcc") is None, reason="nvcc is not here")
 @pytest.mark.parametrize(
     "problem",

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.compiler.usage import occupancy
 from tuner.errors import TemplateError, UsageError
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
@@ -93,12 +94,16 @@ def test_the_default_is_in_the_space(pair: tuple[Operator[Any], Implementation[A
         assert implementation.space(each.problem, ARCHES[name]).refusal(each.config) is None, name
 
 
-def test_the_default_compiles_launches_and_never_spills(pair: tuple[Operator[Any], Implementation[Any, Any]]) -> None:
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one_arch", "others"])
+def test_the_default_compiles_launches_and_never_spills(
+    pair: tuple[Operator[Any], Implementation[Any, Any]], *, others: bool
+) -> None:
     operator, implementation = pair
     found = defaults(operator, implementation)
     sources = {name: render(each) for name, each in found.items()}
     dealt = dealt_arches(PAIRS.index((operator.name, implementation.name)))
-    for name in sorted(asked_arches(sources, dealt)):
+    first, *rest = sorted(asked_arches(sources, dealt), key=lambda name: (name != "sm_90a", name))
+    for name in rest if others else [first]:
         cubin = compile_source(sources[name], Options(arch=name), Cache.of("cubin"))
         assert not isinstance(cubin, Failed), cubin.log
         assert_memory_is_known(cubin)
@@ -138,6 +143,19 @@ def test_declared_work_is_positive_and_no_less_than_the_floor(
     works = implementation.work(problem, implementation.default(problem, target.arch), target)
     assert sum(work.dram_bytes for work in works) >= operator.cost(problem).bytes * 0.999
     assert all(work.longest_cta >= 1.0 for work in works)
+
+
+def test_every_tail_has_a_predicted_cost(pair: tuple[Operator[Any], Implementation[Any, Any]]) -> None:
+    """Also where a launch has no work: no kept keys, or none that a query attends."""
+    operator, implementation = pair
+    problem = example(operator, implementation)
+    arch = first_arch(implementation, problem)
+    for each in operator.tails(problem):
+        if operators.serves(implementation, each):
+            instance = Instance.default(operator, implementation, each, arch)
+            works = implementation.work(each, instance.config, gpu(arch.name))
+            assert all(work.longest_cta >= 1.0 for work in works), each
+            assert isfinite(uncompiled(instance.plan(), works, gpu(arch.name)).cost), each
 
 
 def test_work_is_declared_for_each_launch_with_its_blocks_and_warps(

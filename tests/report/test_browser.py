@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.report.report_factory import report_data
+from tests.support.patience import GENEROUS_S
 from tuner import bench, operators, report
 from tuner.arch import gpu
 from tuner.report import ReportData
@@ -75,7 +76,7 @@ def visit(html: str, folder: Path, *flags: str) -> tuple[str, list[str]]:
     file = folder / "page.html"
     file.write_text(html)
     line = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder / 'profile'}", *flags, "--dump-dom", file.as_uri()]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=GENEROUS_S, check=True)
     return done.stdout, [said for said in done.stderr.splitlines() if "CONSOLE" in said]
 
 

@@ -4,7 +4,6 @@ import logging
 import math
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, make_dataclass
 from itertools import combinations, islice
 from typing import Any
@@ -369,18 +368,6 @@ class Wide:
 
 def wide(*sizes: int) -> Space[Wide]:
     return Space(Wide, {name: range(1, size + 1) for name, size in zip("abcdefg", sizes, strict=True)})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sizes", "limit_ms"), [((4, 4, 4, 4, 4, 6, 3), 15), ((8, 8, 4, 4, 4, 4, 6), 40)])
-def test_a_suggestion_takes_milliseconds(sizes: tuple[int, ...], limit_ms: float) -> None:
-    space = wide(*sizes)
-    values = _smooth(space)
-    sampler = Sampler(space, seed=0)
-    start = time.process_time()
-    for index in islice(_asked(sampler), 100):
-        sampler.tell(index, float(values[index]))
-    assert (time.process_time() - start) / 100 < limit_ms / 1e3
 
 
 def test_a_space_of_millions_is_searched() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import GENEROUS_S
 from tests.support.store_factory import attempt
 from tuner.base.assets import ROOT
 from tuner.store.sql import Store
@@ -57,7 +58,7 @@ def test_processes_that_make_and_fill_one_database_at_once_all_succeed(tmp_path:
     path = tmp_path / "tuner.db"
     processes = [writer(path, 60) for _ in range(3)]
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=GENEROUS_S)
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert sorted(stored(path)) == sorted(list(range(60)) * 6)
 

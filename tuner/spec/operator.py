@@ -56,7 +56,7 @@ class Work:
     l2_bytes: float  # between L2 and the SMs
     dram_bytes: float  # between DRAM and L2, at least
     barriers: float  # block barriers, summed over CTAs
-    longest_cta: float  # the largest CTA's work over the mean's
+    longest_cta: float  # the largest CTA's work over the mean's; 1 where none has any
     chain: float  # dependent loop steps of the longest CTA
     stages: int = 1  # loop steps whose loads have a place: one less are in flight while a step computes
     wgmma: float = 0.0  # of m16n8k16, through wgmma

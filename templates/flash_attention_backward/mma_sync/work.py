@@ -50,6 +50,11 @@ def in_grid(found: Work, ctas: int) -> Work:
     return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
 
 
+def unevenness(steps: Array) -> float:
+    """The most steps of a block over their mean; blocks without any are all alike."""
+    return float(np.max(steps) / np.mean(steps)) if np.any(steps) else 1.0
+
+
 def _query_rows(problem: Any) -> int:
     """Of dO, Q, O and dQ."""
     rows: int = problem.batch * problem.heads * problem.seq_q
@@ -143,7 +148,7 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
         l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
         dram_bytes=float(ELEMENT * both * _query_rows(problem) + 2 * key_bytes),
         barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
-        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),
         stages=config.kv_stages,
     )
@@ -178,7 +183,7 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
         l2_bytes=float(heads * (passes.rows * ELEMENT * both + values) + own),
         dram_bytes=float(own + ELEMENT * both * _key_rows(problem)),
         barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
-        longest_cta=float(np.max(passes.blocks) / max(np.mean(passes.blocks), 1e-9)),
+        longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),
         stages=config.q_stages,
     )

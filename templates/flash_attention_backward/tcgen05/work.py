@@ -8,7 +8,7 @@ from tuner.arch import GPU
 from tuner.spec import Array, Work
 
 from ...flash_attention.problem import unpacked
-from ..mma_sync.work import in_grid, rows_in_tiles, tiles
+from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness
 from ..problem import Problem
 from ..wgmma.config import ELEMENT, VALUES_BYTES, row_bytes
 from ..wgmma.work import key_rows, key_steps, query_rows, query_steps
@@ -119,7 +119,7 @@ def _pass_work(
         l2_bytes=l2_bytes,
         dram_bytes=dram_bytes,
         barriers=float(blocks * (2 + gradients * row_tiles)),
-        longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
+        longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=stages,
         tcgen05=passed * ROWS * tile * (multiplied + summed) / _PRODUCT,

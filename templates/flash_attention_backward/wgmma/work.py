@@ -8,7 +8,7 @@ from tuner.arch import GPU
 from tuner.spec import Array, Work
 
 from ...flash_attention.problem import unpacked, visible_keys
-from ..mma_sync.work import in_grid, rows_in_tiles, tiles, with_softcap
+from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness, with_softcap
 from ..problem import Problem
 from .config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
@@ -63,7 +63,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * _stored(problem, every)),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
         barriers=float(every * len(steps)),
-        longest_cta=float(np.max(steps) / np.mean(steps)),
+        longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=config.kv_stages,
         wgmma=passed * owners * ROWS * config.BM_kv * (scores * _sixteens(D) + _sixteens(DV) + D + DV) / _PRODUCT,
@@ -94,7 +94,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
         ),
         dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
         barriers=float(heads * len(steps)),
-        longest_cta=float(np.max(steps) / max(np.mean(steps), 1e-9)),
+        longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=config.q_stages,
         wgmma=passed * groups * ROWS * config.BN_q * (_sixteens(D) + _sixteens(DV) + D) / _PRODUCT,

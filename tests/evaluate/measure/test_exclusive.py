@@ -1,16 +1,19 @@
 """Processes that time on the same GPU, each a real one: they take turns, and none stops another for good."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from tuner import operators
 from tuner.arch import gpu
@@ -74,11 +77,12 @@ def time_tasks(folder: str, journal: str, bus_id: str) -> None:
         assert all(worker.time(TASK).samples for _ in range(TASKS))
 
 
-def hold(seconds: str) -> None:
+def hold() -> None:
+    """Until it is killed."""
     with alone(GPU):
         present = Presence(GPU)
         print("held", present.others(), flush=True)
-        time.sleep(float(seconds))
+        signal.pause()
 
 
 def started(*arguments: object) -> "subprocess.Popen[str]":
@@ -91,12 +95,26 @@ def started(*arguments: object) -> "subprocess.Popen[str]":
 
 
 @contextmanager
-def holder(seconds: float) -> "Iterator[subprocess.Popen[str]]":
-    """A process that has the GPU for itself, for so long."""
-    with started("hold", seconds) as process:
+def holder() -> "Iterator[subprocess.Popen[str]]":
+    """A process that has the GPU for itself."""
+    with started("hold") as process:
         assert process.stdout is not None and process.stdout.readline() == "held 0\n"
         yield process
         process.kill()
+
+
+@contextmanager
+def holder_until_somebody_waits(patch: pytest.MonkeyPatch, *, then: Callable[[], object] = list) -> Iterator[None]:
+    tell_once = gpu_lock._tell_once
+    with holder() as process:
+
+        def tell(bus_id: str) -> None:
+            tell_once(bus_id)
+            then()
+            process.kill()
+
+        patch.setattr(gpu_lock, "_tell_once", tell)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -113,21 +131,48 @@ def test_two_processes_on_one_gpu_take_turns_at_whole_batches_of_timings_and_say
     assert [process.returncode for process in both] == [0, 0], told
     turns = [key for key, _ in groupby((tmp_path / "journal").read_text().splitlines())]
     assert len(turns) == len(set(turns)) == 2 * TASKS
-    assert len(list(groupby(turn.split()[0] for turn in turns))) > TASKS  # nobody has many turns while another waits
     assert max(words.count("take turns") for _, words in told) == 1, told
 
 
 @pytest.mark.filterwarnings("ignore:another process times kernels")
 def test_a_process_that_is_killed_leaves_the_gpu_to_the_next() -> None:
-    with holder(3600) as process:
+    with holder() as process:
         process.kill()
         with alone(GPU):
             process.wait()  # its files are closed one after the other
             assert Presence(GPU).others() == 0
 
 
-def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other() -> None:
-    with holder(1.5):
+@pytest.mark.filterwarnings("ignore:another process times kernels")
+def test_who_was_alone_just_now_comes_after_who_waits() -> None:
+    order = []
+
+    def other() -> None:
+        with alone(GPU):
+            order.append("other")
+
+    waiting = threading.Thread(target=other)
+    with alone(GPU):
+        waiting.start()
+        while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
+            time.sleep(0.001)
+        order.append("first")
+    with alone(GPU):
+        order.append("first again")
+    waiting.join()
+    assert order == ["first", "other", "first again"]
+
+
+def is_held(path: Path) -> bool:
+    try:
+        with gpu_lock._lock(path).acquire(blocking=False):
+            return False
+    except Timeout:
+        return True
+
+
+def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holder_until_somebody_waits(monkeypatch):
         with alone("0000:2B:00.0"), alone(""):
             pass
         with pytest.warns(RuntimeWarning, match=f"times kernels on the GPU at {GPU}"), alone(GPU):
@@ -135,22 +180,21 @@ def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:another process times kernels")
-def test_a_config_is_not_taken_for_one_that_hangs_because_others_are_timed() -> None:
+def test_a_config_is_not_taken_for_one_that_hangs_because_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time begins when it is asked, and it is asked when nobody else is timed."""
     with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
         worker.look()
-        started_s = time.monotonic()
-        assert worker.time(TASK).samples
-        patience_s = 4 * (time.monotonic() - started_s) + 0.5  # of a process whose first task it is
-    with Worker(Simulation("sm_80", bus_id=GPU), patience_s) as worker:
-        worker.look()
-        with holder(patience_s + 0.2):
+        done, run = [], worker._pool.run
+        monkeypatch.setattr(worker._pool, "run", lambda jobs: done.append("asked") or run(jobs))
+        with holder_until_somebody_waits(monkeypatch, then=lambda: done.append("waits")):
             assert worker.time(TASK).samples
+    assert done == ["waits", "asked"]
 
 
 def test_who_takes_turns_is_counted_while_it_lives() -> None:
     present = Presence(GPU)
     assert (present.others(), Presence("0000:2B:00.0").others()) == (0, 0)
-    with started("hold", 3600) as process:
+    with started("hold") as process:
         assert process.stdout is not None and process.stdout.readline() == "held 1\n"
         assert present.others() == 1
         process.kill()

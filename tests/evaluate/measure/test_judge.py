@@ -25,6 +25,7 @@ from tuner.spec.problem import to_fields
 ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("operator", "implementation"), ALL, ids=lambda each: each.name)
 def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
     operator: Operator[Any], implementation: Implementation[Any, Any]

@@ -70,6 +70,7 @@ def splits_by_waves(blocks: int, sm_count: int, tiles: int) -> int:
 OVER_MMA_SYNC = [(64, 497 / 324), (128, 648 / 370)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("head_dim", "published"), OVER_MMA_SYNC)
 def test_wgmma_gains_over_mma_sync_what_was_published_of_kernels_alike(head_dim: int, published: float) -> None:
     operator, target = operators.load("flash_attention"), gpu("H100")

@@ -77,6 +77,7 @@ def cost(cubin: Cubin, plan: Plan, works: tuple[Work, ...], *, declared: bool) -
     return in_turn([predict_launch(cubin, *of_launch, TARGET, declared=declared) for of_launch in each]).cost
 
 
+@pytest.mark.slow
 def test_machine_code_ranks_tiles_nearly_as_declared_work_does() -> None:
     operator, found = operators.load("flash_attention"), operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem()

@@ -84,6 +84,7 @@ def with_late_lanes(instance: Instance, target: Any) -> Source:
     return replace(source, text=LATE.replace("TURNS", "400" if clusters else "1") + source.text, headers=tuple(headers))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_a_late_lane_misses_no_round(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = Instance(*CASES[case])

@@ -13,6 +13,7 @@ SCENARIOS = scenarios()
 SEEDS = 50
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.kernel}: {mutation.bug}")
 def test_checked_modes_name_the_bug(mutation: Mutation) -> None:
     for mode in CHECKED:
@@ -20,6 +21,7 @@ def test_checked_modes_name_the_bug(mutation: Mutation) -> None:
         assert mutation.kind in kinds, mode
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_a_correct_kernel_has_no_findings_over_many_seeds(scenario: Scenario) -> None:
     kernel = scenario.build(checked=True)
@@ -29,6 +31,7 @@ def test_a_correct_kernel_has_no_findings_over_many_seeds(scenario: Scenario) ->
         assert ([str(finding) for finding in run.findings], right) == ([], True), seed
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("mode", [*PLAIN, Mode(schedule="random", asynchronous="random", seed=3)], ids=str)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_a_correct_kernel_is_right_in_every_plain_mode(scenario: Scenario, mode: Mode) -> None:

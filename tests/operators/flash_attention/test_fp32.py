@@ -205,6 +205,7 @@ DEALT = [(problem, i, D) for problem, dims in ((FP32, DIMS), (TF32, DIMS[::2])) 
 
 
 @pytest.mark.parametrize(("problem", "i", "D"), DEALT)
+@pytest.mark.slow
 def test_defaults_never_spill(problem: Problem, i: int, D: int) -> None:
     """Every head_dim with two terms and every second with one; arches and masks are dealt out."""
     arch = ("sm_80", "sm_90a", "sm_100a", "sm_120a")[i % 4]

@@ -141,6 +141,7 @@ def test_a_grid_that_cannot_launch_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("i", "D"), list(enumerate(D for D in HEAD_DIMS for _ in range(2))))
+@pytest.mark.slow
 def test_defaults_never_spill(i: int, D: int) -> None:
     """Every head_dim on two arches; arches, dtypes and masks are dealt out. sm_86 and sm_89 get the code of sm_80."""
     problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i // 4 % 2], causal=bool(i % 2))

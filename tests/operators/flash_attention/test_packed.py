@@ -223,6 +223,7 @@ def test_more_sequences_than_a_grid_has_blocks_are_refused() -> None:
 @pytest.mark.parametrize(
     ("D", "arch", "capped"), [(128, "sm_80", True), (72, "sm_120a", False), (256, "sm_100a", True)]
 )
+@pytest.mark.slow
 def test_defaults_for_packed_sequences_never_spill(D: int, arch: str, capped: bool) -> None:
     problem = Problem(head_dim=D, causal=True, use_cu_seqlens=True, use_softcap=capped, batch=1)
     cubin = compiled(render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch])), arch)

@@ -128,6 +128,7 @@ def test_views_of_another_layout_need_no_copy() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.slow
 def test_no_number_of_splits_makes_the_merge_spill(arch: str) -> None:
     config = replace(BASE, warps=8, splits=128)
     cubin = compiled(render(Instance(OPERATOR, SPLIT_KEYS, Problem(), config)), arch)
@@ -135,6 +136,7 @@ def test_no_number_of_splits_makes_the_merge_spill(arch: str) -> None:
 
 
 @pytest.mark.parametrize(("position", "D"), list(enumerate(HEAD_DIMS)))
+@pytest.mark.slow
 def test_defaults_never_spill(position: int, D: int) -> None:
     """Every head_dim on two arches; arches, dtypes and masks are dealt out."""
     for i, arch in enumerate(dealt_arches(position), 2 * position):

@@ -428,6 +428,7 @@ def test_tensor_memory_holds_the_defaults_of_every_width() -> None:
 
 
 @pytest.mark.parametrize("D", [40, 72, 128, 256])
+@pytest.mark.slow
 def test_defaults_spill_nothing_and_pass_the_lint(D: int) -> None:
     problem = Problem(head_dim=D, causal=D % 16 == 8, use_softcap=D == 128)
     source = render(Instance.default(OPERATOR, TCGEN05, problem, BLACKWELL))

@@ -83,10 +83,12 @@ def test_any_two_widths_have_a_default_within_the_space(name: str, D: int, DV: i
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120a"])
+@pytest.mark.slow
 def test_no_default_spills(arch: str) -> None:
     assert_no_spills(OPERATOR, implementation("mma_sync"), MLA, arch)
 
 
+@pytest.mark.slow
 def test_the_default_of_wgmma_compiles_clean() -> None:
     kernel = implementation("wgmma")
     cubin = compiled(render(Instance.default(OPERATOR, kernel, MLA, HOPPER)), "sm_90a")

@@ -115,6 +115,7 @@ def test_capped_scores_are_right_at_every_edge(implementation: str, packed: bool
     ("implementation", "head_dim", "arch"),
     [("mma_sync", 64, "sm_120a"), ("mma_sync", 128, "sm_90a"), ("mma_sync", 256, "sm_80"), ("naive", 64, "sm_100a")],
 )
+@pytest.mark.slow
 def test_no_default_spills_where_scores_are_capped(implementation: str, head_dim: int, arch: str) -> None:
     problem = Problem(head_dim=head_dim, causal=True, batch=1, use_cu_seqlens=True, use_softcap=True)
     assert_no_spills(OPERATOR, operators.implementation(OPERATOR.name, implementation), problem, arch)
@@ -132,6 +133,7 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
 
 
 @pytest.mark.parametrize(("position", "head_dim"), list(enumerate([40, 64, 80, 96, 128, 192, 256])))
+@pytest.mark.slow
 def test_no_default_spills(position: int, head_dim: int) -> None:
     """Every head_dim on two arches, which are dealt out."""
     packed = head_dim == 128  # that of all others is dense

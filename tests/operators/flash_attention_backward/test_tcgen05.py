@@ -327,6 +327,7 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
 
 
 @pytest.mark.parametrize("D", [40, 72, 128, 208])
+@pytest.mark.slow
 def test_defaults_spill_nothing_and_pass_the_lint(D: int) -> None:
     """What a thread keeps besides differs most between these two problems."""
     problem = Problem(head_dim=D, causal=D % 16 == 8, use_softcap=D == 128, use_cu_seqlens=D == 72, batch=1)

@@ -53,6 +53,7 @@ def test_capped_scores_leave_room_for_smaller_tiles() -> None:
     assert WGMMA.space(CAPPED, HOPPER).refusal(largest) == "sums, scores and products of dK and dV fit the registers"
 
 
+@pytest.mark.slow
 def test_the_default_for_capped_scores_compiles_clean() -> None:
     cubin = compiled(render(Instance.default(OPERATOR, WGMMA, CAPPED, HOPPER)), "sm_90a")
     assert [lint(cubin, entry).failures for entry in PASSES] == [(), ()]

@@ -127,6 +127,7 @@ RAW_POOL, POOL_64 = Problem(state_v_first=True, **POOL, **RAW), Problem(key_dim=
 
 
 @pytest.mark.parametrize(("arch", "problem"), [*zip(ARCHES, cycle((RAW_POOL, POOL_64)), strict=False)], ids=[*ARCHES])
+@pytest.mark.slow
 def test_decoding_compiles_without_spills_for_every_arch(arch: str, problem: Problem) -> None:
     assert_no_spills(OPERATOR, RECURRENT, problem, arch)
 

@@ -100,6 +100,7 @@ def test_a_block_gives_its_producers_no_more_registers_than_it_was_launched_with
 
 
 @pytest.mark.parametrize("K", [64, 128])
+@pytest.mark.slow
 def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     """ptxas says in its log where it waits for a wgmma on its own account."""
     lengths, many = {"use_qk_l2norm_in_kernel": True}, {"heads": 256}

@@ -324,5 +324,6 @@ def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_
 @pytest.mark.parametrize(
     ("implementation", "arch"), [(PREP_SCAN, "sm_120a"), (FUSED, "sm_80")], ids=["prep_scan", "fused"]
 )
+@pytest.mark.slow
 def test_defaults_of_64_dims_with_states_compile_without_spills(implementation: Any, arch: str) -> None:
     assert_no_spills(OPERATOR, implementation, SMALL, arch)

@@ -97,6 +97,7 @@ def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unles
     assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
 
 
+@pytest.mark.slow
 def test_fused_takes_split_operands_as_wide_as_no_register_is_spilled() -> None:
     served = [FUSED.refusal(replace(FP32, key_dim=K), ARCHES["sm_90a"]) is None for K in (160, 192)]
     assert served == [True, False]
@@ -197,6 +198,7 @@ def test_a_gate_that_hardly_closes_costs_no_digits_over_a_thousand_tokens(name: 
     [(PREP_SCAN, TF32, "sm_120a"), (PREP_SCAN, FP32, "sm_80"), (FUSED, TF32, "sm_80"), (FUSED, FP32, "sm_120a")],
     ids=["prep_scan_tf32", "prep_scan_fp32", "fused_tf32", "fused_fp32"],
 )
+@pytest.mark.slow
 def test_defaults_of_128_dims_compile_for_the_oldest_or_the_newest_arch_without_spills(
     implementation: Any, problem: Problem, arch: str
 ) -> None:
@@ -208,6 +210,7 @@ def test_defaults_of_128_dims_compile_for_the_oldest_or_the_newest_arch_without_
     [{"use_initial_state": False, "state_v_first": True}, {"use_initial_state": True, "output_final_state": True}],
     ids=["left_v_first", "given_and_left"],
 )
+@pytest.mark.slow
 def test_a_state_of_fp32_operands_and_192_dims_does_not_spill(options: dict[str, Any]) -> None:
     wide = replace(FP32, key_dim=192, value_dim=192, dtype=DType.BF16, precision=Precision.FP32)
     assert_no_spills(OPERATOR, PREP_SCAN, replace(wide, **options), "sm_80")

@@ -19,6 +19,8 @@ from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
+pytestmark = pytest.mark.slow  # every case builds large kernels
+
 OPERATOR = operators.load("kda")
 ARCH, H200 = ARCHES["sm_90a"], gpu("H200")
 NAMES = ("fused", "fused_cluster", "fused_wgmma")
@@ -88,6 +90,7 @@ def test_the_compilers_ptx_computes_the_same() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"key_dim": 128}, {"key_dim": 128, "use_qk_l2norm_in_kernel": True}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_no_default_spills_and_each_is_predicted_to_gain(name: str, fields: dict[str, Any]) -> None:
     kernel, problem = operators.implementation("kda", name), replace(SAFE, heads=64, seq_len=8192, **fields)
     assert_no_spills(OPERATOR, kernel, problem, "sm_90a")

@@ -205,12 +205,14 @@ FP32 = dict.fromkeys(("dtype", "gate_dtype", "beta_dtype"), DType.FP32)
     [(256, {}, "sm_80"), (192, {"precision": Precision.TF32}, "sm_90a"), (176, FP32, "sm_90a")],
     ids=["bf16", "tf32", "fp32"],
 )
+@pytest.mark.slow
 def test_the_default_of_long_keys_compiles_without_spills(dim: int, fields: dict[str, Any], arch: str) -> None:
     problem = replace(SMALL, key_dim=dim, value_dim=dim, **fields)
     assert_no_spills(OPERATOR, SEGMENTED, problem, arch)
 
 
 @pytest.mark.parametrize("implementation", [SEGMENTED_FUSED, SEGMENTED_ONCE], ids=lambda each: each.name)
+@pytest.mark.slow
 def test_the_default_of_64_dims_with_states_compiles_without_spills(implementation: Any) -> None:
     assert_no_spills(OPERATOR, implementation, replace(SMALL, key_dim=64, value_dim=64), "sm_89")
 
@@ -221,11 +223,13 @@ def test_fp32_operands_of_long_keys_are_refused_with_what_serves_them() -> None:
     assert PREP_SCAN.refusal(long, ARCHES["sm_90a"]) is None
 
 
+@pytest.mark.slow
 def test_a_v_first_state_is_stored_without_spills_on_the_newest_arch() -> None:
     problem = replace(SMALL, key_dim=128, value_dim=128, output_final_state=True, state_v_first=True)
     assert_no_spills(OPERATOR, SEGMENTED_FUSED, problem, "sm_120a")
 
 
+@pytest.mark.slow
 def test_a_packed_sequence_of_wide_keys_leaves_its_state_without_spills() -> None:
     problem = replace(SMALL, key_dim=192, value_dim=192, batch=1, use_cu_seqlens=True, output_final_state=True)
     assert_no_spills(OPERATOR, SEGMENTED, replace(problem, use_initial_state=False), "sm_100a")

@@ -323,5 +323,6 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
     [(WIDE_RAW, "sm_80"), (replace(SMALL, key_dim=256, value_dim=256), "sm_90a"), (SMALL, "sm_120a")],
     ids=["k208_raw", "k256", "k64"],
 )
+@pytest.mark.slow
 def test_the_default_compiles_without_spills_also_where_registers_are_scarcest(problem: Problem, arch: str) -> None:
     assert_no_spills(OPERATOR, CHUNKED, problem, arch)

@@ -145,6 +145,7 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: tupl
     ],
     ids=["tf32_layer", "fp32", "fp32_layer"],
 )
+@pytest.mark.slow
 def test_the_default_compiles_without_spills_where_registers_are_scarcest(problem: Problem, arch: str) -> None:
     assert_no_spills(OPERATOR, CHUNKED, problem, arch)
 

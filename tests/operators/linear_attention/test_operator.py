@@ -132,6 +132,7 @@ def test_the_original_of_96_kb_stages_three_whole_tiles() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.slow
 def test_the_default_for_every_option_at_once_never_spills(name: str) -> None:
     implementation = operators.implementation("linear_attention", name)
     assert_no_spills(OPERATOR, implementation, served(name, replace(EVERYTHING, dtype=DType.FP16)), "sm_80")
@@ -221,6 +222,7 @@ def test_no_bit_depends_on_the_order_in_which_tiles_come() -> None:
     assert all(np.array_equal(each, outputs[0]) for each in outputs)
 
 
+@pytest.mark.slow
 def test_the_scan_of_packed_sequences_that_leave_no_state_does_not_spill_either() -> None:
     """Where ptxas is told no least number of blocks it aims at more of them, with registers too few."""
     packed = replace(EVERYTHING, head_dim=64, dtype=DType.BF16, output_final_state=False)

@@ -204,10 +204,12 @@ def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
         assert ("__restrict__" in parameter.declaration) == (parameter.pointer and parameter.argument not in exchanged)
 
 
+@pytest.mark.slow
 def test_the_default_for_every_option_at_once_never_spills() -> None:
     assert_no_spills(OPERATOR, LOOKBACK, replace(EVERYTHING, dtype=DType.FP16), "sm_80")
 
 
+@pytest.mark.slow
 def test_the_scan_of_packed_sequences_without_a_final_gradient_does_not_spill_either() -> None:
     packed = replace(EVERYTHING, head_dim=64, dtype=DType.BF16, use_final_gradient=False)
     assert_no_spills(OPERATOR, LOOKBACK, packed, "sm_90a")

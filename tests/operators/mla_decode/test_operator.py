@@ -242,6 +242,7 @@ def test_a_cache_with_a_dim_of_one_head_is_taken_as_flashmla_has_it() -> None:
 
 # Heads that fill the rows of a block, over arches that differ in shared memory.
 @pytest.mark.parametrize(("heads", "arch"), [(16, "sm_80"), (32, "sm_90a")])
+@pytest.mark.slow
 def test_defaults_of_fewer_heads_never_spill(heads: int, arch: str) -> None:
     assert_no_spills(OPERATOR, SPLIT_KEYS, Problem(heads=heads), arch)
 

@@ -221,6 +221,7 @@ def test_the_ptx_of_either_conversion_computes_the_same(arch: str, implementatio
 
 @pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda each: each.name)
 @pytest.mark.parametrize("i", range(len(DISTINCT_ARCHES)), ids=DISTINCT_ARCHES)
+@pytest.mark.slow
 def test_defaults_never_spill(i: int, implementation: Any) -> None:
     """Widths, dtypes and numbers of queries are dealt out."""
     D, dtype = (256, 128, 112, 192)[i % 4], (DType.BF16, DType.FP16)[i % 2]

@@ -165,6 +165,7 @@ COMPILED = list(zip((256, 192, 72), DISTINCT_ARCHES[::3], strict=True))
 
 
 @pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])
+@pytest.mark.slow
 def test_defaults_never_spill(i: int) -> None:
     D, arch = COMPILED[i]
     options: dict[str, Any] = ({}, {"use_softcap": True}, {"use_cu_seqlens_q": True})[i % 3]

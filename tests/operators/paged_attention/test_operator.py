@@ -277,6 +277,7 @@ COMPILED = list(zip((256, 192, 128, 112, 72, 64, 40, 256), cycle(DISTINCT_ARCHES
 
 
 @pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])
+@pytest.mark.slow
 def test_defaults_never_spill(i: int) -> None:
     D, arch = COMPILED[i]
     problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], seq_q=(1, 8)[i // 2 % 2])

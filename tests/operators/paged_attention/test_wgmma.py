@@ -249,6 +249,7 @@ COMPILED = (
 
 
 @pytest.mark.parametrize("problem", COMPILED, ids=lambda each: f"d{each.head_dim}")
+@pytest.mark.slow
 def test_a_default_passes_the_lint(problem: Problem) -> None:
     cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")
     assert lint(cubin, "paged_attention_wgmma") == Lint()

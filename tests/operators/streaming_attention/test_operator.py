@@ -405,6 +405,7 @@ COMPILED = list(zip((*HEAD_DIMS, 128, 256, 40), cycle(DISTINCT_ARCHES), strict=F
 
 
 @pytest.mark.parametrize("i", range(len(COMPILED)), ids=[f"d{D}-{arch}" for D, arch in COMPILED])
+@pytest.mark.slow
 def test_defaults_never_spill(i: int) -> None:
     D, arch = COMPILED[i]
     implementation = SPLIT_KEYS if D in (8, 40, 64) else MMA_SYNC
@@ -430,5 +431,6 @@ def test_narrow_windows_and_lengths_of_their_own_have_narrower_tiles() -> None:
     assert [MMA_SYNC.default(each, ARCHES["sm_90a"]).BN for each in (wide, *others)] == [64, 32, 32]
 
 
+@pytest.mark.slow
 def test_the_plain_kernel_spills_nothing_of_256_columns_in_fp32() -> None:
     assert_no_spills(OPERATOR, NAIVE, Problem(head_dim=256, dtype=DType.FP32), "sm_120a")

@@ -77,6 +77,7 @@ def test_twice_the_length_is_twice_the_work(kernel: str, device: GPU, window: in
 
 
 @pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.slow
 def test_the_default_spills_nothing_and_passes_the_lint(kernel: str, device: GPU, ragged: bool) -> None:
     implementation, problem = operators.implementation("streaming_attention", kernel), Problem(ragged=ragged)
     source = render(Instance.default(OPERATOR, implementation, problem, device.arch))

@@ -97,6 +97,7 @@ def test_fp32_is_right_at_every_edge() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.slow
 def test_the_default_with_most_sums_a_thread_does_not_spill(arch: str) -> None:
     assert_no_spills(OPERATOR, mma_sync.IMPLEMENTATION, Problem(head_dim=192), arch)
 
