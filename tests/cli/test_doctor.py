@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cupy_double import driver
 from typer.testing import CliRunner
 
+from tests.support.cupy_double import driver
 from tuner.cli.app import build
 from tuner.compiler import nvrtc, nvrtc_library
 
