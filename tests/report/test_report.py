@@ -183,6 +183,7 @@ def test_eight_problems_of_five_hundred_attempts_fit_in_4_mb() -> None:
     assert len(report.render(data).encode()) <= 4_000_000
 
 
+@pytest.mark.slow
 def test_a_page_of_more_than_4_mb_shows_its_last_problems_in_brief_and_says_so() -> None:
     data = [report_data(128, problem={**PROBLEM, "seq_q": 64 * n}) for n in range(1, 41)]
     html = report.render(data)
