@@ -17,7 +17,7 @@ from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.judge import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
-from tuner.spec.problem import to_fields
+from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot
 
 H200 = gpu("H200")
@@ -37,8 +37,7 @@ def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def code(name: str) -> Code:
     operator, block = operators.load(name), operators.implementation(name, "block")
-    problem = operator.problem(rows=64)
-    return Code(name, "block", to_fields(problem), to_fields(block.default(problem, H200.arch)), b"")
+    return Code(Instance.default(operator, block, operator.problem(rows=64), H200.arch).fields(), b"")
 
 
 def test_a_forecast_names_them(name: str) -> None:

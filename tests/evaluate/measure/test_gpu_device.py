@@ -293,7 +293,9 @@ def test_a_config_whose_tensor_map_the_driver_refuses_costs_only_itself(
     monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
     stand, wgmma = Stand(Physical().open()), operators.implementation("flash_attention", "wgmma")
     config = to_fields(wgmma.default(PROBLEM, gpu("H200").arch))
-    fell = stand.do(Task(replace(code, implementation="wgmma", config=config), POLICY)).fell
+    fell = stand.do(
+        Task(replace(code, instance=replace(code.instance, implementation="wgmma", config=config)), POLICY)
+    ).fell
     assert fell is not None
     assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
     assert stand.do(Task(code, POLICY)).samples
@@ -321,7 +323,7 @@ def test_workspaces_are_given_back_after_every_config(runtime: Runtime, code: Co
     stand = Stand(Physical().open())
     assert stand.do(Task(code, POLICY)).samples
     held = len(runtime.buffers)
-    other = replace(code, implementation="split_keys", config=to_fields(config))
+    other = replace(code, instance=replace(code.instance, implementation="split_keys", config=to_fields(config)))
     assert stand.do(Task(other, POLICY)).samples
     assert stand.do(Heat((other, code), POLICY, 2, seed=0)).times_us
     assert len(runtime.buffers) == held
