@@ -18,7 +18,7 @@ from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.measurer import Bench
+from tuner.evaluate.measurer import Setup
 from tuner.machines import gpu
 from tuner.search import study
 from tuner.store.sql import Store
@@ -85,7 +85,7 @@ class Run:
         self.compiler = stack.enter_context(Compiler(limits=Limits(memory_bytes=_COMPILING)))
         self.checker = stack.enter_context(Checker(1))
         self.worker = stack.enter_context(Worker(self.place))
-        self.bench = Bench(self.worker, self.policy, Ledger(out / "ledger"))
+        self.setup = Setup(self.worker, self.policy, Ledger(out / "ledger"))
         facts = self.worker.look().facts
         self.gpu, self.exclusive = gpu.named(str(facts["gpu"])), bool(facts.get("exclusive"))
         self.outcomes: list[study.Outcome] = []

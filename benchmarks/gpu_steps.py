@@ -103,7 +103,7 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
 
 def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
-    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
+    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [each for each in served if not each.oracle] or served
     instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
@@ -145,7 +145,7 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     request = study.SearchRequest(
         operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py"
     )
-    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.bench)
+    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
     outcome, standing = final_race(outcome, run.store, measurer)

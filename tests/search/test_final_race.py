@@ -22,7 +22,7 @@ from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.messages import Heat, Raced
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.measurer import Bench
+from tuner.evaluate.measurer import Setup
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.search.session import Measured
@@ -191,7 +191,7 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     better, worse, *_ = (each for each in naive_configs() if each != default)
     told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
     with Store.open(":memory:") as store, Worker(told) as worker:
-        session = Measured(GPU, store, *machines, Bench(worker, POLICY))
+        session = Measured(GPU, store, *machines, Setup(worker, POLICY))
         found = session.search(request(1), lambda _: None, lambda: False)
         same = session.extend(found, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
         raced = session.extend(same, [Instance(PAGED, NAIVE, DECODING, better)], lambda _: None)

@@ -17,7 +17,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.measurer import Bench
+from tuner.evaluate.measurer import Setup
 from tuner.search import campaign, study
 from tuner.search.portfolio import Family, ServedProblem, Terms, choose
 from tuner.search.session import Measured, Observe
@@ -283,7 +283,7 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
     ]
     requests = [replace(each, implementation="naive") for each in requests]
     with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1) as checker, Worker(told) as worker:
-        session = Measured(SM_80, store, compiler, checker, Bench(worker, policy))
+        session = Measured(SM_80, store, compiler, checker, Setup(worker, policy))
         found = campaign.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
     (family,) = found.families
     ((_, config),) = family.members

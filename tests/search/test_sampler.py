@@ -15,8 +15,8 @@ import pytest
 from tuner.errors import UsageError
 from tuner.search.sampler import METHODS, Sampler
 from tuner.search.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
-from tuner.search.sampler.history import History, Prior
 from tuner.search.sampler.improvement import predicted_scores, representative
+from tuner.search.sampler.observations import Observations, Prior
 from tuner.spec.space import Array, Constraint, Space
 
 POWERS = tuple(1 << k for k in range(7))
@@ -157,7 +157,7 @@ def test_expected_improvement_is_what_draws_improve_by_and_never_underflows() ->
 
 def test_of_very_many_results_a_prediction_learns_from_the_best_and_from_some_of_all_others() -> None:
     values = np.array([math.inf if (value := COSTS[index]) is None else value for index in range(200)])
-    history = History(np.arange(200), values, np.zeros(0, int))
+    history = Observations(np.arange(200), values, np.zeros(0, int))
     few = representative(history, 40)
     assert len(few.tried) == 40
     assert sorted(few.values)[:20] == sorted(values)[:20] and np.isinf(few.values).any() == np.isinf(values).any()

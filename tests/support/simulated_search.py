@@ -13,7 +13,7 @@ from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.measurer import Bench, Measurer
+from tuner.evaluate.measurer import Measurer, Setup
 from tuner.search import study
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
@@ -50,7 +50,7 @@ def request(budget: int = 4) -> study.SearchRequest:
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:
-    return Measurer(PAGED, DECODING, GPU, *machines, Bench(worker, POLICY, ledger or Ledger()))
+    return Measurer(PAGED, DECODING, GPU, *machines, Setup(worker, POLICY, ledger or Ledger()))
 
 
 def naive_configs() -> list[Any]:

@@ -10,11 +10,11 @@ from typing import Any
 from tuner import operators
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.bench import peers
-from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row, spelled
 from tuner.bench.contender import contender, context
 from tuner.bench.field import Meeting, meet
 from tuner.bench.forecast import Forecast, forecast
+from tuner.bench.leaders import leaders
 from tuner.bench.page import page
 from tuner.bench.tables import tables
 from tuner.errors import MachineError, UsageError
@@ -28,12 +28,12 @@ __all__ = [
     "Comparison",
     "Forecast",
     "Row",
-    "ahead",
     "compare",
     "contender",
     "context",
     "forecast",
     "inputs_kind",
+    "leaders",
     "page",
     "spelled",
     "tables",

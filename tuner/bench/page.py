@@ -7,9 +7,9 @@ from itertools import count
 from typing import Any
 
 from tuner.base import result
-from tuner.bench.ahead import ahead
 from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
+from tuner.bench.leaders import leaders
 from tuner.bench.tables import Found, shared, tables, varying
 from tuner.report.page import document
 from tuner.report.series import Value, bars, lines
@@ -28,7 +28,7 @@ def page(found: Found) -> str:
         title=found[0].operator,
         evidence=found[0].evidence,
         gpu=_gpu(found[0]),
-        ahead=ahead(found),
+        leaders=leaders(found),
         about=_about(found),
         value_name=value_name,
         size_name=size,

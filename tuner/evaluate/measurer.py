@@ -37,7 +37,7 @@ _HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wron
 
 
 @dataclass(frozen=True)
-class Bench:
+class Setup:
     """What a Measurer measures with. The worker and the ledger outlive one problem."""
 
     worker: Worker
@@ -61,15 +61,15 @@ class Measurer(Predictor):
         gpu: GPU,
         compiler: Compiler,
         checker: Checker,
-        bench: Bench,
+        setup: Setup,
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
         super().__init__(gpu, compiler, checker)
         self._operator, self._problem = operator, problem
-        found = bench.worker.look().facts
-        self.bench = replace(bench, policy=bench.policy.on(found))
+        found = setup.worker.look().facts
+        self.setup = replace(setup, policy=setup.policy.on(found))
         self.best_us = inf
-        self.drift = DriftMonitor(bench.worker, self.bench.policy)
+        self.drift = DriftMonitor(setup.worker, self.setup.policy)
         self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
         self._earlier: Instance | None = None
         self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
@@ -80,7 +80,7 @@ class Measurer(Predictor):
         self._model = str(found["model"])
         # What a simulation says must never be taken for what a device did.
         simulated = " simulated" if self._model == SIMULATED else ""
-        self.policy = f"{self.bench.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
+        self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
         if gpu.arch.name != found["arch"]:
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
@@ -107,7 +107,7 @@ class Measurer(Predictor):
         identities = [self.identity(each) for each in batch]
         unknown = [i for i, identity in enumerate(identities) if identity not in self._verdicts]
         for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
-            timed = self._on_device(identities[i], Task(code, self.bench.policy, timed=False))
+            timed = self._on_device(identities[i], Task(code, self.setup.policy, timed=False))
             self._verdicts[identities[i]] = _verdict(timed, self._model)
         yield from enumerate(self._verdicts[identity] for identity in identities)
 
@@ -115,12 +115,12 @@ class Measurer(Predictor):
         self, contenders: Sequence[Instance], seed: int = 0, *, own_clock: bool = False
     ) -> tuple[list[int], Raced]:
         """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
-        codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.bench.policy
+        codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.setup.policy
         while left:
             heat = Heat(tuple(codes[i] for i in left), policy, policy.rounds, seed)
             if own_clock:
                 heat = replace(heat, rounds=policy.own_clock_rounds, limit_s=_OWN_CLOCK_S, own_clock=True)
-            raced = self.bench.worker.race(heat)
+            raced = self.setup.worker.race(heat)
             if raced.fell is None:
                 return left, raced
             left.pop(raced.fell.culprit)
@@ -135,11 +135,11 @@ class Measurer(Predictor):
 
         The timed problem is too large for a float64 reference: what the first kernel makes of it stands in for one.
         """
-        if self._started == self.bench.worker.restarts:
+        if self._started == self.setup.worker.restarts:
             return
-        self._started = self.bench.worker.restarts
+        self._started = self.setup.worker.restarts
         for key, task in self._prepare_plain().items():
-            if not self.bench.ledger.banned(key):
+            if not self.setup.ledger.banned(key):
                 self._once(key, task)
 
     def _prepare_plain(self) -> dict[str, Task]:
@@ -153,7 +153,7 @@ class Measurer(Predictor):
             if each.oracle and each.refusal(self._problem, self._gpu.arch) is None:
                 instance = Instance.default(self._operator, each, self._problem, self._gpu.arch)
                 (code,) = self._codes([instance])
-                yield _key(self.identity(instance)), Task(code, self.bench.policy, timed=False)
+                yield _key(self.identity(instance)), Task(code, self.setup.policy, timed=False)
 
     def _line(self, batch: Sequence[Instance]) -> list[tuple[int | None, Instance]]:
         """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
@@ -173,7 +173,7 @@ class Measurer(Predictor):
         twin = _twin(attempt)
         duplicate = twin in self._twins
         if not duplicate:
-            task = Task(_code(instance, cubin), self.bench.policy, self.best_us)
+            task = Task(_code(instance, cubin), self.setup.policy, self.best_us)
             self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
             self._current.add(twin)
         spelled, timed = self._twins[twin]
@@ -218,17 +218,17 @@ class Measurer(Predictor):
 
     def _allowed(self, key: str) -> bool:
         self._run_plain()  # which may be the config in question
-        return not self.bench.ledger.banned(key)
+        return not self.setup.ledger.banned(key)
 
     def _once(self, key: str, task: Task) -> Timed:
-        self.bench.ledger.began(key)
+        self.setup.ledger.began(key)
         try:
-            timed = self.bench.worker.time(task)
+            timed = self.setup.worker.time(task)
         except KeyboardInterrupt:  # which is no fault of the config
-            self.bench.ledger.ended(key)
+            self.setup.ledger.ended(key)
             raise
         if timed.fell is None or not timed.fell.fatal:
-            self.bench.ledger.ended(key)
+            self.setup.ledger.ended(key)
         return timed
 
     def _codes(self, instances: Sequence[Instance]) -> list[Code]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.search.sampler.history import History, Prior, ranks
+from tuner.search.sampler.observations import Observations, Prior, ranks
 from tuner.spec.space import Array
 
 
@@ -21,16 +21,16 @@ class Belief:
 
         `results` maps indices of configs to values in the order in which they came; None: it failed.
         """
-        return Prior(self.cost).correlation(_history(results))
+        return Prior(self.cost).correlation(_observations(results))
 
     def holds(self, results: Mapping[int, float | None]) -> bool:
         """Whether the results leave it standing."""
-        return Prior(self.cost).holds(_history(results))
+        return Prior(self.cost).holds(_observations(results))
 
 
-def _history(results: Mapping[int, float | None]) -> History:
+def _observations(results: Mapping[int, float | None]) -> Observations:
     values = [np.inf if value is None else value for value in results.values()]
-    return History(np.array([*results], int), np.array(values), np.zeros(0, int))
+    return Observations(np.array([*results], int), np.array(values), np.zeros(0, int))
 
 
 def together(beliefs: Sequence[Belief]) -> Array | None:

@@ -43,7 +43,7 @@ def _raced(
     if raced is None or not raced.times_us:
         return [], None
     field = [field[i] for i in left]
-    policy, default = measurer.bench.policy, _default(field, outcome)
+    policy, default = measurer.setup.policy, _default(field, outcome)
     standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
     near = [i for i, each in enumerate(standing.contenders) if each.ratio.low <= 1 + policy.drift or i == default]
     if raced.capped and not own_clock and len(near) > 1:
@@ -75,7 +75,7 @@ def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], measurer: M
     near the best are of then, the best since.
     """
     found = ranked(outcome.tried)
-    alike = _within(1 + measurer.bench.policy.drift, found[: 2 * FINALISTS], best)
+    alike = _within(1 + measurer.setup.policy.drift, found[: 2 * FINALISTS], best)
     since = [each for each in found if measurer.is_current(each.attempt) and each.attempt.flawed <= best.attempt.flawed]
     if all(measurer.is_current(each.attempt) for each in near) or not since:
         return alike

@@ -15,7 +15,7 @@ from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.measurer import Bench, Measurer
+from tuner.evaluate.measurer import Measurer, Setup
 from tuner.evaluate.predictor import Predictor
 from tuner.machines import gpu
 from tuner.search import study
@@ -59,9 +59,9 @@ class Predicted:
 class Measured:
     """A session on the GPU of this machine. Winners are settled by a final race."""
 
-    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker, bench: Bench) -> None:
+    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker, setup: Setup) -> None:
         self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
-        self._bench = bench
+        self._setup = setup
         self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
 
     def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
@@ -83,7 +83,7 @@ class Measured:
     def _measurer(self, request: SearchRequest) -> Any:
         if request.problem not in self._measurers:
             self._measurers[request.problem] = Measurer(
-                request.operator, request.problem, self._target, self._compiler, self._checker, self._bench
+                request.operator, request.problem, self._target, self._compiler, self._checker, self._setup
             )
         return self._measurers[request.problem]
 
@@ -114,8 +114,8 @@ def session(
         yield Predicted(target, store, compiler, checker)
         return
     with Worker(Physical()) as worker:
-        bench = Bench(worker, policy, Ledger(cache_dir() / "ledger" / target.name))
-        yield Measured(target, store, compiler, checker, bench)
+        setup = Setup(worker, policy, Ledger(cache_dir() / "ledger" / target.name))
+        yield Measured(target, store, compiler, checker, setup)
 
 
 def _here() -> GPU | None:

@@ -41,7 +41,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, estimate, screen
 from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
-from tuner.evaluate.measurer import Bench, Measurer
+from tuner.evaluate.measurer import Measurer, Setup
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.spec.instance import Instance, InstanceFields
@@ -246,7 +246,7 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
 
     instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     identities = [
-        Measurer(each, DECODING, GPU, *machines, Bench(calm_worker, POLICY)).identity(instance)
+        Measurer(each, DECODING, GPU, *machines, Setup(calm_worker, POLICY)).identity(instance)
         for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
     ]
     assert identities[0] == identities[1] != identities[2]

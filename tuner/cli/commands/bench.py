@@ -83,7 +83,7 @@ def _print(operator: str, found: Sequence[Comparison | Forecast]) -> None:
     how = f"on {first.device['gpu']}, {first.policy}" if isinstance(first, Comparison) else _FORECAST.format(first.gpu)
     for each in bench.tables(found):
         table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=each.numbers)
-    if sentence := bench.ahead(found):
+    if sentence := bench.leaders(found):
         typer.echo(wrapped(sentence))
 
 

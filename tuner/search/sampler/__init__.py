@@ -22,13 +22,13 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). None when fewer
     than eight of them work, or when the space is too large to be enumerated.
     """
-    from tuner.search.sampler.history import History
     from tuner.search.sampler.improvement import predicted_scores
+    from tuner.search.sampler.observations import Observations
 
     values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
     if np.count_nonzero(np.isfinite(values)) < LEARNABLE or not space.enumerated:
         return None
-    return predicted_scores(space, History(np.array(list(results)), values, np.zeros(0, dtype=int)))
+    return predicted_scores(space, Observations(np.array(list(results)), values, np.zeros(0, dtype=int)))
 
 
 class Sampler:
@@ -51,8 +51,8 @@ class Sampler:
         prior: Array | None = None,
     ) -> None:
         # Not at the top: Optuna and SciPy take a second to import, and the command line wants METHODS only.
-        from tuner.search.sampler.history import Prior
         from tuner.search.sampler.methods import build
+        from tuner.search.sampler.observations import Prior
 
         if method not in METHODS:
             raise UsageError(f"unknown sampler {method!r} (known: {', '.join(METHODS)})")
@@ -107,7 +107,7 @@ class Sampler:
 
         Below 0.2 the prior is wrong, and dropped.
         """
-        return None if self._prior is None else self._prior.correlation(self._trials.history())
+        return None if self._prior is None else self._prior.correlation(self._trials.observations())
 
     def importance(self) -> dict[str, float]:
         """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.

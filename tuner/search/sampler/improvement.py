@@ -18,7 +18,7 @@ from tuner.search.sampler.gaussian import (
     log_expected_improvement,
     spread_after,
 )
-from tuner.search.sampler.history import History, ranks
+from tuner.search.sampler.observations import Observations, ranks
 from tuner.search.sampler.starts import Starts
 from tuner.search.sampler.strategies import POOL, Categorical, candidates
 from tuner.spec.space import Array, Space
@@ -42,11 +42,11 @@ class Model:
     fitted: int  # results at the fit
     rows: list[int]  # indices of the configs that the posterior is conditioned on
 
-    def covers(self, history: History) -> bool:
-        """Whether the history continues the rows, and brings too few results for another fit."""
-        n = len(history.tried)
-        continues = self.rows == history.known[: len(self.rows)].tolist()
-        return continues and n - self.fitted < max(2, n // 10) and len(history.known) < self.fitted + _ROOM
+    def covers(self, observations: Observations) -> bool:
+        """Whether the observations continue the rows, and brings too few results for another fit."""
+        n = len(observations.tried)
+        continues = self.rows == observations.known[: len(self.rows)].tolist()
+        return continues and n - self.fitted < max(2, n // 10) and len(observations.known) < self.fitted + _ROOM
 
     def extend(self, known: Array) -> None:
         """Condition on the configs of `known` that are not rows yet."""
@@ -74,58 +74,58 @@ class Gaussian:
         self._threads = ThreadpoolController()
         self.expected_improvement: float | None = None
 
-    def propose(self, history: History) -> int:
-        start = self._starts.next(history)
+    def propose(self, observations: Observations) -> int:
+        start = self._starts.next(observations)
         if start is not None:
             return start
-        if len(history.tried) > _MOST_RESULTS:
+        if len(observations.tried) > _MOST_RESULTS:
             self.expected_improvement = None
-            return self._beyond.propose(history)
+            return self._beyond.propose(observations)
         with self._threads.limit(limits=1):
-            return self._most_promising(history)
+            return self._most_promising(observations)
 
-    def _most_promising(self, history: History) -> int:
-        model = self._model_of(history)
-        scores = standard_scores(history.values)
-        posterior, best = model.posterior, float(scores[history.worked].min())
+    def _most_promising(self, observations: Observations) -> int:
+        model = self._model_of(observations)
+        scores = standard_scores(observations.values)
+        posterior, best = model.posterior, float(scores[observations.worked].min())
         gain = log_expected_improvement(posterior.mean(scores), posterior.deviation(scores), best)
-        gain += np.log1p(-np.clip(posterior.mean(1.0 - history.worked), 0, _SURE_FAILURE))
-        gain[np.isin(model.pool, history.known)] = -np.inf
+        gain += np.log1p(-np.clip(posterior.mean(1.0 - observations.worked), 0, _SURE_FAILURE))
+        gain[np.isin(model.pool, observations.known)] = -np.inf
         chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
         promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
-        self.expected_improvement = relative_gain(float(np.exp(promising).sum()), scores, history)
+        self.expected_improvement = relative_gain(float(np.exp(promising).sum()), scores, observations)
         return int(model.pool[chosen])
 
-    def _model_of(self, history: History) -> Model:
+    def _model_of(self, observations: Observations) -> Model:
         """The last model with a few more rows, or a new fit."""
-        if self._model is None or not self._model.covers(history):
-            self._model = self._fit(history)
-        self._model.extend(history.known)
+        if self._model is None or not self._model.covers(observations):
+            self._model = self._fit(observations)
+        self._model.extend(observations.known)
         return self._model
 
-    def _fit(self, history: History) -> Model:
+    def _fit(self, observations: Observations) -> Model:
         axes, last = self._axes, self._model.hyperparameters if self._model is not None else None
-        points, scores = axes.of(history.tried), standard_scores(history.values)
+        points, scores = axes.of(observations.tried), standard_scores(observations.values)
         iterations = 30 if last is None else 12
         # Around the starts of a prior long scales would hold the search: what is near differs by little there.
-        guided = self._starts.guided(history)
+        guided = self._starts.guided(observations)
         typical = axes.typical_scales / 2 if guided else axes.typical_scales
         spread = FREE_SPREAD if guided else spread_after(len(points))
         fitted = fit(points, axes.axis_of_column, scores, typical, last, iterations, spread)
-        pool = candidates(self._space, history, self._rng)
-        posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(history.known) + _ROOM)
-        return Model(axes, fitted, pool, posterior, len(history.tried), [])
+        pool = candidates(self._space, observations, self._rng)
+        posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(observations.known) + _ROOM)
+        return Model(axes, fitted, pool, posterior, len(observations.tried), [])
 
 
-def predicted_scores(space: Space[Any], history: History, most: int = _MOST_LEARNT) -> Array:
-    """The model's mean for every config of the space, given a history [configs]; lower is better.
+def predicted_scores(space: Space[Any], observations: Observations, most: int = _MOST_LEARNT) -> Array:
+    """The model's mean for every config of the space, given observations; lower is better.
 
     Of more than `most` results it learns from so many.
     """
-    history = representative(history, most)
-    axes, scores = coordinates(space), standard_scores(history.values)
+    observations = representative(observations, most)
+    axes, scores = coordinates(space), standard_scores(observations.values)
     with ThreadpoolController().limit(limits=1):
-        points = axes.of(history.tried)
+        points = axes.of(observations.tried)
         fitted = fit(points, axes.axis_of_column, scores, axes.typical_scales, None, 60, spread_after(len(points)))
         means = []
         for pool in np.array_split(np.arange(len(space)), max(1, len(space) // POOL)):
@@ -135,15 +135,15 @@ def predicted_scores(space: Space[Any], history: History, most: int = _MOST_LEAR
     return np.concatenate(means)
 
 
-def representative(history: History, most: int) -> History:
-    """A history of at most so many results: half of them the best, half spread evenly over the ranks of the others."""
-    ranked = np.argsort(history.values, kind="stable")
+def representative(observations: Observations, most: int) -> Observations:
+    """At most so many results: half of them the best, half spread evenly over the ranks of the others."""
+    ranked = np.argsort(observations.values, kind="stable")
     if len(ranked) <= most:
-        return history
+        return observations
     best, others = ranked[: most // 2], ranked[most // 2 :]
     spread = others[np.linspace(0, len(others) - 1, most - len(best)).astype(int)]
     kept = np.sort(np.concatenate([best, spread]))
-    return History(history.tried[kept], history.values[kept], history.pending)
+    return Observations(observations.tried[kept], observations.values[kept], observations.pending)
 
 
 def standard_scores(values: Array) -> Array:
@@ -157,9 +157,9 @@ def standard_scores(values: Array) -> Array:
     return _standard(scores)
 
 
-def relative_gain(improvement: float, scores: Array, history: History) -> float:
+def relative_gain(improvement: float, scores: Array, observations: Observations) -> float:
     """An improvement of the score as a share of the best value, by the slope between the best and the best third."""
-    gaps, valid = _gaps(history.values[history.worked]), scores[history.worked]
+    gaps, valid = _gaps(observations.values[observations.worked]), scores[observations.worked]
     order = np.argsort(valid)
     best, third = order[0], order[max(1, len(order) // 3)]
     slope = (gaps[third] - gaps[best]) / max(valid[third] - valid[best], 1e-9)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.search.sampler.history import Prior
 from tuner.search.sampler.improvement import Gaussian
+from tuner.search.sampler.observations import Prior
 from tuner.search.sampler.starts import Starts
 from tuner.search.sampler.strategies import Categorical, Exhaustive, Genetic, Random, Strategy
 from tuner.search.sampler.trials import RepairedTPE, Trials, ValidSampler
@@ -31,4 +31,4 @@ def build(
         "exhaustive": lambda: Exhaustive(space, starts, prior),
     }
     strategy = strategies[method]()
-    return Trials(ValidSampler(space, lambda _study, _trial, history: strategy.propose(history))), strategy
+    return Trials(ValidSampler(space, lambda _study, _trial, observations: strategy.propose(observations))), strategy

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.search.sampler.history import History, Prior
+from tuner.search.sampler.observations import Observations, Prior
 from tuner.spec.space import Array, Space
 
 _FIRST = 6  # results before a model is asked
@@ -29,35 +29,35 @@ class Starts:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
         self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
 
-    def next(self, history: History) -> int | None:
+    def next(self, observations: Observations) -> int | None:
         """The next start; None once a model can be asked."""
-        given = first_free(self._given, history)
+        given = first_free(self._given, observations)
         if given is not None:
             return given
-        known = len(history.known)
-        believed = first_free(self._believed, history)
-        if believed is not None and self.guided(history):
-            return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(history)
-        if known < _FIRST or np.count_nonzero(history.worked) < _WORKING:
-            return self._least_tried(history)
+        known = len(observations.known)
+        believed = first_free(self._believed, observations)
+        if believed is not None and self.guided(observations):
+            return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(observations)
+        if known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
+            return self._least_tried(observations)
         return None
 
-    def guided(self, history: History) -> bool:
+    def guided(self, observations: Observations) -> bool:
         """Whether a prior, still believed, says where good configs are."""
-        return self._prior is not None and self._prior.holds(history)
+        return self._prior is not None and self._prior.holds(observations)
 
-    def _least_tried(self, history: History) -> int:
+    def _least_tried(self, observations: Observations) -> int:
         """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
-        drawn = free(self._space, history.known, _DRAWN, self._rng)
-        codes, known = self._space.codes_of(drawn), self._space.codes_of(history.known)
+        drawn = free(self._space, observations.known, _DRAWN, self._rng)
+        codes, known = self._space.codes_of(drawn), self._space.codes_of(observations.known)
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
         return int(drawn[np.argmin(seen)])
 
 
-def first_free(given: Sequence[int], history: History) -> int | None:
+def first_free(given: Sequence[int], observations: Observations) -> int | None:
     """The first of the given configs that is not known; None when all are."""
-    known = set(history.known.tolist())
+    known = set(observations.known.tolist())
     return next((index for index in given if index not in known), None)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.search.sampler.history import History, Prior
+from tuner.search.sampler.observations import Observations, Prior
 from tuner.search.sampler.starts import Starts, first_free, free
 from tuner.spec.space import Array, Space
 
@@ -18,11 +18,11 @@ _ELITE = 5  # results whose neighbours are always candidates
 
 
 class Strategy(Protocol):
-    """Proposes one config that is not in the history; called only while there is one."""
+    """Proposes one config that is not among the observations; called only while there is one."""
 
     expected_improvement: float | None  # share by which the best value should still fall; None where no model says
 
-    def propose(self, history: History) -> int: ...
+    def propose(self, observations: Observations) -> int: ...
 
 
 class Exhaustive:
@@ -39,8 +39,8 @@ class Exhaustive:
         self._order: tuple[int, ...] = tuple(dict.fromkeys((*given, *others.tolist())))
         self._next = 0
 
-    def propose(self, history: History) -> int:
-        known = set(history.known.tolist())
+    def propose(self, observations: Observations) -> int:
+        known = set(observations.known.tolist())
         self._next = next(place for place in range(self._next, len(self._order)) if self._order[place] not in known)
         return self._order[self._next]
 
@@ -53,9 +53,9 @@ class Random:
     def __init__(self, space: Space[Any], rng: np.random.Generator, given: Sequence[int]) -> None:
         self._space, self._rng, self._given = space, rng, given
 
-    def propose(self, history: History) -> int:
-        given = first_free(self._given, history)
-        return int(free(self._space, history.known, 1, self._rng)[0]) if given is None else given
+    def propose(self, observations: Observations) -> int:
+        given = first_free(self._given, observations)
+        return int(free(self._space, observations.known, 1, self._rng)[0]) if given is None else given
 
 
 class Categorical:
@@ -67,13 +67,13 @@ class Categorical:
         self._space, self._rng, self._starts = space, rng, starts
         self._sizes = [len(values) for values in space.choices.values()]
 
-    def propose(self, history: History) -> int:
-        start = self._starts.next(history)
+    def propose(self, observations: Observations) -> int:
+        start = self._starts.next(observations)
         if start is not None:
             return start
-        pool = candidates(self._space, history, self._rng, _SMALL_POOL)
-        count = min(25, -(-len(history.tried) // 10))
-        ranked, codes = self._space.codes_of(history.best(len(history.tried))), self._space.codes_of(pool)
+        pool = candidates(self._space, observations, self._rng, _SMALL_POOL)
+        count = min(25, -(-len(observations.tried) // 10))
+        ranked, codes = self._space.codes_of(observations.best(len(observations.tried))), self._space.codes_of(pool)
         good, bad = ranked[:count], ranked[count:]
         score = np.zeros(len(pool))
         for j, size in enumerate(self._sizes):
@@ -90,43 +90,43 @@ class Genetic:
     def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
         self._space, self._rng, self._starts = space, rng, starts
 
-    def propose(self, history: History) -> int:
-        start = self._starts.next(history)
+    def propose(self, observations: Observations) -> int:
+        start = self._starts.next(observations)
         if start is not None:
             return start
-        population = history.best(self._POPULATION)
+        population = observations.best(self._POPULATION)
         mother, father = (int(population[self._place(len(population))]) for _ in range(2))
         if self._rng.random() < 0.5:
-            free = np.setdiff1d(self._space.neighbours(mother), history.known)
+            free = np.setdiff1d(self._space.neighbours(mother), observations.known)
             if len(free):
                 return int(self._rng.choice(free))
-        return self._cross(mother, father, history)
+        return self._cross(mother, father, observations)
 
     def _place(self, count: int) -> int:
         """A place in the ranking, the better the likelier."""
         return min(int(self._rng.exponential(count / 3)), count - 1)
 
-    def _cross(self, mother: int, father: int, history: History) -> int:
+    def _cross(self, mother: int, father: int, observations: Observations) -> int:
         """The free config nearest to a uniform crossover."""
         codes = self._space.codes_of(np.array([mother, father]))
         child = np.where(self._rng.random(codes.shape[1]) < 0.5, codes[0], codes[1])
-        return nearest(self._space, child, history, self._rng)
+        return nearest(self._space, child, observations, self._rng)
 
 
-def candidates(space: Space[Any], history: History, rng: np.random.Generator, sample: int = POOL) -> Array:
+def candidates(space: Space[Any], observations: Observations, rng: np.random.Generator, sample: int = POOL) -> Array:
     """Free configs worth scoring: all of them, or `sample` of more than POOL and the neighbours of the best results."""
-    if space.enumerated and len(space) <= max(POOL, 2 * len(history.known)):
+    if space.enumerated and len(space) <= max(POOL, 2 * len(observations.known)):
         mask = np.ones(len(space), dtype=bool)
-        mask[history.known] = False
+        mask[observations.known] = False
         return np.flatnonzero(mask)
-    near = [space.neighbours(int(index)) for index in history.best(_ELITE)]
+    near = [space.neighbours(int(index)) for index in observations.best(_ELITE)]
     pool = np.concatenate([space.draw(sample, rng), *near])
-    return pool[~np.isin(pool, history.known)]
+    return pool[~np.isin(pool, observations.known)]
 
 
-def nearest(space: Space[Any], codes: Array, history: History, rng: np.random.Generator) -> int:
+def nearest(space: Space[Any], codes: Array, observations: Observations, rng: np.random.Generator) -> int:
     """The free config with the fewest other values than `codes` [parameters], ties drawn at random."""
-    pool = candidates(space, history, rng)
+    pool = candidates(space, observations, rng)
     distance = np.count_nonzero(space.codes_of(pool) != codes, axis=1)
     return int(pool[np.argmin(distance + 0.5 * rng.random(len(pool)))])
 

@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from tuner.search.sampler.history import History
+from tuner.search.sampler.observations import Observations
 from tuner.search.sampler.starts import Starts
 from tuner.search.sampler.strategies import nearest
 from tuner.spec.space import Space
@@ -28,7 +28,7 @@ class ValidSampler(BaseSampler):
     with `study.ask(sampler.distributions)`.
     """
 
-    def __init__(self, space: Space[Any], propose: Callable[[Study, FrozenTrial, History], int]) -> None:
+    def __init__(self, space: Space[Any], propose: Callable[[Study, FrozenTrial, Observations], int]) -> None:
         self.distributions = distributions(space)
         self._space, self._propose = space, propose
         self._index_of_trial: dict[int, int] = {}
@@ -42,7 +42,7 @@ class ValidSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
-        index = self._propose(study, trial, self.history(study))
+        index = self._propose(study, trial, self.observations(study))
         self._index_of_trial[trial.number] = index
         return self.params(index)
 
@@ -60,14 +60,14 @@ class ValidSampler(BaseSampler):
             self._index_of_trial[trial.number] = self._space.index(self._space.config_type(**trial.params))
         return self._index_of_trial[trial.number]
 
-    def history(self, study: Study) -> History:
+    def observations(self, study: Study) -> Observations:
         """What the study's trials say."""
         every = study.get_trials(deepcopy=False)
         # One that is being asked for has no parameters yet, but those of a single choice that stand first.
         trials = [trial for trial in every if trial.params.keys() == self.distributions.keys()]
         done = [trial for trial in trials if trial.state.is_finished()]
         values = [trial.value if trial.state == TrialState.COMPLETE else None for trial in done]
-        return History(
+        return Observations(
             np.array([self.index(trial) for trial in done], dtype=int),
             np.array([np.inf if value is None else value for value in values], dtype=float),
             np.array([self.index(trial) for trial in trials if not trial.state.is_finished()], dtype=int),
@@ -82,14 +82,14 @@ class RepairedTPE:
         self._tpe = TPESampler(n_startup_trials=0, seed=int(rng.integers(1 << 31)))
         self._varying = {name: each for name, each in distributions(space).items() if not each.single()}
 
-    def propose(self, study: Study, trial: FrozenTrial, history: History) -> int:
-        start = self._starts.next(history)
+    def propose(self, study: Study, trial: FrozenTrial, observations: Observations) -> int:
+        start = self._starts.next(observations)
         if start is not None:
             return start
         suggested = self._tpe.sample_relative(study, trial, self._varying)
         choices = self._space.choices.items()
         codes = [list(values).index(suggested.get(name, values[0])) for name, values in choices]
-        return nearest(self._space, np.array(codes), history, self._rng)
+        return nearest(self._space, np.array(codes), observations, self._rng)
 
 
 def distributions(space: Space[Any]) -> dict[str, BaseDistribution]:
@@ -123,16 +123,16 @@ class Trials:
             params, distributions = self._sampler.params(index), self._sampler.distributions
             self._study.add_trial(create_trial(state=state, value=value, params=params, distributions=distributions))
 
-    def history(self) -> History:
+    def observations(self) -> Observations:
         """All trials so far."""
-        return self._sampler.history(self._study)
+        return self._sampler.observations(self._study)
 
     def importance(self) -> dict[str, float]:
         """PED-ANOVA: how much each parameter decides whether a config is among the best; shares that add up to 1.
 
         Empty before there are two different values.
         """
-        if len(set(self.history().values.tolist()) - {math.inf}) < 2:
+        if len(set(self.observations().values.tolist()) - {math.inf}) < 2:
             return {}
         with _quiet():
             return dict(get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator()))

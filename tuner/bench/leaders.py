@@ -8,7 +8,7 @@ from tuner.bench.forecast import Forecast
 from tuner.bench.tables import Found, varying
 
 
-def ahead(found: Found) -> str:
+def leaders(found: Found) -> str:
     """The kernels whose interval meets that of the least, and over which sizes; empty where nothing was timed."""
     size = varying([each.problem for each in found])
     if not size:

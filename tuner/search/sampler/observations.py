@@ -14,7 +14,7 @@ _WRONG = 0.2  # rank correlation below which a prior is dropped
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class Observations:
     """Results in the order in which they came, and configs asked for without a result yet."""
 
     tried: Array  # indices of the configs [n]
@@ -52,18 +52,18 @@ class Prior:
                 break
         return chosen
 
-    def correlation(self, history: History) -> float | None:
+    def correlation(self, observations: Observations) -> float | None:
         """Spearman's rank correlation with the first valid results; None before there are eight."""
-        ranked = ~np.isnan(self.cost[history.tried])
-        first = np.flatnonzero(history.worked & ranked)[:_JUDGED_TO]
-        predicted, found = self.cost[history.tried[first]], history.values[first]
+        ranked = ~np.isnan(self.cost[observations.tried])
+        first = np.flatnonzero(observations.worked & ranked)[:_JUDGED_TO]
+        predicted, found = self.cost[observations.tried[first]], observations.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
         return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
 
-    def holds(self, history: History) -> bool:
+    def holds(self, observations: Observations) -> bool:
         """Whether the results leave the prior standing."""
-        correlation = self.correlation(history)
+        correlation = self.correlation(observations)
         return correlation is None or correlation >= _WRONG
 
 
