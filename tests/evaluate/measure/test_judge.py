@@ -88,6 +88,23 @@ def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm
     assert not judge.right
 
 
+def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_the_timed_problem(row_norm: Operator[Any]) -> None:
+    with judging(Simulation().open(), row_norm, rows=40) as (judge, arena):
+        case = cases(row_norm, to_fields(arena.problem), every=False)[0]
+        right = case.expected
+        noise = 1 + 0.5 * np.random.default_rng(0).standard_normal(right.exact["y"].shape)
+        cancelling = replace(right, rounded={**right.rounded, "y": right.exact["y"] * noise})
+        judge.run(replace(case, expected=cancelling), twice=False)
+        error = next(each for each in judge.verdict("here").errors if each.name == "y")
+        assert error.cancels
+        assert error.limit > 0.3
+        found = judge.compare_timed(arena, {})
+        judge.compare_timed(arena, found)
+        assert judge.right
+        judge.compare_timed(arena, {**found, "y": (1.2 * found["y"].astype(float)).astype(found["y"].dtype)})
+    assert not judge.right
+
+
 @pytest.mark.parametrize("wrong", ["o", "lse"])
 def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> None:
     operator = operators.load("flash_attention")
