@@ -137,6 +137,22 @@ def test_a_kernel_that_hangs_is_given_up_sooner_on_an_edge_than_on_the_timed_pro
     assert timed_s == [60.0, 60.0]
 
 
+class Crowded(Limited):
+    """Another process uses the device, too."""
+
+    def others(self) -> int:
+        return 1
+
+
+def test_beside_others_an_edge_may_take_as_long_as_the_end_of_a_process_of_theirs(row_norm: Operator[Any]) -> None:
+    limits_s = []
+    for device in (Limited(Simulation()), Crowded(Simulation())):
+        with judging(device, row_norm, rows=40) as (judge, arena):
+            judge.run(cases(row_norm, to_fields(arena.problem), every=False)[0], twice=False)
+        limits_s += device.limits_s
+    assert limits_s == [1.0, 10.0]
+
+
 def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Operator[Any]) -> None:
     with judging(Idle(Simulation()), row_norm, rows=40) as (judge, arena):
         judge.compare_timed(arena, {})
