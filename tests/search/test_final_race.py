@@ -48,7 +48,7 @@ class Racing(Worker):
     """Notes of each race whether it was at own clocks."""
 
     def race(self, heat: Heat) -> Raced:
-        if len(heat.codes) > 1:
+        if heat.rounds > 3:  # with which the drift monitor is content
             self.raced = [*getattr(self, "raced", []), heat.own_clock]
         return super().race(heat)
 
@@ -58,7 +58,7 @@ class Cut(Racing):
 
     def race(self, heat: Heat) -> Raced:
         found = super().race(heat)
-        return replace(found, times_us=found.times_us[:2]) if heat.own_clock else found
+        return replace(found, rounds=found.rounds[:2]) if heat.own_clock else found
 
 
 def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
