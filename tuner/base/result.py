@@ -241,6 +241,7 @@ class Runner:
 
     implementation: str
     config: Fields
+    source: str  # Source.digest of the rendered config
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,12 @@ class FinalRace:
 
     def laps(self, contender: int) -> tuple[Lap, ...]:
         return tuple(each[contender] for each in self.rounds)
+
+    def settled(self, record: "TuningRecord") -> bool:
+        """Whether it is of that record."""
+        key, winner = record.identity, self.contenders[self.winner]
+        where = (self.operator, self.problem, self.gpu, self.policy) == (key.operator, key.problem, key.gpu, key.policy)
+        return where and winner == Runner(key.implementation, record.config, key.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +405,7 @@ def record_from(data: Mapping[str, Any]) -> TuningRecord:
 
 def race_from(data: Mapping[str, Any]) -> FinalRace:
     """Raises KeyError, TypeError or ValueError for data that is no final race."""
-    runners = tuple(Runner(each["implementation"], fields_from(each["config"])) for each in data["contenders"])
+    runners = tuple(_typed(Runner, {**each, "config": fields_from(each["config"])}) for each in data["contenders"])
     rounds = tuple(tuple(_typed(Lap, lap) for lap in each) for each in data["rounds"])
     if not runners or any(len(each) != len(runners) for each in rounds) or data["winner"] not in range(len(runners)):
         raise ValueError("its rounds, its contenders and its winner do not agree")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.base.canonical import encode
-from tuner.base.result import Evidence, FinalRace, Lap, Runner, TuningRecord, order
+from tuner.base.result import Attempt, Evidence, FinalRace, Lap, Runner, TuningRecord, order
 from tuner.evaluate.measure.final import Rules, Standing, decide
 from tuner.evaluate.measure.messages import Raced
 from tuner.evaluate.measure.samples import Sample
@@ -76,13 +76,17 @@ def _told(run: _Run, measurer: Measurer) -> FinalRace:
         key.problem,
         key.gpu,
         key.policy,
-        tuple(Runner(each.instance.implementation.name, each.attempt.config) for each in run.field),
+        tuple(_runner(each.attempt) for each in run.field),
         run.standing.winner,
         tuple(tuple(_lap(sample) for sample in each) for each in run.raced.rounds),
         run.own_clock,
         run.raced.floor_us,
         measurer.drift.voided,
     )
+
+
+def _runner(attempt: Attempt) -> Runner:
+    return Runner(attempt.identity.implementation, attempt.config, attempt.identity.source)
 
 
 def _lap(sample: Sample) -> Lap:
