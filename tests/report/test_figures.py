@@ -419,7 +419,7 @@ def printed(code: str) -> str:
 
 
 def raced(throttle: int = 4) -> ReportData:
-    """A measured search whose best three raced in four rounds; the winner's clock falls, the last one's is held down."""
+    """A measured search with a race in four rounds: the winner's clock falls, the last one's is held down."""
     data = report_data(24, measured=True)
     assert data.record is not None
     won = data.record

@@ -209,7 +209,8 @@ class Measurer(Predictor):
     def _on_device(self, identity: Identity, task: Task) -> Timed:
         """Judge and time. A process that dies may have died by chance: once more; and then never again."""
         key = _key(identity)
-        timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
+        before = "it took the device process down before, and is tried again by `tuner search --retry` alone"
+        timed = Timed(None, fell=Fell(Fault.CRASH, before))
         while self._allowed(key):
             timed = self._once(key, task)
             if timed.fell is None or timed.fell.fault is not Fault.CRASH:

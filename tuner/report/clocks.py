@@ -5,7 +5,7 @@ from statistics import fmean, median
 
 from markupsafe import Markup
 
-from tuner.base.result import FinalRace, Fields, Lap
+from tuner.base.result import Fields, FinalRace, Lap
 from tuner.report import vega
 from tuner.report.notation import IDLE
 from tuner.report.section import Section
@@ -74,7 +74,9 @@ def _time_us(race: FinalRace, contender: int) -> float:
 
 def _drawn(race: FinalRace) -> Markup | None:
     """A line a contender, the winner's heavy; triangles where the driver named a reason for a clock below the highest."""
-    laps = [_point(race, n, i, lap) for n, each in enumerate(race.rounds, 1) for i, lap in enumerate(each) if lap.sm_mhz]
+    laps = [
+        _point(race, n, i, lap) for n, each in enumerate(race.rounds, 1) for i, lap in enumerate(each) if lap.sm_mhz
+    ]
     if not laps:
         return None
     known = [lap["mhz"] for lap in laps]

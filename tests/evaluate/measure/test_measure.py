@@ -439,6 +439,23 @@ def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
             assert worker.restarts == restarts
 
 
+def test_what_failed_on_the_device_is_tried_again_where_that_is_asked_for(machines: tuple[Compiler, Checker]) -> None:
+    """As after an incident of the machine: the ledger that bans is another one then."""
+    timing_out = replace(CALM, plants=(Plant("columns", 8, "TIMEOUT"),))
+    with Store.open(":memory:") as store:
+        for place, asked, again in ((timing_out, request(), 4), (CALM, request(), 0), (CALM, retried(), 1)):
+            with Worker(place) as worker:
+                before = len(store.attempts(PAGED.name))
+                outcome = study.search(asked, store, measurer(machines, worker))
+                assert len(store.attempts(PAGED.name)) - before >= again
+                failed = [each for each in outcome.tried if each.attempt.failure is not None]
+                assert bool(failed) == (not asked.retry)
+
+
+def retried() -> study.SearchRequest:
+    return replace(request(), retry=True)
+
+
 def test_a_search_for_another_gpu_than_the_one_that_is_there_is_refused(machines: tuple[Compiler, Checker]) -> None:
     with Worker(replace(CALM, gpu="H200")) as worker, pytest.raises(UsageError, match="--gpu H200"):
         measurer(machines, worker)

@@ -11,7 +11,17 @@ import pytest
 from tuner.errors import UsageError
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import Sample, State, effective, estimate, interval, screen, typical, undisturbed, usual
+from tuner.evaluate.measure.samples import (
+    Sample,
+    State,
+    effective,
+    estimate,
+    interval,
+    screen,
+    typical,
+    undisturbed,
+    usual,
+)
 
 POLICY = MeasurementPolicy()
 CALM = State(sm_mhz=1980, processes=1)

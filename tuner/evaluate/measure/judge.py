@@ -22,7 +22,9 @@ from tuner.spec.problem import Array, canonical, from_fields
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one …
-_CROWDED_LIMIT_S = 10.0  # … and where others use the GPU, the end of a process of theirs may stall everybody for seconds
+_CROWDED_LIMIT_S = (
+    10.0  # … and where others use the GPU, the end of a process of theirs may stall everybody for seconds
+)
 _BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
 _TIMED = "the timed problem"
 _UNSTEADY = "the same inputs gave other bits in a second run"
