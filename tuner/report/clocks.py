@@ -73,13 +73,12 @@ def _time_us(race: FinalRace, contender: int) -> float:
 
 
 def _drawn(race: FinalRace) -> Markup | None:
-    """A line a contender, the winner's heavy; triangles where the driver named a reason for a clock below the highest."""
-    laps = [
-        _point(race, n, i, lap) for n, each in enumerate(race.rounds, 1) for i, lap in enumerate(each) if lap.sm_mhz
-    ]
+    """A line a contender, the winner's heavy; triangles where the driver named a reason for a lower clock."""
+    rounds = enumerate(race.rounds, 1)
+    laps = [_point(race, n, i, lap) for n, each in rounds for i, lap in enumerate(each) if lap.sm_mhz]
     if not laps:
         return None
-    known = [lap["mhz"] for lap in laps]
+    known = [lap.sm_mhz for each in race.rounds for lap in each if lap.sm_mhz]
     room = max(15, (max(known) - min(known)) // 10)
     y = quantity(
         "mhz",

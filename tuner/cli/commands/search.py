@@ -73,9 +73,7 @@ def search(
     ] = Terms.within,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help=literal("processes [default: one a core, but two where the GPU is here]")
-        ),
+        typer.Option(metavar="N", min=1, help=literal("processes [default: one a core; two fewer beside a GPU]")),
     ] = None,
     report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
     db: DbOption = None,

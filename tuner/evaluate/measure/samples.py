@@ -165,7 +165,8 @@ def effective(values: Times) -> Times:
     power = (off**2).sum(axis=0)
     found = np.divide((off[1:] * off[:-1]).sum(axis=0), power, out=np.zeros(width), where=power > 0)
     r = np.clip(found + 1 / n, 0.0, 1.0)  # about 1 / n is what a series loses to its own mean
-    return np.maximum(n * (1 - r) / (1 + r), 1.0)
+    count: Times = np.maximum(n * (1 - r) / (1 + r), 1.0)
+    return count
 
 
 def _quantile(freedom: Times) -> Times:
