@@ -17,7 +17,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 LAYERS = """
 cli
 bench
-report torch
+report torch jax
 search dispatcher
 evaluate
 machines
@@ -32,6 +32,8 @@ DOORS = {
     "cuda": "compiler",
     "cupy": "machines/gpu",
     "filelock": "evaluate/measure machines/emulator",
+    "fla": "torch",
+    "jax": "jax",
     "jinja2": "compiler report",
     "optuna": "search/sampler",
     "pygments": "report",

@@ -59,6 +59,8 @@ class Dispatcher:
         if tally is not None:
             tally.add()
         outputs = run(given, request.scalars)
+        if given is not request.arrays:
+            outputs = arrays.handed_back(outputs, request.arrays)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def explain(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
