@@ -114,7 +114,7 @@ def register() -> None:
 
 
 def _settle() -> None:
-    """At the interpreter's end: let what runs come to its own, since a handler that begins later would wait for ever."""
+    """At the interpreter's end: let what runs come to its end, since a handler that begins later waits for ever."""
     for each in jax.live_arrays():
         with suppress(Exception):  # its error was for who reads it
             each.block_until_ready()
