@@ -68,7 +68,7 @@ def attend(
                 "where there is padding, or load the model with attn_implementation='sdpa'"
             )
         causal = causal and not bool((attention_mask < 0).any())
-    options = {"softmax_scale": scaling, "causal": causal, "dropout_p": dropout, "softcap": softcap or 0.0}
+    options: dict[str, Any] = {"softmax_scale": scaling, "causal": causal, "dropout_p": dropout, "softcap": softcap or 0.0}
     options |= _sinks(s_aux)
     bounds = _given(given, attention_mask, cache)
     if bounds is None and attention_mask is None:
@@ -90,7 +90,7 @@ def _refuse(others: Mapping[str, Any]) -> None:
             raise InputError(f"attention with {name} is not served: load the model with attn_implementation='eager'")
 
 
-def _window(width: int | None, causal: bool, keys: int) -> dict[str, tuple[int, int]]:
+def _window(width: int | None, causal: bool, keys: int) -> dict[str, Any]:
     """Without one where the keys are so few that every query sees them all."""
     if width is None or keys <= width:
         return {}
@@ -115,8 +115,8 @@ def _given(given: Mapping[str, Any], attention_mask: Any, cache: Any) -> _Packed
         raise InputError(f"{missing[0]} is missing: give cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k")
     if attention_mask is not None and cache is None and bool((attention_mask == 0).any()):
         raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
-    bounds = (given[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
-    return _Packed(*bounds, int(given["max_length_q"]), int(given["max_length_k"]))
+    queries, keys = (given[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
+    return _Packed(queries, keys, int(given["max_length_q"]), int(given["max_length_k"]))
 
 
 def _restarts(position_ids: Any, q: Any, k: Any) -> _Packed | None:
@@ -186,8 +186,8 @@ def _sums(lengths: Any) -> Any:
 
 def _packed(q: Any, k: Any, v: Any, bounds: _Packed, options: Mapping[str, Any]) -> Any:
     """Of rows [B, T, H, D], or [T, H, D] that were packed before, in the shape of q."""
-    flat = (each.flatten(0, 1) if each.ndim == 4 else each for each in (q, k, v))
+    rows, keys, values = (each.flatten(0, 1) if each.ndim == 4 else each for each in (q, k, v))
     o = flash_attn_varlen_func(
-        *flat, bounds.queries, bounds.keys, bounds.longest_queries, bounds.longest_keys, **options
+        rows, keys, values, bounds.queries, bounds.keys, bounds.longest_queries, bounds.longest_keys, **options
     )
     return o.unflatten(0, q.shape[:2]) if q.ndim == 4 else o

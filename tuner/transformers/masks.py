@@ -5,7 +5,7 @@ not, a window, and where sequences begin and end. A function that is none of the
 with what the kernels will compute, so that no part of it is dropped in silence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
@@ -64,7 +64,7 @@ def sequences(
 
 
 @cache
-def _refuse_model(config: type) -> None:
+def _refuse_model(config: Hashable) -> None:
     """A model that adds biases of its own to the scores is known by this: it takes no other flash attention either."""
     try:
         model = MODEL_MAPPING[config]
