@@ -11,6 +11,7 @@ functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `
 flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
 """
 
+from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
 from tuner.torch.flash import (
@@ -26,6 +27,7 @@ from tuner.torch.mla import flash_mla_with_kvcache
 from tuner.torch.registered import register
 
 __all__ = [
+    "FallbackWarning",
     "chunk_kda",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
@@ -36,7 +38,9 @@ __all__ = [
     "flash_attn_with_kvcache",
     "flash_mla_with_kvcache",
     "fused_recurrent_kda",
+    "scaled_dot_product_attention",
     "schema",
+    "sdpa",
 ]
 
 register()

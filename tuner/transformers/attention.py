@@ -68,7 +68,12 @@ def attend(
                 "where there is padding, or load the model with attn_implementation='sdpa'"
             )
         causal = causal and not bool((attention_mask < 0).any())
-    options: dict[str, Any] = {"softmax_scale": scaling, "causal": causal, "dropout_p": dropout, "softcap": softcap or 0.0}
+    options: dict[str, Any] = {
+        "softmax_scale": scaling,
+        "causal": causal,
+        "dropout_p": dropout,
+        "softcap": softcap or 0.0,
+    }
     options |= _sinks(s_aux)
     bounds = _given(given, attention_mask, cache)
     if bounds is None and attention_mask is None:
