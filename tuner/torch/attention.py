@@ -56,13 +56,13 @@ def scaled_dot_product_attention(
     Other masks, dropout, and shapes and dtypes that are not served, are computed by torch, which a FallbackWarning
     tells, once for each reason. What torch refuses it refuses here too.
     """
-    given = _autocast(query, key, value)
+    q, k, v = _autocast(query, key, value)
     try:
         if dropout_p:
             raise _UnservedError("dropout_p is not served")
         if query.is_nested:
-            return _jagged(*given, attn_mask, {"softmax_scale": scale, "causal": is_causal}, enable_gqa=enable_gqa)
-        return _dense(*given, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+            return _jagged(q, k, v, attn_mask, {"softmax_scale": scale, "causal": is_causal}, enable_gqa=enable_gqa)
+        return _dense(q, k, v, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     except UsageError as error:
         _warn(str(error))
     return _THEIRS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -101,7 +101,7 @@ def _asks(*args: Any, **kwargs: Any) -> Any:
     return (scaled_dot_product_attention if getattr(_inside, "depth", 0) else _THEIRS)(*args, **kwargs)
 
 
-class _Calls(TorchFunctionMode):
+class _Calls(TorchFunctionMode):  # type: ignore[misc, unused-ignore]  # torch may be absent
     """For whom the function was imported by name; and without a mode torch's modules have ways around it in eval()."""
 
     def __torch_function__(
@@ -117,7 +117,7 @@ def _warn(reason: str) -> None:
     warnings.warn(f"scaled_dot_product_attention: torch computes it: {reason}", FallbackWarning, stacklevel=4)
 
 
-def _autocast(*given: Any) -> tuple[Any, ...]:
+def _autocast(*given: Any) -> Any:
     device = given[0].device.type
     if not torch.is_autocast_enabled(device):
         return given
@@ -135,7 +135,7 @@ def _dense(
         if is_causal:
             raise _UnservedError("attn_mask beside is_causal is not served")
         there, is_causal = _read(attn_mask, (*query.shape[:-1], key.shape[-2]))
-    options = {"softmax_scale": scale}
+    options: dict[str, Any] = {"softmax_scale": scale}
     if there is not None:
         o = _padded(q, k, v, there.expand(*lead, -1, -1).reshape(q.shape[0], -1), options)
     elif is_causal:
@@ -221,7 +221,7 @@ def _jagged(query: Any, key: Any, value: Any, attn_mask: Any, options: Mapping[s
         raise _UnservedError("nested tensors with gaps are not served")
     if options["causal"] and q_bounds is not k_bounds and not torch.equal(q_bounds, k_bounds):
         raise _UnservedError("is_causal of nested tensors with more keys than queries, or fewer, is not served")
-    longest = [int(each.diff().max()) for each in (q_bounds, k_bounds)]
-    flat = (each.values() for each in rows)
-    o = flash_attn_varlen_func(*flat, q_bounds.int(), k_bounds.int(), *longest, **options)
+    queries, keys = (int(each.diff().max()) for each in (q_bounds, k_bounds))
+    q, k, v = (each.values() for each in rows)
+    o = flash_attn_varlen_func(q, k, v, q_bounds.int(), k_bounds.int(), queries, keys, **options)
     return torch.nested.nested_tensor_from_jagged(o, offsets=q_bounds).transpose(1, 2)

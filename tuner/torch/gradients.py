@@ -117,7 +117,7 @@ def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute:
     """
     names = tuple(signature(operator.call).parameters)
 
-    class Differentiated(torch.autograd.Function):
+    class Differentiated(torch.autograd.Function):  # type: ignore[misc, unused-ignore]  # torch may be absent
         generate_vmap_rule = True
 
         @staticmethod

@@ -43,7 +43,8 @@ def sequences(
     Raises InputError for models that take no flash attention, and for a mask that is more than padding, packed
     sequences, causality and a window.
     """
-    _refuse_model(type(config))
+    kind: Any = type(config)
+    _refuse_model(kind)
     causal = allow_is_bidirectional_skip is None
     rows = min(int(q_offset) + q_length - kv_offset, kv_length) if causal else kv_length
     usual = not use_vmap and (mask_function is causal_mask_function or allow_is_causal_skip)
