@@ -16,7 +16,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench
+bench transformers
 report torch jax
 search dispatcher
 evaluate
@@ -39,6 +39,7 @@ DOORS = {
     "pygments": "report",
     "pynvml": "evaluate/measure",
     "sqlalchemy": "store/sql",
+    "transformers": "transformers",
     "typer": "cli",
     "vl_convert": "report",
 }

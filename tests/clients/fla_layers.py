@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-import tests.clients.conftest  # noqa: F401  # transformers, which FLA imports, looks at torchvision
+from tests.torch import unfit_torchvision  # noqa: F401  # transformers, which FLA imports, looks at it
 from tests.torch.fla_on_cpu import interpreted
 
 LAYERS: dict[str, dict[str, Any]] = {

@@ -142,6 +142,8 @@ def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
         raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
     try:
         return from_fields(operator.problem, given)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
 
