@@ -64,11 +64,6 @@ def rounds(path: Path) -> int:
     return sum(event["event"] == "round" for event in _last(path))
 
 
-def entered(path: Path) -> bool:
-    """Whether anybody did, in any try."""
-    return any(event["event"] == "enters" for event in journal.read(path))
-
-
 def peers(path: Path) -> tuple[tuple[str, ...], str]:
     """(who got ready in the last try, or stayed out of it; who took its process down meanwhile)."""
     last = _last(path)

@@ -294,9 +294,9 @@ def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
         if not outputs or outputs.keys() - known:
             raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(known)} can be judged")
         for name, tensor in outputs.items():
-            error = case.expected.error(name, peers.to_numpy(tensor))
-            if not error.ok:
-                raise WrongError(f"{case.name}: {error.reason}")
+            off = case.expected.error(name, peers.to_numpy(tensor))
+            if not off.ok:
+                raise WrongError(f"{case.name}: {off.reason}")
         return case.name
     raise AbsentError(f"it takes none of the edge cases, so nothing says that it is right: {refusal}")
 

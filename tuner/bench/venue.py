@@ -74,27 +74,24 @@ class Venue:
             with alone(self._place.bus_id):  # all of it: getting ready, peers time kernels of their own to choose among
                 self._meet(meeting, time.monotonic() + patience_s)
             found = events.told(path)
-        if found is None or not found.rows:
-            raise MachineError("the comparison did not come through")
+        assert found is not None, "somebody met, or an error was raised"
         return found
 
     def _meet(self, meeting: Meeting, deadline: float) -> None:
         """Until a race is through, or one is late: a peer that takes the process down leaves time to the others."""
         lost: dict[str, str] = {}
         ready: tuple[str, ...] = ()
-        for _ in range(_TRIES):
+        for turn in range(1, _TRIES + 1):
             seconds = max(deadline - time.monotonic(), _LEAST_S)
             answer = self._try(replace(meeting, seconds=seconds, lost=dict(lost), ready=ready))
-            if answer is None:
+            if answer is None or events.rounds(meeting.journal) >= _ENOUGH:
                 return
             ready, name = events.peers(meeting.journal)
             if name:
                 lost[name] = _why(answer)
                 events.Teller(meeting.journal).stays_out(Row(name, "lost", lost[name]))
-            if events.rounds(meeting.journal) >= _ENOUGH or time.monotonic() > deadline + _GRACE_S:
-                break
-        if not events.entered(meeting.journal):
-            raise MachineError(f"the comparison did not come through ({answer.reason}): {answer.log[-2000:]}")
+            if turn == _TRIES or time.monotonic() > deadline + _GRACE_S:
+                raise MachineError(f"the comparison did not come through ({answer.reason}): {answer.log[-2000:]}")
 
     def _try(self, meeting: Meeting) -> Lost | None:
         """In the process of earlier meetings; where it fails in that one, in a fresh one, with all of its memory."""

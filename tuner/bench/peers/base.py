@@ -46,8 +46,9 @@ def module(name: str) -> Any:
     try:
         return import_module(name)
     except Exception as error:  # it may fail in any way: missing, or built for another machine
-        missing = isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]
-        remedy = f": pip install {_INSTALLED_BY.get(error.name, error.name)}" if missing else ""
+        package = name.partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == package
+        remedy = f": pip install {_INSTALLED_BY.get(package, package)}" if missing else ""
         raise AbsentError(f"{name} cannot be imported ({error}){remedy}") from error
 
 
