@@ -114,16 +114,16 @@ def test_ratios_are_to_ours_launched_in_the_same_way(venue: bench.Venue) -> None
 
 def test_a_journal_comes_to_what_was_told_before_a_line_was_cut_off(venue: bench.Venue, tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    whole = venue.compare(ATTENTION, POLICY, journal=path, guests=(Rehearsed("peer"),))
-    assert events.told(path) == whole
+    whole = venue.compare(ATTENTION, POLICY, into=path, guests=(Rehearsed("peer"),))
+    assert events.told(journal.read(path)) == whole
     text = path.read_bytes()
     path.write_bytes(text[: len(text) - 20])  # into the last round
-    told = events.told(path)
+    told = events.told(journal.read(path))
     assert told is not None and [row.label for row in told.rows] == [row.label for row in whole.rows]
-    assert events.rounds(path) == POLICY.rounds - 1
+    assert events.rounds(journal.read(path)) == POLICY.rounds - 1
     first = text.index(b'"event": "round"')
     path.write_bytes(text[:first])
-    none = events.told(path)
+    none = events.told(journal.read(path))
     assert none is not None and states(none)["tuner"] == states(none)["peer"] == "untimed"
 
 
@@ -145,7 +145,7 @@ from tuner.evaluate.measure.judge import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 with bench.Venue(PLACE) as venue:
     guests = (Rehearsed("peer"),)
-    venue.compare(ATTENTION, MeasurementPolicy(rounds=100_000), journal=Path(sys.argv[1]), guests=guests)
+    venue.compare(ATTENTION, MeasurementPolicy(rounds=100_000), into=Path(sys.argv[1]), guests=guests)
 """
 
 
@@ -153,12 +153,12 @@ def test_a_comparison_that_is_killed_in_its_race_keeps_its_rounds(tmp_path: Path
     path = tmp_path / "journal"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     caller = subprocess.Popen([sys.executable, "-c", CALLER, str(path)], env=environment)
-    wait_until(lambda: path.exists() and events.rounds(path) > 5)
+    wait_until(lambda: path.exists() and events.rounds(journal.read(path)) > 5)
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     time.sleep(0.2)  # its process ends with it
-    before = events.rounds(path)
-    found = events.told(path)
+    before = events.rounds(journal.read(path))
+    found = events.told(journal.read(path))
     assert found is not None and found.rows[0].time_us is not None
     assert before > 5 and found.rows[0].state == "ok" and states(found)["peer"] == "ok"
 

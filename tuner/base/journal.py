@@ -25,9 +25,11 @@ class Journal:
         self._cut = b""
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal, without those that a kill cut off. Raises OSError where there is no such file."""
-    return [each for line in path.read_bytes().split(b"\n") if (each := _object(line)) is not None]
+def read(path: Path, begin: int = 0) -> list[dict[str, Any]]:
+    """The lines of a journal from a byte on, without those that a kill cut off. Raises OSError where there is no file."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        return [each for line in file.read().split(b"\n") if (each := _object(line)) is not None]
 
 
 def _whole(path: Path) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.base import journal
 from tuner.base.journal import Journal
 from tuner.bench.comparison import Comparison, Row
 from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, usual
@@ -52,35 +51,37 @@ class Teller:
         self._journal.append({"event": "round", "times_us": list(times_us), "states": told})
 
 
-def told(path: Path) -> Comparison | None:
-    """What a journal comes to: its last try with a round, or else its last; None where nobody met."""
-    tries = list(_tries(journal.read(path))) if path.exists() else []
+def told(events: Sequence[Event]) -> Comparison | None:
+    """What the lines of a journal come to: the last try with a round, or else the last; None where nobody met."""
+    tries = list(_tries(events))
     timed = [each for each in tries if any(event["event"] == "round" for event in each)]
     return _comparison((timed or tries)[-1]) if tries else None
 
 
-def rounds(path: Path) -> int:
+def rounds(events: Sequence[Event]) -> int:
     """How many the last try came to."""
-    return sum(event["event"] == "round" for event in _last(path))
+    return sum(event["event"] == "round" for event in _last(events))
 
 
-def peers(path: Path) -> tuple[tuple[str, ...], str]:
+def peers(events: Sequence[Event]) -> tuple[tuple[str, ...], str]:
     """(who got ready in the last try, or stayed out of it; who took its process down meanwhile)."""
-    last = _last(path)
+    last = _last(events)
     began = [event["name"] for event in last if event["event"] == "begins"]
     ended = tuple(event["name"] for event in last if event["event"] == "ends")
     return ended, next((name for name in began if name not in ended), "")
 
 
-def _last(path: Path) -> Sequence[Event]:
-    tries = list(_tries(journal.read(path)))
+def _last(events: Sequence[Event]) -> Sequence[Event]:
+    tries = list(_tries(events))
     return tries[-1] if tries else []
 
 
 def _tries(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    begins = [i for i, event in enumerate(events) if event["event"] == "meets"]
-    for begin, end in zip(begins, [*begins[1:], len(events)], strict=True):
-        yield events[begin:end]
+    """Other lines of the journal are left out."""
+    own = [event for event in events if "event" in event]
+    begins = [i for i, event in enumerate(own) if event["event"] == "meets"]
+    for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
+        yield own[begin:end]
 
 
 def _comparison(events: Sequence[Event]) -> Comparison:

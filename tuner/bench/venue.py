@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tuner import operators
+from tuner.base import journal
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.bench import events, peers
 from tuner.bench.comparison import Comparison, Row
@@ -56,37 +57,38 @@ class Venue:
         kind: str | None = None,
         seed: int = 0,
         patience_s: float = PATIENCE_S,
-        journal: Path | None = None,
+        into: Path | None = None,
         guests: tuple[Peer, ...] = (),
     ) -> Comparison:
         """Race ours, `context`, a plain copy, every peer that is there and `guests`, on inputs of a kind.
 
         Where somebody takes many launches, each is timed eager and in a CUDA graph. A peer that takes the process down,
         or is not ready in its own patience, is left out of another try. After `patience_s` no peer gets ready and no
-        round begins: the rounds so far are the comparison. `journal` keeps what happens as it does, for
-        `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
+        round begins: the rounds so far are the comparison. What happens is appended to `into`, for `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
         """
         kind = inputs_kind(operators.load(code.instance.operator), kind)
         policies = _policies(code, policy or MeasurementPolicy())
         with tempfile.TemporaryDirectory() as folder:
-            path = journal or Path(folder) / "journal"
+            path = into or Path(folder) / "journal"
+            begin = path.stat().st_size if path.exists() else 0
             meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
             with alone(self._place.bus_id):  # all of it: getting ready, peers time kernels of their own to choose among
-                self._meet(meeting, time.monotonic() + patience_s)
-            found = events.told(path)
+                self._meet(meeting, begin, time.monotonic() + patience_s)
+            found = events.told(journal.read(path, begin))
         assert found is not None, "somebody met, or an error was raised"
         return found
 
-    def _meet(self, meeting: Meeting, deadline: float) -> None:
+    def _meet(self, meeting: Meeting, begin: int, deadline: float) -> None:
         """Until a race is through, or one is late: a peer that takes the process down leaves time to the others."""
         lost: dict[str, str] = {}
         ready: tuple[str, ...] = ()
         for turn in range(1, _TRIES + 1):
             seconds = max(deadline - time.monotonic(), _LEAST_S)
             answer = self._try(replace(meeting, seconds=seconds, lost=dict(lost), ready=ready))
-            if answer is None or events.rounds(meeting.journal) >= _ENOUGH:
+            happened = journal.read(meeting.journal, begin)
+            if answer is None or events.rounds(happened) >= _ENOUGH:
                 return
-            ready, name = events.peers(meeting.journal)
+            ready, name = events.peers(happened)
             if name:
                 lost[name] = _why(answer)
                 events.Teller(meeting.journal).stays_out(Row(name, "lost", lost[name]))
