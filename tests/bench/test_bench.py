@@ -12,6 +12,7 @@ from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base.assets import ROOT
 from tuner.bench import peers
+from tuner.bench.page import page as drawn
 from tuner.bench.tables import varying
 from tuner.errors import UsageError
 from tuner.evaluate.measure.device import Code
@@ -130,7 +131,7 @@ def test_a_sweep_is_one_table_and_a_line_a_kernel_over_the_size() -> None:
     assert [row[0] for row in table.rows] == [
         str(p.seq_q) for p, each in zip(problems, found, strict=True) for _ in each.rows
     ]
-    page = bench.page(found)
+    page = drawn(found)
     assert page.count('aria-roledescription="point"') == sum(len(each.rows) for each in found)
     assert all(f">{row.name}</text>" in page for each in found for row in each.rows)
     assert "Predicted for H200: nothing was timed." in page
@@ -143,7 +144,7 @@ def test_what_has_no_number_of_its_own_in_every_problem_is_no_axis(name: str) ->
 
 
 def test_a_page_of_times_shows_each_contender_as_a_bar_and_no_prediction(comparison: bench.Comparison) -> None:
-    page = bench.page([comparison]).partition("</style>")[2]
+    page = drawn([comparison]).partition("</style>")[2]
     assert page.count('aria-roledescription="bar"') == 3
     assert "redicted" not in page and "measured" not in page.replace("measured/1", "")
     assert "the device and its times are simulated" in page

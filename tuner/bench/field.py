@@ -72,6 +72,21 @@ def meet(meeting: Meeting) -> Lost | None:
     return None
 
 
+def warm(code: Code, kind: str) -> Iterator[tuple[str, str]]:
+    """(peer, why it did not) of each that was run on an edge case and on the problem; empty where it was.
+
+    What its compiler made of that stays in the compiler's cache.
+    """
+    inputs = _Inputs(code, kind)
+    for peer in peers.of(code.instance.operator):
+        try:
+            judged(peer, inputs.cases())
+            peer.prepare(inputs.problem, inputs.tensors, inputs.scalars)()
+            yield peer.name, ""
+        except Exception as error:
+            yield peer.name, _reason(error)
+
+
 def late(log: str) -> bool:
     """Whether a process ended, by what it printed, because a peer was not ready in its patience."""
     return "Timeout (" in log  # faulthandler's words

@@ -64,7 +64,8 @@ class Venue:
 
         Where somebody takes many launches, each is timed eager and in a CUDA graph. A peer that takes the process down,
         or is not ready in its own patience, is left out of another try. After `patience_s` no peer gets ready and no
-        round begins: the rounds so far are the comparison. What happens is appended to `into`, for `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
+        round begins: the rounds so far are the comparison. What happens is appended to `into`, for
+        `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
         """
         kind = inputs_kind(operators.load(code.instance.operator), kind)
         policies = _policies(code, policy or MeasurementPolicy())
