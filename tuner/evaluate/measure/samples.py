@@ -31,6 +31,7 @@ class State:
     throttle: int = 0  # NVML's clock event reasons, a bit each
     temperature_c: int = 0
     processes: int = 0  # that compute on it, this one included, and without those that take turns with it
+    late: float = 0.0  # share of the launches just timed that may have waited for the host
 
     @property
     def slowed(self) -> int:

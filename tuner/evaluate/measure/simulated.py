@@ -65,6 +65,7 @@ class Simulation:
     clocks: tuple[
         tuple[str, float], ...
     ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
+    floor_us: float = 0.0  # what a kernel that does nothing takes
     bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
@@ -181,6 +182,12 @@ class SimulatedDevice:
         if self._hot:
             return State(_THROTTLED_MHZ, _HOT, 90, 1)
         return State(round(self._clock * _CLOCK_MHZ), _POWER_CAP * (self._clock < _FULL), 60, 1)
+
+    def others(self) -> int:
+        return 0
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
+        return self._told.floor_us
 
     def copy_gb_s(self) -> float:
         return float(self._gpu.device.dram_gb_s)

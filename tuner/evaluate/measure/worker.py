@@ -4,7 +4,8 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -17,7 +18,7 @@ from tuner.base.pool import Limits, Lost, Pool
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
-from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.gpu_lock import alone, beside
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.ledger import Falls
 from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
@@ -76,8 +77,7 @@ class Worker:
         implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
             return Timed(None, fell=Fell(Fault.SPARED, reason))
-        found = self._ask(task)
-        timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+        timed = self._judged_and_timed(task)
         fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
         config = encode([task.code.instance.problem, task.code.instance.config])
         self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
@@ -87,9 +87,18 @@ class Worker:
         found = self._ask(heat)
         return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
 
+    def _judged_and_timed(self, task: Task) -> Timed:
+        """In two questions, since who is only judged need not be alone on the GPU."""
+        if not (task.judged and task.timed):
+            return _timed(self._ask(task))
+        judged = _timed(self._ask(replace(task, timed=False)))
+        if judged.fell is not None:
+            return judged
+        return replace(_timed(self._ask(replace(task, judged=False))), verdict=judged.verdict)
+
     def _ask(self, question: Question) -> Answer | Fell:
-        runs = not isinstance(question, Look) or question.ceilings
-        with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
+        """The locks are taken here, as no process loses patience while it waits for others."""
+        with _access(question)(self._place.bus_id):
             return self._answer(question)
 
     def _answer(self, question: Question) -> Answer | Fell:
@@ -104,6 +113,17 @@ class Worker:
             self._pool.close()
             self.restarts += 1
         return answer
+
+
+def _access(question: Question) -> Callable[[str], AbstractContextManager[None]]:
+    """What a question needs of a GPU that several processes share: all of it, if something is timed."""
+    if isinstance(question, Look):
+        return alone if question.ceilings else lambda _: nullcontext()
+    return alone if isinstance(question, Heat) or question.timed else beside
+
+
+def _timed(found: Answer | Fell) -> Timed:
+    return Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
 
 
 A = TypeVar("A")
