@@ -34,6 +34,7 @@ _COPY_BYTES = 256 * _MB  # read, and as many written
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _AGREE = 0.03  # relative: so much may three timers differ by
 _IDLE_S, _WATCHED_S = 5.0, 0.3
+_KEPT = 100  # of the launches that are watched
 _SINGLE = 500  # launches beside busy cores
 _MATMUL_S, _MATMUL = 2.0, 8192
 _ATTENTION = (2, 16, 8192, 128)  # batch, heads, tokens, head_dim
@@ -92,7 +93,8 @@ def idle(device: Device) -> Found:
         time_us = typical(device.times_us(copy, 1, COLD))
         rows.append((round(at, 4), time_us, device.state().sm_mhz))
     told = [f"{time_us:.1f} us at {mhz} MHz" for _, time_us, mhz in (rows[0], rows[-1])]
-    return {"launches": rows, "summary": f"{told[0]} after {_IDLE_S:g} s idle, {told[1]} {rows[-1][0]:.2f} s later"}
+    kept = rows[:: len(rows) // _KEPT + 1]
+    return {"launches": kept, "summary": f"{told[0]} after {_IDLE_S:g} s idle, {told[1]} {rows[-1][0]:.2f} s later"}
 
 
 def copies(device: Device) -> Found:

@@ -6,6 +6,7 @@ whether its process answered or not.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _tries(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     """Other lines of the journal are left out."""
     own = [event for event in events if "event" in event]
     begins = [i for i, event in enumerate(own) if event["event"] == "meets"]
-    for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
+    for begin, end in pairwise([*begins, len(own)]):
         yield own[begin:end]
 
 
