@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test(
         if beside:
             beside()
         left_s = run.left_s - ends
-        run.step(name, lambda: tests.outcome(which, run.out, started, left_s), min(left_s, run.left_s))
+        run.step(name, lambda: tests.outcome(which, run.out, started, left_s), -inf, most_s=left_s)
 
 
 def test_again(run: Run, nvrtc: str) -> None:
@@ -128,16 +129,16 @@ def defaults(run: Run, each: Planned, _: float) -> None:
 
 def search(run: Run, each: Planned, seconds: float) -> None:
     known = steps.known(each.operator, each.problem)
-    if run.step(each.name, lambda: steps.search(run, each.operator, each.problem, seconds), each.seconds, known):
+    work = lambda: steps.search(run, each.operator, each.problem, seconds)  # noqa: E731
+    if run.step(each.name, work, each.seconds, known, seconds):
         run.show("report", lambda: steps.report(run))
         run.show("times", lambda: tables.write(run))
 
 
 def compare(run: Run, each: Planned, seconds: float) -> None:
     most_s = min(max(seconds, each.patience_s), run.left_s)
-    if run.step(
-        each.name, lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, most_s), each.seconds
-    ):
+    work = lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, most_s)  # noqa: E731
+    if run.step(each.name, work, each.seconds, most_s=most_s):
         group = f"{each.group or each.kind} {each.operator.name}"
         run.show("page", lambda: steps.page(run, group))
 

@@ -117,18 +117,24 @@ class Run:
             log.write(line + "\n")
 
     def step(
-        self, name: str, work: Callable[[], Any], may_take_s: float, known: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        work: Callable[[], Any],
+        seconds: float,
+        known: Mapping[str, Any] | None = None,
+        most_s: float = 0.0,
     ) -> bool:
-        """Do and write one step, unless it is done or there is no time for it; whether it was done now.
+        """Do and write one step, unless it is done or `seconds` are not left; whether it was done now.
 
         What failed, or was not finished in its time, is taken up again by the next call. `known` is what is known of it
-        before it is done.
+        before it is done, `most_s` what it may take where more than its seconds are left.
         """
         if self.done(name):
             return False
-        if self.left_s < may_take_s:
-            self.say(f"{name}: may take {may_take_s:.0f} s, so it waits for another call")
+        if self.left_s < seconds:
+            self.say(f"{name}: may take {seconds:.0f} s, so it waits for another call")
             return False
+        may_take_s = max(seconds, most_s)
         began, self._step = time.monotonic(), name
         self.rows.begin(name, may_take_s, known or {})
         try:
