@@ -209,7 +209,7 @@ def main() -> int:
 
 def _guests(given: argparse.Namespace) -> tuple[Rehearsed, ...]:
     """Peers for a device that is not there, as slow and as bad as real ones can be."""
-    slow = Rehearsed("rehearsed peer that compiles", ready_s=given.peer_compiles)
+    slow = Rehearsed("rehearsed peer that compiles", ready_s=given.peer_compiles, patience_s=90 + given.peer_compiles)
     bad = Rehearsed(f"rehearsed peer that {given.peer}", ends=given.peer, patience_s=given.peer_patience)
     return (slow, bad) if given.peer != "ready" else (slow,)
 
