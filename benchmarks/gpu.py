@@ -47,6 +47,9 @@ def everything(run: Run, only: Sequence[str], nvrtc: str = "") -> None:
     carry_out(run, later)
     if not run.simulate:
         test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S)  # if the time did not suffice at first
+        test(run, "faults", tests.FAULTS, plans.FAULTS_S)
+    run.show("report", lambda: steps.report(run))
+    run.show("pages", lambda: steps.pages(run))
 
 
 def judge_timer(run: Run) -> None:
@@ -131,16 +134,14 @@ def search(run: Run, each: Planned, seconds: float) -> None:
     known = steps.known(each.operator, each.problem)
     work = lambda: steps.search(run, each.operator, each.problem, seconds)  # noqa: E731
     if run.step(each.name, work, each.seconds, known, seconds):
-        run.show("report", lambda: steps.report(run))
         run.show("times", lambda: tables.write(run))
+        run.reopen(f"peers {each.operator.name} {each.spelled}, ")  # of another record
 
 
 def compare(run: Run, each: Planned, seconds: float) -> None:
     most_s = min(max(seconds, each.patience_s), run.left_s)
     work = lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, most_s)  # noqa: E731
-    if run.step(each.name, work, each.seconds, most_s=most_s):
-        group = f"{each.group or each.kind} {each.operator.name}"
-        run.show("page", lambda: steps.page(run, group))
+    run.step(each.name, work, each.seconds, most_s=most_s)
 
 
 def verify_dtypes(run: Run, each: Planned, _: float) -> None:

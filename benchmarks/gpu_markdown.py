@@ -15,9 +15,9 @@ from tuner.spec.operator import Cost
 from tuner.spec.problem import from_fields
 from tuner.spec.telling import telling
 
-Steps = Mapping[str, Mapping[str, Any]]  # of results.json, by name
+Steps = Mapping[str, Mapping[str, Any]]  # by name, as `gpu_rows.steps` has them
 Table = Sequence[Sequence[str]]  # the head first
-_TESTS = ("conformance", "measuring")
+_TESTS = ("measuring", "conformance", "wgmma with another NVRTC", "faults")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ _SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, a
 
 
 # Seconds that a step may take: what reading the code, and others' figures, made of it before a device was seen.
-INSTALLED_S, DEVICE_S, COMPILED_S, MEASURING_S, CONFORMANCE_S, AGAIN_S = 5.0, 15.0, 40.0, 45.0, 120.0, 60.0
+INSTALLED_S, DEVICE_S, COMPILED_S = 5.0, 15.0, 40.0
+MEASURING_S, CONFORMANCE_S, AGAIN_S, FAULTS_S = 45.0, 120.0, 60.0, 90.0  # of tests, which are killed then
 _UNPLANNED, _MOST_UNPLANNED_S = 1 / 8, 60.0
 _JUDGED_S, _IMPLEMENTATION_S = 4.0, 2.0  # of verification: inputs and references, and each implementation
 
@@ -78,9 +79,13 @@ class Planned:
 
     @property
     def name(self) -> str:
-        name, problem = self.operator.name, to_fields(self.problem)
-        of = f"{self.group or self.kind} {name} {bench.spelled(name, problem)}"
+        of = f"{self.group or self.kind} {self.operator.name} {self.spelled}"
         return f"{of}, {self.inputs}" if self.inputs else of
+
+    @property
+    def spelled(self) -> str:
+        """The problem."""
+        return bench.spelled(self.operator.name, to_fields(self.problem))
 
 
 def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: str = "", group: str = "") -> Planned:

@@ -12,7 +12,7 @@ from tuner.base import journal
 from tuner.base.journal import Journal
 
 NAME = "rows.jsonl"
-_BEGINS, _FINDS, _ENDS = "begins", "finds", "ends"
+_BEGINS, _FINDS, _ENDS, _REOPENS = "begins", "finds", "ends", "reopens"
 Row = Mapping[str, Any]
 
 
@@ -35,6 +35,11 @@ class Rows:
         self._journal.append({_ENDS: step, **data})
         self.steps = read(self.path.parent)
 
+    def reopen(self, step: str) -> None:
+        """It is to be done again, as what it was about has changed; until then it stands."""
+        self._journal.append({_REOPENS: step})
+        self.steps = read(self.path.parent)
+
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """What the rows in a folder say of each step. Raises OSError where there are none."""
@@ -53,6 +58,8 @@ def steps(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
             so_far = _so_far(opened) if "error" in row and opened else {}
             found[row[_ENDS]] = so_far | _without(row, _ENDS)
             opened = []
+        elif _REOPENS in row:
+            found[row[_REOPENS]] = found.get(row[_REOPENS], {}) | {"finished": False}
         elif opened:
             opened.append(row)
     return found | _cut_off(opened, found)

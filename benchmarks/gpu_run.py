@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: 
     from tuner.store.sql import Store
 
 _COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
+_ROOMY = 32 << 30  # bytes of a device
 _SPARE_CORES = 2  # that compilers leave to the processes that time
 _FAREWELL_S = 5.0  # of a run's time, for its archive
 
@@ -83,6 +84,11 @@ class Run:
     def exclusive(self) -> bool:
         """Whether one process at a time may open it."""
         return bool(self._facts.get("exclusive"))
+
+    @property
+    def cramped(self) -> bool:
+        """Whether who measures and who compares cannot both stay on it."""
+        return self.exclusive or int(self._facts.get("memory_bytes", _ROOMY)) < _ROOMY
 
     @cached_property
     def store(self) -> "Store":
@@ -152,6 +158,11 @@ class Run:
     def find(self, **found: Any) -> None:
         """Something of the step that is under way: it stays known if that does not end."""
         self.rows.find(self._step, found)
+
+    def reopen(self, prefix: str) -> None:
+        """Steps whose name begins so are not done any more."""
+        for name in [each for each in self.rows.steps if each.startswith(prefix) and self.done(each)]:
+            self.rows.reopen(name)
 
     def done(self, name: str) -> bool:
         """Whether a step has come to its end, in this call or an earlier one."""

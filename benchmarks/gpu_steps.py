@@ -249,7 +249,7 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
     """The comparison, in the log as a table. Who enters and each round are rows of their own."""
     from tuner.store.records import Snapshot
 
-    if run.exclusive:
+    if run.cramped:
         run.worker.rest()
     snapshot = Snapshot.load([run.out / "tuner.db"])
     related = bench.context(operator, problem)
@@ -258,7 +258,7 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
     found = run.venue.compare(
         ours, run.policy, context=context, kind=kind, patience_s=seconds, into=run.rows.path, guests=run.guests
     )
-    if run.exclusive:
+    if run.cramped:
         run.venue.rest()
     lines = [" | ".join(filter(None, row)) for row in found.table()]
     finished = all(row.state not in ("lost", "untimed") for row in found.rows)  # with more time it may come through
@@ -268,15 +268,18 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
 def report(run: Run) -> None:
     from tuner.report import summary
 
-    summary.write(run.outcomes, run.out / "report.html")
+    if run.outcomes:
+        summary.write(run.outcomes, run.out / "report.html")
 
 
-def page(run: Run, group: str) -> None:
-    """All comparisons of a group of steps so far, of earlier calls too, as one page."""
+def pages(run: Run) -> None:
+    """The comparisons of an operator, of earlier calls too, as one page; those of a sweep as another."""
     from tuner.bench.page import page
     from tuner.report import write
 
-    steps = [data for name, data in run.rows.steps.items() if name.startswith(f"{group} ") and "rows" in data]
-    if steps:
-        found = [bench.Comparison.of(data) for data in steps]
-        write(page(found), run.out / "peers" / f"{group.replace(' ', '-')}.html")
+    groups: dict[str, list[bench.Comparison]] = {}
+    for name, data in run.rows.steps.items():
+        if data.get("rows") and data.get("finished", True):
+            groups.setdefault("-".join(name.split()[:2]), []).append(bench.Comparison.of(data))
+    for name, found in groups.items():
+        write(page(found), run.out / "peers" / f"{name}.html")

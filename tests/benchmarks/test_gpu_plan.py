@@ -55,6 +55,8 @@ class Recorder:
 
     def say(self, text: str) -> None: ...
 
+    def show(self, name: str, work: Callable[[], object]) -> None: ...
+
     def step(self, name: str, *_: Any, **__: Any) -> bool:
         if not self.done(name):
             self.begun.append(name)

@@ -117,6 +117,15 @@ def test_what_an_earlier_call_finished_stands_though_a_later_one_was_cut_off(pro
     assert known == {"search": {"summary": "half of it", "finished": False, "tried": 80}}
 
 
+def test_a_comparison_of_another_record_is_done_again_and_stands_until_then(run: Any) -> None:
+    for name in ("peers kda T=64, strong_gate", "peers kda T=64, weak_gate", "peers kda T=640, weak_gate"):
+        run.step(name, lambda: {"summary": "of the first record"}, 5.0)
+    run.reopen("peers kda T=64, ")
+    assert [run.done(name) for name in run.rows.steps] == [False, False, True]
+    assert all(step["summary"] == "of the first record" for step in run.rows.steps.values())
+    assert run.step("peers kda T=64, weak_gate", lambda: {"summary": "of the second"}, 5.0)
+
+
 WITHOUT = ("sqlalchemy", "alembic", "optuna", "pygments", "vl_convert", "typer", "rich", "threadpoolctl")
 
 
