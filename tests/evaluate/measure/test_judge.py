@@ -88,7 +88,9 @@ def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm
     assert not judge.right
 
 
-def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_the_timed_problem(row_norm: Operator[Any]) -> None:
+def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_another_problem(
+    row_norm: Operator[Any],
+) -> None:
     with judging(Simulation().open(), row_norm, rows=40) as (judge, arena):
         case = cases(row_norm, to_fields(arena.problem), every=False)[0]
         right = case.expected

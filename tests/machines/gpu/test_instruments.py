@@ -1,4 +1,4 @@
-"""The kernels that measuring needs, executed as PTX; and the calls around them, as the CuPy that is installed takes them."""
+"""The kernels that measuring needs, executed as PTX; and calls of CuPy, as the one that is installed takes them."""
 
 import subprocess
 import sys

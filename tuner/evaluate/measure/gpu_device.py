@@ -236,9 +236,7 @@ class GpuDevice:
         idle: Callable[[], object] = _Ready(self._instruments.idle)
         if policy.launch == "graph":
             idle = _Ready(self._graph(self._instruments.idle))
-        return float(
-            np.median([typical(self.times_us(idle, _FLOOR_LAUNCHES, policy)) for _ in range(_FLOOR_SAMPLES)])
-        )
+        return float(np.median([typical(self.times_us(idle, _FLOOR_LAUNCHES, policy)) for _ in range(_FLOOR_SAMPLES)]))
 
     def copy_gb_s(self) -> float:
         with self._scratch(_COPY_BYTES) as source, self._scratch(_COPY_BYTES) as target, self._faults():

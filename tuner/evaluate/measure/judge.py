@@ -22,7 +22,7 @@ from tuner.spec.problem import Array, canonical, from_fields
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one …
-_CROWDED_LIMIT_S = 10.0  # … and where others use the GPU, the end of a process of theirs may stall everybody for seconds
+_CROWDED_LIMIT_S = 10.0  # … and where others use the GPU, the end of a process of theirs may stall all for seconds
 _BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
 _TIMED = "the timed problem"
 _UNSTEADY = "the same inputs gave other bits in a second run"
@@ -63,8 +63,8 @@ class Judge:
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
 
-        Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty. The two may differ by what edge cases
-        allowed, but not by what they did where terms cancel: that is the size of such a result, and no rule for others.
+        Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty. The two may differ by what edge
+        cases allowed, but not by what they did where terms cancel: that is for such a result, and no rule for others.
         """
         trial, (whole, findings) = self._trial, self._outputs(arena, self._limit_s, twice=True, inputs=False)
         trial.cases.append(_TIMED)

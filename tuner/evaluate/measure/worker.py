@@ -15,6 +15,7 @@ import numpy as np
 from tuner import operators
 from tuner.base.canonical import encode
 from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.result import Fields
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
@@ -22,8 +23,8 @@ from tuner.evaluate.measure.gpu_lock import alone, beside
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.ledger import Falls
 from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
-from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State, disturbed, screen, usual
+from tuner.evaluate.measure.policy import LAUNCHES, MeasurementPolicy
+from tuner.evaluate.measure.samples import Sample, State, disturbed, screen, usual
 from tuner.evaluate.measure.timer import Timer
 from tuner.spec.problem import Array
 
@@ -166,6 +167,7 @@ class Stand:
         self._model = str(device.facts()["model"])
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
+        self._floors_us: dict[str, float] = {}
 
     def do(self, question: Question) -> Answer:
         if isinstance(question, Look):
@@ -174,10 +176,17 @@ class Stand:
 
     def _look(self, look: Look) -> Seen:
         try:
-            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if look.ceilings else {}
+            facts = self.device.facts()
+            return Seen({**facts, **(self._ceilings(facts) if look.ceilings else {})})
         except DeviceFaultError as error:
-            raise MachineError(f"the device fails at a plain copy ({error}): nothing can be measured on it") from error
-        return Seen({**self.device.facts(), **ceilings})
+            why = "nothing can be measured on it"
+            raise MachineError(f"the device fails at a plain copy or an idle kernel ({error}): {why}") from error
+
+    def _ceilings(self, facts: Fields) -> Fields:
+        """What bounds all times on it: how fast it copies, and what it takes to launch nothing, in each way it can."""
+        ways = dict.fromkeys(MeasurementPolicy(launch=way).on(facts).launch for way in LAUNCHES)
+        floors = {f"floor_{way}_us": self._floor_us(MeasurementPolicy(launch=way)) for way in ways}
+        return {"copy_gb_s": self.device.copy_gb_s(), **floors}
 
     def _time(self, task: Task) -> Timed:
         """Correctness before time: nothing wrong is timed."""
@@ -205,11 +214,11 @@ class Stand:
         """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
         at = 0
         try:
-            timers = []
+            timers, floor_us = [], self._floor_us(heat.policy)
             for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
                 timers.append(self.timer(code, heat.policy))
             rng, started = np.random.default_rng(heat.seed), time.monotonic()
-            rounds: list[tuple[float, ...]] = []
+            rounds: list[tuple[Sample, ...]] = []
             for turn in range(heat.rounds):
                 if turn and time.monotonic() - started > heat.limit_s:
                     break
@@ -219,14 +228,20 @@ class Stand:
                         timers[at].own_clock()
                     found[at] = timers[at].sample()
                 if not any(disturbed(each.state, self.session()) for each in found.values()):
-                    rounds.append(tuple(found[i].time_us for i in range(len(timers))))
+                    rounds.append(tuple(found[i] for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
         except (MachineError, InputError) as error:
             return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
-        return Raced(tuple(rounds), capped=any(each.capped for each in timers))
+        return Raced(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
+
+    def _floor_us(self, policy: MeasurementPolicy) -> float:
+        """Measured once for each way to launch."""
+        if policy.launch not in self._floors_us:
+            self._floors_us[policy.launch] = self.device.floor_us(policy)
+        return self._floors_us[policy.launch]
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)
