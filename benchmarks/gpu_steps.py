@@ -197,8 +197,14 @@ def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mappin
 
 
 def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
-    """Times and clocks by implementation, or why there is none."""
+    """Times by implementation, with what the device was like meanwhile, or why there is none."""
+    like = ("sm_mhz", "throttle", "temperature_c", "late", "floor_us")
     return {
+        "device": {
+            name: {each: getattr(attempt.measurement, each) for each in like}
+            for name, attempt in attempts.items()
+            if attempt.measurement
+        },
         "times_us": {name: each.measurement.time_us for name, each in attempts.items() if each.measurement},
         "without": {name: each.failure.reason for name, each in attempts.items() if each.failure},
     }
