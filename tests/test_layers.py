@@ -31,7 +31,7 @@ DOORS = {
     "alembic": "store/sql",
     "cuda": "compiler",
     "cupy": "machines/gpu",
-    "filelock": "evaluate/measure machines/emulator",
+    "filelock": "machines/emulator",
     "fla": "torch",
     "jax": "jax",
     "jinja2": "compiler report",
