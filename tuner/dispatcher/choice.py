@@ -1,7 +1,7 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner import operators
@@ -9,16 +9,18 @@ from tuner.arch import ARCHES, GPU, Arch, gpu
 from tuner.base.canonical import decode
 from tuner.base.result import Fields, TuningRecord, spelled
 from tuner.compiler.render import render
-from tuner.errors import TemplateError, UsageError
+from tuner.errors import TemplateError, TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
-from tuner.spec.problem import statics, to_fields
+from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.telling import search_command
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 
 _TOLD = 8  # records that a text names among those passed over
+_DIGITS, _EXACT = 3, 64  # of sizes for which defaults are chosen
+Sizes = tuple[int, ...]  # the extents of a problem, in order
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,18 @@ class Choice:
     gpu: GPU
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
+    foreign: bool = True  # found elsewhere: by a record of another problem or arch, or of a round size
+
+    def at(self, problem: Any) -> "Choice":
+        """The same for another problem."""
+        return replace(self, instance=self.instance.at(problem))
+
+    def fits(self, problem: Any) -> bool:
+        """Whether it serves a problem: what was found elsewhere has to be one of its own space."""
+        implementation, arch = self.instance.implementation, self.gpu.arch
+        if implementation.refusal(problem, arch) is not None:
+            return False
+        return not self.foreign or implementation.space(problem, arch).refusal(self.instance.config) is None
 
     @property
     def command(self) -> str:
@@ -89,10 +103,22 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     A neighbour's record serves where its config is one of the problem's own space; else the next nearest does.
     Raises UsageError where no implementation serves the problem.
     """
-    plain = to_fields(problem)
-    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
-    served = (_served(operator, problem, each, match, snapshot) for match, each in sorted(found, key=_nearest))
+    found = matches(operator, to_fields(problem), gpus, snapshot)
+    served = (_served(operator, problem, each, match, snapshot) for match, each in found)
     return next(filter(None, served), None) or _default(operator, problem, gpus)
+
+
+def matches(
+    operator: Operator[Any], problem: Fields, gpus: Sequence[GPU], snapshot: Snapshot
+) -> list[tuple[Match, GPU]]:
+    """The record that is nearest to a problem on each GPU that has one, the nearest first."""
+    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, problem, each), fresh))]
+    return sorted(found, key=_nearest)
+
+
+def recorded(operator: Operator[Any], problem: Fields, gpus: Sequence[GPU], snapshot: Snapshot) -> bool:
+    """Whether any record is of these static fields."""
+    return snapshot.knows(_query(operator, problem, gpus[0]))
 
 
 def fresh(record: TuningRecord) -> bool:
@@ -144,6 +170,37 @@ def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) ->
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
+    """That of the first of the problem's round sizes whose config is one of its own space, else its own."""
+    sizes = tuple(getattr(problem, name) for name in extents(operator.problem))
+    near = (typical(operator, problem, each, gpus) for each in round_sizes(sizes))
+    found = next((each.at(problem) for each in near if each and each.fits(problem)), None)
+    return found or _best_default(operator, problem, gpus)
+
+
+def round_sizes(sizes: Sizes) -> tuple[Sizes, Sizes]:
+    """Sizes for which defaults are chosen, in this order: lengths that are nearly equal then have one choice.
+
+    Rounded up to three binary digits; and so only above 64, where most are lengths and no numbers of heads.
+    """
+    coarse = tuple(map(_rounded, sizes))
+    return coarse, tuple(size if size <= _EXACT else up for size, up in zip(sizes, coarse, strict=True))
+
+
+def _rounded(size: int) -> int:
+    step: int = 1 << max(size.bit_length() - _DIGITS, 0)
+    return -(-size // step) * step
+
+
+def typical(operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[GPU]) -> Choice | None:
+    """The default of a problem like this one with other sizes; None where that is no problem, or none serves it."""
+    try:
+        alike = replace(problem, **dict(zip(extents(operator.problem), sizes, strict=True)))
+        return replace(_best_default(operator, alike, gpus), foreign=True)
+    except (TunerError, ArithmeticError, TypeError, ValueError):
+        return None
+
+
+def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
     """The default config that is predicted to be best, on the first GPU for which there is one."""
     known = [each for each in operators.implementations(operator.name) if not each.unproven]
     reasons: dict[str, str] = {}
@@ -153,7 +210,7 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
         if serving:
             defaults = [Instance.default(operator, each, problem, target.arch) for each in serving]
             best = min(defaults, key=lambda each: uncompiled(each.plan(), each.work(target), target).cost)
-            return Choice(best, target, None, "no record serves it: the default config")
+            return Choice(best, target, None, "no record serves it: the default config", foreign=False)
         reasons |= {name: why for name, why in refusals.items() if why}
     spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
@@ -175,13 +232,13 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
     """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
-    instance = _recorded(match.record).at(problem)
-    if instance.implementation.refusal(problem, target.arch) is not None:
-        return None
-    foreign = match.distance or arch_of(match.record.identity.gpu) != target.arch.name
-    if foreign and not _offered(instance, target.arch):
-        return None
-    return Choice(instance, target, match.record, f"record of {match.why}")
+    found = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign(match, target))
+    return found.at(problem) if found.fits(problem) else None
+
+
+def foreign(match: Match, target: GPU) -> bool:
+    """Whether the record is of another problem, or arch."""
+    return match.distance > 0 or arch_of(match.record.identity.gpu) != target.arch.name
 
 
 def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:

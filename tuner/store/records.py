@@ -106,6 +106,10 @@ class Snapshot:
             if self._is_fresh(each.found, fresh):
                 yield Match(each.found.record, each.distance, _describe(query, each))
 
+    def knows(self, query: Query) -> bool:
+        """Whether there is a record of the problem's static fields, whatever its sizes and GPU."""
+        return bool(self._family(query))
+
     def explain(self, query: Query, fresh: Fresh) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
         usable = self._usable(query)

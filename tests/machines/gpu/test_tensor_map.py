@@ -107,7 +107,8 @@ def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_
     cubin = compiled(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), "sm_90a")
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
-    call = on_gpu.GpuKernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
+    numbers = on_gpu.Numbers.of(OPERATOR, bound(device, "cupy"), PLAN)
+    call = on_gpu.GpuKernel(numbers, on_gpu.Functions(cubin, 0), FRAMEWORKS["cupy"])
     with ThreadPoolExecutor(1) as thread:
         o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)
