@@ -1,7 +1,8 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tuner import operators
@@ -103,22 +104,30 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     A neighbour's record serves where its config is one of the problem's own space; else the next nearest does.
     Raises UsageError where no implementation serves the problem.
     """
-    found = matches(operator, to_fields(problem), gpus, snapshot)
-    served = (_served(operator, problem, each, match, snapshot) for match, each in found)
+    plain = to_fields(problem)
+    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
+    nearest_first = sorted(found, key=lambda each: _nearest(each[0].record, each[0].distance, each[1]))
+    served = (_served(operator, problem, each, match, snapshot) for match, each in nearest_first)
     return next(filter(None, served), None) or _default(operator, problem, gpus)
 
 
-def matches(
-    operator: Operator[Any], problem: Fields, gpus: Sequence[GPU], snapshot: Snapshot
-) -> list[tuple[Match, GPU]]:
-    """The record that is nearest to a problem on each GPU that has one, the nearest first."""
-    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, problem, each), fresh))]
-    return sorted(found, key=_nearest)
+class Records:
+    """The records that could serve problems with one problem's static fields over `gpus`."""
 
+    def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
+        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), fresh), each) for each in gpus)
+        self._nearby = [(records, each) for records, each in nearby if records]
 
-def recorded(operator: Operator[Any], problem: Fields, gpus: Sequence[GPU], snapshot: Snapshot) -> bool:
-    """Whether any record is of these static fields."""
-    return snapshot.knows(_query(operator, problem, gpus[0]))
+    def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, GPU, bool] | None:
+        """What `choose` would like to run for a problem of these extents: the record, for which GPU, and whether it is
+        foreign; None without any."""
+        if not self._nearby:
+            return None
+        found = [(*near, each) for records, each in self._nearby if (near := records.nearest(sizes))]
+        if not found:
+            return None
+        record, distance, target = found[0] if len(found) == 1 else min(found, key=lambda each: _nearest(*each))
+        return record, target, _foreign(record, distance, target)
 
 
 def fresh(record: TuningRecord) -> bool:
@@ -177,15 +186,17 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
     return found or _best_default(operator, problem, gpus)
 
 
-def round_sizes(sizes: Sizes) -> tuple[Sizes, Sizes]:
+def round_sizes(sizes: Sizes) -> Iterator[Sizes]:
     """Sizes for which defaults are chosen, in this order: lengths that are nearly equal then have one choice.
 
     Rounded up to three binary digits; and so only above 64, where most are lengths and no numbers of heads.
     """
     coarse = tuple(map(_rounded, sizes))
-    return coarse, tuple(size if size <= _EXACT else up for size, up in zip(sizes, coarse, strict=True))
+    yield coarse
+    yield tuple(size if size <= _EXACT else up for size, up in zip(sizes, coarse, strict=True))
 
 
+@lru_cache(maxsize=1 << 16)
 def _rounded(size: int) -> int:
     step: int = 1 << max(size.bit_length() - _DIGITS, 0)
     return -(-size // step) * step
@@ -216,10 +227,9 @@ def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) ->
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
 
 
-def _nearest(found: tuple[Match, GPU]) -> tuple[float, bool]:
+def _nearest(record: TuningRecord, distance: float, target: GPU) -> tuple[float, bool]:
     """Nearer problems first, and a record's own arch before another of its family."""
-    match, target = found
-    return match.distance, arch_of(match.record.identity.gpu) != target.arch.name
+    return distance, arch_of(record.identity.gpu) != target.arch.name
 
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
@@ -232,13 +242,14 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
     """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
-    found = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign(match, target))
+    foreign = _foreign(match.record, match.distance, target)
+    found = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign)
     return found.at(problem) if found.fits(problem) else None
 
 
-def foreign(match: Match, target: GPU) -> bool:
-    """Whether the record is of another problem, or arch."""
-    return match.distance > 0 or arch_of(match.record.identity.gpu) != target.arch.name
+def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
+    """Whether it is of another problem, or arch."""
+    return distance > 0 or arch_of(record.identity.gpu) != target.arch.name
 
 
 def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:

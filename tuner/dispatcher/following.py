@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tuner.compiler.standalone.sizes import Named, Operand, StrictSize, Term, remembers
+from tuner.compiler.standalone.sizes import Named, Operand, StrictSize, Term, combined, remembers, value
 
 T = TypeVar("T")
 Followed = Callable[[Sequence[int]], T | None]
@@ -24,7 +24,7 @@ def follow(compute: Callable[[Sequence[int]], T], sizes: Sequence[int]) -> Follo
     values that do not follow from sizes.
     """
     conditions: dict[Term, None] = {}
-    named = tuple(StrictSize.named(f"s{place}", size, conditions) for place, size in enumerate(sizes))
+    named: Any = tuple(StrictSize.named(f"s{place}", size, conditions) for place, size in enumerate(sizes))
     try:
         result = compute(named)
         return _Code(len(sizes)).function(tuple(conditions), result)
@@ -38,18 +38,38 @@ class _Code:
     def __init__(self, sizes: int) -> None:
         self._lines = [f"{''.join(f's{place}, ' for place in range(sizes))} = sizes"] if sizes else []
         self._variables: dict[Term, str] = {}
+        self._equal: dict[Operand, Operand] = {}  # sizes that are another, or a number
         self._values: dict[str, Any] = {}
 
     def function(self, conditions: tuple[Term, ...], result: Any) -> Followed[Any]:
-        for each in conditions:
-            left, right = (self._operand(operand) for operand in each.operands)
-            self._lines.append(f"if not {left} {each.operation} {right}: return None")
+        equal = [each for each in conditions if each.operation == "==" and isinstance(each.operands[0], Named)]
+        asked = set[str]()
+        for each in dict.fromkeys((*equal, *conditions)):
+            left, right = map(self._simple, each.operands)
+            if not (isinstance(left, int) and isinstance(right, int)) and left != right:  # else it holds as it is
+                condition = f"{self._operand(left)} {each.operation} {self._operand(right)}"
+                self._lines += [f"if not {condition}: return None"] * (condition not in asked)
+                asked.add(condition)
+            if each in equal and isinstance(left, Named) and not isinstance(right, Term):
+                self._equal[left] = right
         self._lines.append(f"return {self._result(result)}")
         body = "".join(f"  {line}\n" for line in self._lines)
         exec(f"def followed(sizes):\n{body}", self._values)  # of terms alone: no text comes from elsewhere
         return _guarded(self._values["followed"])
 
+    def _simple(self, operand: Operand) -> Operand:
+        """The same with what is known to be equal."""
+        if not isinstance(operand, Term):
+            return self._simple(self._equal[operand]) if operand in self._equal else operand
+        parts = tuple(map(self._simple, operand.operands))
+        if all(isinstance(each, int) for each in parts):
+            return value(Term(operand.operation, parts), {})
+        return (
+            combined(operand.operation, *parts) if operand.operation in ("*", "/") else Term(operand.operation, parts)
+        )
+
     def _operand(self, operand: Operand) -> str:
+        operand = self._simple(operand)
         if not isinstance(operand, Term):
             return operand.name if isinstance(operand, Named) else f"({operand})"
         if operand not in self._variables:
@@ -58,18 +78,18 @@ class _Code:
             self._lines.append(f"{self._variables[operand]} = {_spelled(operand.operation, parts)}")
         return self._variables[operand]
 
-    def _result(self, value: Any) -> str:
-        if remembers(value):
-            return self._operand(value.term)
-        if not _follows(value):
-            return self._named(value)
-        if isinstance(value, Mapping):
-            return f"{{{', '.join(f'{self._named(key)}: {self._result(each)}' for key, each in value.items())}}}"
-        if isinstance(value, tuple):
-            parts = ", ".join(map(self._result, value))
-            return f"{self._named(type(value))}({parts})" if hasattr(value, "_fields") else f"({parts},)"
-        parts = ", ".join(f"{each.name}={self._result(getattr(value, each.name))}" for each in fields(value))
-        return f"{self._named(type(value))}({parts})"
+    def _result(self, found: Any) -> str:
+        if remembers(found):
+            return self._operand(found.term)
+        if not _follows(found):
+            return self._named(found)
+        if isinstance(found, Mapping):
+            return f"{{{', '.join(f'{self._named(key)}: {self._result(each)}' for key, each in found.items())}}}"
+        if isinstance(found, tuple):
+            parts = ", ".join(map(self._result, found))
+            return f"{self._named(type(found))}({parts})" if hasattr(found, "_fields") else f"({parts},)"
+        parts = ", ".join(f"{each.name}={self._result(getattr(found, each.name))}" for each in fields(found))
+        return f"{self._named(type(found))}({parts})"
 
     def _named(self, value: Any) -> str:
         name = f"v{len(self._values)}"

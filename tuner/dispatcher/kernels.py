@@ -63,10 +63,10 @@ class Kernels:
             from tuner.dispatcher import on_ptx  # all of a machine that few programs need
 
             entries = self._entries(choice)
-            return Kernel(_pair, lambda of: on_ptx.PtxKernel(*of, entries, arrays))
+            return Kernel(_pair, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
         if place == CPU:
             kernel = self._emulator_kernel(choice.instance)
-            return Kernel(_planned, lambda of: on_emulator.EmulatedKernel(operator, *of, kernel, arrays))
+            return Kernel(_planned, lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays))
         functions = on_gpu.Functions(self._make(choice)[1], place)
         return Kernel(_passed, lambda numbers: on_gpu.GpuKernel(numbers, functions, arrays))
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tuner.arch import GPU
-from tuner.base.result import Fields
 from tuner.compiler.standalone.sizes import remembers
 from tuner.dispatcher import choice
 from tuner.dispatcher.arrays import Facts
@@ -21,8 +20,8 @@ from tuner.dispatcher.following import Followed, follow
 from tuner.dispatcher.kernels import Kernel, PreparedCall
 from tuner.dispatcher.untuned import Tally, Untuned
 from tuner.spec.operator import Operator, Request
-from tuner.spec.problem import extents, statics, to_fields
-from tuner.store.records import Match, Snapshot
+from tuner.spec.problem import extents, statics
+from tuner.store.records import Snapshot
 
 T = TypeVar("T")
 Ready = tuple[PreparedCall, Tally | None]
@@ -51,10 +50,8 @@ class Kinds:
         named = operator.name, tuple(facts), axes
         if named not in self._fixed:
             self._fixed[named] = tuple(_fixed(operator, request, facts))
-        alike = tuple(
-            (f.framework, f.device, f.dtype, f.misalignment, f.writable, len(f.shape)) for f in facts.values()
-        )
-        fixed = tuple(facts[name].shape[axis : axis + 1] for name, axis in self._fixed[named])
+        alike = tuple([(each[:3], each[5:], len(each.shape)) for each in facts.values()])  # all but shape and strides
+        fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in self._fixed[named]])
         return device, named, alike, fixed, tuple(request.statics.items())
 
 
@@ -81,12 +78,11 @@ class Lengths:
     ) -> None:
         self._operator, self._request, self._facts = operator, replace(request, arrays={}), dict(facts)
         self._fixed = frozenset(_fixed(operator, request, facts))
-        self._gpus, self._snapshot, self._problem = gpus, snapshot, problem
-        self._plain: Fields = to_fields(problem)
+        self._gpus, self._problem = gpus, problem
         self._statics, self._extents = _values(problem)[0], extents(problem)
-        self._has_records = choice.recorded(operator, self._plain, gpus, snapshot)
+        self._records = choice.Records(operator, problem, gpus, snapshot)
         self._problems: list[Followed[Sizes]] = []
-        self._recorded: dict[object, _Config] = {}  # by record and GPU
+        self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps, and GPU
         self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where these make no problem
         self._configs: dict[object, _Config] = {}
 
@@ -120,8 +116,9 @@ class Lengths:
 
     def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
         """The configs to be tried, in the order of `choice.choose`; None is one that is not known."""
-        if self._has_records and (found := self._matches(own)):
-            yield self._recorded.get(_of_record(*found[0]))
+        if found := self._records.nearest(self._named(own)):
+            record, gpu, foreign = found
+            yield self._recorded.get((id(record), gpu.name, foreign))
             yield None  # behind the nearest record stand others
         for each in choice.round_sizes(own):
             if each not in self._typical:
@@ -131,14 +128,10 @@ class Lengths:
 
     def _learned(self, own: Sizes, chosen: Choice) -> Iterator[_Config]:
         """The same, known from now on, up to the one that a problem runs."""
-        if chosen.record is not None:
-            match, gpu = self._matches(own)[0]
-            if match.record is chosen.record and gpu == chosen.gpu:
-                yield self._recorded.setdefault(
-                    _of_record(match, gpu), _Config(replace(chosen, foreign=choice.foreign(match, gpu)))
-                )
-            return
-        if self._has_records and self._matches(own):
+        if found := self._records.nearest(self._named(own)):
+            record, gpu, foreign = found
+            if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
+                yield self._recorded.setdefault((id(record), gpu.name, foreign), _Config(chosen))
             return
         for each in choice.round_sizes(own):
             if each not in self._typical:
@@ -151,9 +144,6 @@ class Lengths:
         if chosen is None:
             return None
         return self._configs.setdefault((chosen.instance.key, chosen.gpu.name), _Config(chosen))
-
-    def _matches(self, own: Sizes) -> list[tuple[Match, GPU]]:
-        return choice.matches(self._operator, {**self._plain, **self._named(own)}, self._gpus, self._snapshot)
 
     def _named(self, own: Sizes) -> dict[str, int]:
         return dict(zip(self._extents, own, strict=True))
@@ -218,10 +208,6 @@ def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
     """Of the fields that select code, and of the others."""
     fixed, sizes = statics(problem), extents(problem)
     return tuple(getattr(problem, name) for name in fixed), tuple(getattr(problem, name) for name in sizes)
-
-
-def _of_record(match: Match, gpu: GPU) -> object:
-    return id(match.record), gpu.name, choice.foreign(match, gpu)  # the snapshot keeps the record alive
 
 
 def _first(ways: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:

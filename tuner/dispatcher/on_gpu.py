@@ -14,9 +14,10 @@ from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
-from tuner.spec.tensor_map import MappedTensor
+from tuner.spec.tensor_map import MappedTensor, TensorMap
 
 _REMEMBERED = 256  # addresses of all tensors of a call, whose arguments are kept at hand
+_MAPS = 4096  # of tensors at an address
 
 
 class Made(NamedTuple):
@@ -36,8 +37,11 @@ class Passed(NamedTuple):
     smem_bytes: int
     strides: tuple[int | None, ...]  # of all parameters those that are strides, in elements
     pointers: tuple[tuple[int, str], ...]  # position, argument
-    scalars: tuple[tuple[int, str, Any, Any], ...]  # position, argument, NumPy type, value unless the caller gives one
-    maps: tuple[tuple[int, MappedTensor], ...]  # position, tensor at an address that is not known yet
+    scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar in its own size
+    values: tuple[Any, ...]  # of those, unless the caller gives one; None: it has to
+    maps: tuple[
+        tuple[int, TensorMap, DType, tuple[int, ...], tuple[int, ...]], ...
+    ]  # position; shape, bytes of strides
 
 
 class Numbers(NamedTuple):
@@ -68,6 +72,7 @@ class Functions:
     def __init__(self, cubin: Cubin, ordinal: int) -> None:
         self.ordinal, self._cubin = ordinal, cubin
         self._loaded: dict[tuple[str, int], Any] = {}
+        self._encoded: dict[object, Any] = {}
 
     def of(self, entry: str, smem_bytes: int) -> Any:
         """With so much dynamic shared memory granted. Raises MachineError where the driver cannot load it."""
@@ -76,6 +81,17 @@ class Functions:
             with opened().cuda.Device(self.ordinal):
                 self._loaded[key] = _function(self._cubin, entry, smem_bytes)
         return self._loaded[key]
+
+    def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
+        """A tensor map, as it was made before for such a tensor at this address. In a thread with a CUDA context."""
+        key = address, map.name, map.box, shape, strides
+        found = self._encoded.get(key)
+        if found is None:
+            if len(self._encoded) >= _MAPS:
+                self._encoded.clear()
+            tensor = MappedTensor(map.argument, address, dtype, shape, strides, map.box, map.swizzle)
+            found = self._encoded[key] = tensor_map.encoded(tensor)
+        return found
 
 
 class GpuKernel:
@@ -86,28 +102,29 @@ class GpuKernel:
     """
 
     def __init__(self, numbers: Numbers, functions: Functions, framework: Framework) -> None:
-        self._numbers, self._framework, self._ordinal = numbers, framework, functions.ordinal
-        self._device = opened().cuda.Device
-        self._made = (*numbers.outputs, *numbers.workspaces)
-        self._launches = [_Prepared(each, functions.of(each.entry, each.smem_bytes)) for each in numbers.launches]
+        self._given, self._outputs, self._ordinal = numbers.given, len(numbers.outputs), functions.ordinal
+        self._device, self._address, self._stream = opened().cuda.Device, framework.address, framework.stream
+        made = (*numbers.outputs, *numbers.workspaces)
+        self._names = (*numbers.given, *(name for name, _, _ in made))
+        self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in made]
+        self._launches = [_Prepared(each, functions) for each in numbers.launches]
         self._arguments: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
-        empty, address, place = self._framework.empty, self._framework.address, self._ordinal
-        with self._device(place) as device:
+        with self._device(self._ordinal) as device:
             device.use()  # binds its context to a thread that never used it: CuPy does so only where the device changes
-            made = [empty(shape, dtype, place) for _, shape, dtype in self._made]
-            addresses = (*[address(arrays[name]) for name in self._numbers.given], *map(address, made))
+            made = [make() for make in self._makers]
+            addresses = tuple(map(self._address, (*[arrays[name] for name in self._given], *made)))
             filled = self._arguments.get(addresses) or self._filled(addresses)
-            stream = self._framework.stream(place)
+            handle = self._stream(self._ordinal)
+            stream = None if handle is None else _Stream(handle)
             for launch, arguments in zip(self._launches, filled, strict=True):
-                launch(arguments, given, None if stream is None else _Stream(stream))
-        return tuple(made[: len(self._numbers.outputs)])
+                launch(arguments, given, stream)
+        return tuple(made[: self._outputs])
 
     def _filled(self, addresses: tuple[int, ...]) -> list[list[Any]]:
         """The arguments of every launch, but for scalars of the caller; kept for calls on the same memory."""
-        names = (*self._numbers.given, *(each.name for each in self._made))
-        by_name = dict(zip(names, addresses, strict=True))
+        by_name = dict(zip(self._names, addresses, strict=True))
         filled = [each.filled(by_name) for each in self._launches]
         if len(self._arguments) >= _REMEMBERED:
             self._arguments.clear()
@@ -124,33 +141,27 @@ class _Stream(NamedTuple):
 class _Prepared:
     """One launch, whose kernel is loaded."""
 
-    def __init__(self, passed: Passed, function: Any) -> None:
-        self._passed, self._function = passed, function
+    def __init__(self, passed: Passed, functions: Functions) -> None:
+        self._passed, self._function = passed, functions.of(passed.entry, passed.smem_bytes)
+        self._encoded = functions.encoded
         self._grid, self._block, self._smem_bytes = passed.grid, (passed.threads, 1, 1), passed.smem_bytes
-        self._scalars = [(position, name, kind) for position, name, kind, _ in passed.scalars]
         self._fixed: list[Any] = list(passed.strides)
-        for position, _, kind, value in passed.scalars:  # CuPy passes a NumPy scalar in its own size
+        for (position, _, kind), value in zip(passed.scalars, passed.values, strict=True):
             self._fixed[position] = None if value is None else kind(value)
-        self._encoded: list[dict[int, Any]] = [{} for _ in passed.maps]  # by address
 
     def filled(self, addresses: Mapping[str, int]) -> list[Any]:
         arguments = list(self._fixed)
         for position, name in self._passed.pointers:
             arguments[position] = addresses.get(name, 0)  # an input that is not given is a null pointer
-        for (position, tensor), encoded in zip(self._passed.maps, self._encoded, strict=True):
-            address = addresses[tensor.name]
-            if address not in encoded:
-                if len(encoded) >= _REMEMBERED:
-                    encoded.clear()
-                encoded[address] = tensor_map.encode(tensor.at(address))
-            arguments[position] = encoded[address]
+        for position, map, dtype, shape, strides in self._passed.maps:
+            arguments[position] = self._encoded(map, dtype, shape, strides, addresses[map.argument])
         return arguments
 
     def __call__(self, arguments: list[Any], given: Mapping[str, float], stream: _Stream | None) -> None:
         """Raises MachineError when the driver refuses the launch."""
         if given:
             arguments = list(arguments)
-            for position, name, kind in self._scalars:
+            for position, name, kind in self._passed.scalars:
                 if name in given:
                     arguments[position] = kind(given[name])
         try:
@@ -162,6 +173,7 @@ class _Prepared:
 def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch) -> Passed:
     slots = list(enumerate(parameters(operator, binding.problem, plan, launch)))
     by_value = {argument.name for argument in operator.arguments if argument.role is Role.SCALAR}
+    given = [(position, parameter) for position, parameter in slots if parameter.argument in by_value]
     values = scalars(operator, binding.problem)
     return Passed(
         launch.entry,
@@ -170,19 +182,20 @@ def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launc
         launch.smem_bytes,
         strides=tuple(_stride(binding, parameter) for _, parameter in slots),
         pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
-        scalars=tuple(
-            (position, parameter.argument, parameter.dtype.numpy.type, values.get(parameter.argument))
+        scalars=tuple((position, parameter.argument, parameter.dtype.numpy.type) for position, parameter in given),
+        values=tuple(values.get(parameter.argument) for _, parameter in given),
+        maps=tuple(
+            (position, parameter.tensor_map, parameter.dtype, mapped.shape, mapped.strides)
             for position, parameter in slots
-            if parameter.argument in by_value
+            if parameter.tensor_map and (mapped := _mapped(binding, parameter.tensor_map, parameter.dtype))
         ),
-        maps=tuple((position, _mapped(binding, parameter)) for position, parameter in slots if parameter.tensor_map),
     )
 
 
-def _mapped(binding: Binding, parameter: Parameter) -> MappedTensor:
-    assert parameter.tensor_map is not None
-    tensor = binding.tensors[parameter.argument]
-    return MappedTensor.of(parameter.tensor_map, parameter.dtype, 0, tensor.shape, tensor.strides)
+def _mapped(binding: Binding, map: TensorMap, dtype: DType) -> MappedTensor:
+    """At an address that is not known yet."""
+    tensor = binding.tensors[map.argument]
+    return MappedTensor.of(map, dtype, 0, tensor.shape, tensor.strides)
 
 
 def _stride(binding: Binding, parameter: Parameter) -> int | None:

@@ -1,6 +1,6 @@
 """How TMA sees tensors: what a plan says of a map, and what a device encodes into a kernel's argument."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tuner.spec.dtype import DType
 
@@ -41,7 +41,3 @@ class MappedTensor:
             if shape[axis] == 1:
                 walked[axis] = -(-walked[axis + 1] * shape[axis + 1] * size // 16) * 16 // size
         return cls(map.argument, address, dtype, shape, tuple(size * stride for stride in walked), map.box, map.swizzle)
-
-    def at(self, address: int) -> "MappedTensor":
-        """The same tensor elsewhere."""
-        return replace(self, address=address)

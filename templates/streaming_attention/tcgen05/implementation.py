@@ -13,6 +13,7 @@ from ...flash_attention.wgmma.implementation import packs
 from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem
 from ..wgmma import implementation as wgmma
+from ..wgmma.work import PIECE
 from .config import Config, blocks
 from .work import tiles, work
 
@@ -37,7 +38,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN, 1)
-    maps = attention_maps(D, D, config.value_columns, rows, keys, piece=wgmma.PIECE)
+    maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
     return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, *lengths), constants)
 
 

@@ -66,7 +66,12 @@ def test_a_dim_that_nobody_walks_gets_a_stride_that_tma_accepts() -> None:
 
 @pytest.mark.parametrize(
     ("name", "head_dim", "count"),
-    [("flash_attention", 128, 4), ("flash_attention", 72, 7), ("paged_attention", 64, 4), ("streaming_attention", 128, 6)],
+    [
+        ("flash_attention", 128, 4),
+        ("flash_attention", 72, 7),
+        ("paged_attention", 64, 4),
+        ("streaming_attention", 128, 6),
+    ],
 )
 @pytest.mark.parametrize(("kind", "arch"), [("wgmma", "sm_90a"), ("tcgen05", "sm_100a")])
 def test_a_launch_takes_the_maps_of_the_widths_that_its_panels_have(

@@ -76,7 +76,6 @@ def _natural(operand: Operand) -> bool:
 class Remembering:
     """A number and the term that it is; `conditions` holds, for all that came from the same problem, what was asked."""
 
-    __slots__ = ()
     number: int
     term: Operand
     conditions: dict[Term, None]
@@ -120,10 +119,9 @@ class StrictSize(Remembering):
     """
 
     __hash__ = None  # type: ignore[assignment]
-    __slots__ = ("conditions", "number", "term")
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return int
 
     def __index__(self) -> int:
@@ -166,11 +164,11 @@ def _negated(term: Operand) -> Operand | None:
     return term.operands[0] if isinstance(term, Term) and alone else None
 
 
-def _combined(operation: str, left: Operand, right: Operand) -> Operand:
+def combined(operation: str, left: Operand, right: Operand) -> Operand:
     """`left operation right`; a sign goes outwards, so that -(-a // b) is a division that rounds up."""
     inner = _negated(left)
     if inner is not None and operation == "*":
-        return _negative(_combined("*", inner, right))
+        return _negative(combined("*", inner, right))
     if inner is not None and operation == "/" and right != 1 and _natural(inner) and _natural(right):
         return _negative(Term("ceil", (inner, right)))
     if operation == "*" and 0 in (left, right):
@@ -209,7 +207,7 @@ def _arithmetic(operation: str, *, swapped: bool) -> Callable[[Size, Any], Any]:
             return NotImplemented
         left, right = (other, self) if swapped else (self, other)
         number = _OPERATIONS[operation](_number(left), _number(right))
-        return self.of(number, _combined(operation, term_of(left), term_of(right)), self.conditions)
+        return self.of(number, combined(operation, term_of(left), term_of(right)), self.conditions)
 
     return method
 
