@@ -1,7 +1,6 @@
 """The tensor maps of kernels on panels: of each tensor one for each width that its panels have, and no others."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 from tuner.spec import TensorMap
 
@@ -21,7 +20,6 @@ def panel_widths(columns: int, uniform: int = 0) -> tuple[int, ...]:
     return tuple(found)
 
 
-@cache
 def attention_maps(
     D: int, DV: int, value_columns: int, rows: Box, keys: Box, cached: str = "", piece: int = 0
 ) -> tuple[TensorMap, ...]:
