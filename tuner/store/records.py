@@ -73,9 +73,7 @@ class Nearby:
 
     def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, float] | None:
         """The record that `find` gives for a problem of these extents, and its distance."""
-        order = [
-            (tier, distance(sizes, each.problem, sizes), place) for place, (tier, each) in enumerate(self.tiers)
-        ]
+        order = [(tier, distance(sizes, each.problem, sizes), place) for place, (tier, each) in enumerate(self.tiers)]
         for _, apart, place in sorted(order) if len(order) > 1 else order:
             found = self.tiers[place][1]
             if self.snapshot.is_fresh(found, self.fresh):
