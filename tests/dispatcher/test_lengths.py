@@ -103,6 +103,32 @@ def test_views_of_other_strides_are_no_other_kind_of_call(at: Dispatcher, chosen
     assert chosen.calls == 2
 
 
+def test_sizes_that_are_told_beside_arrays_are_followed_too(at: Dispatcher, chosen: Counted) -> None:
+    operator = operators.load("streaming_attention")
+    drawn = {seen: operator.inputs(rolling(seen), np.random.default_rng(seen), "normal") for seen in range(65, 81)}
+    for seen, arrays in drawn.items():
+        q, k, v = (arrays[name] for name in "qkv")
+        o, lse = at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=seen)
+        assert all(each.ok for each in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
+    assert chosen.calls <= 3
+
+
+def test_a_size_that_is_told_as_another_kind_of_number_is_not_taken_for_one_before(at: Dispatcher) -> None:
+    operator = operators.load("streaming_attention")
+    for number in (int, np.int64, int, np.int64):
+        for seen in (65, 66, 67, 68):
+            arrays = operator.inputs(rolling(seen), np.random.default_rng(seen), "normal")
+            q, k, v = (arrays[name] for name in "qkv")
+            o, lse = at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=number(seen))
+            assert all(each.ok for each in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
+
+
+def rolling(seen: int) -> Any:
+    operator = operators.load("streaming_attention")
+    sizes = {"batch": 1, "heads": 2, "seq_q": 1, "slots": 20, "window": 16, "sinks": 4}
+    return operator.problem(16, operator.problem().dtype, rolling=True, seq_k=seen, **sizes)
+
+
 def test_what_does_not_fit_is_refused_in_the_same_words(at: Dispatcher) -> None:
     for keys in (70, 71, 72):
         at.call("flash_attention", **drawn(keys))

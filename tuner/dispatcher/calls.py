@@ -101,7 +101,7 @@ class Dispatcher:
     ) -> Ready:
         kind = self._kinds.kind(operator, request, facts, device)
         alike = self._kinds.find(kind)
-        if alike and (ready := alike.ready(facts, self._untuned)):
+        if alike and (ready := alike.ready(request, facts, self._untuned)):
             return self._remembered(key, ready)
         place, binding = _place(facts, device), bind(operator, request, facts)
         with self._preparing:
@@ -131,7 +131,7 @@ class Dispatcher:
         kernel = self._kernels.load(chosen, framework, place)
         numbers = kernel.numbers(chosen.instance, binding)
         if alike := self._kinds.find(kind):  # from the second call on: many programs have but one length
-            alike.learn(facts, problem, chosen, kernel, numbers)
+            alike.learn(request, facts, problem, chosen, kernel, numbers)
         else:
             self._kinds.add(kind, Lengths(operator, request, facts, self._gpus(place), self._snapshot, problem))
         return kernel.ready(numbers), tally

@@ -33,7 +33,7 @@ class Kinds:
     """Calls by what they have in common when sizes differ."""
 
     def __init__(self) -> None:
-        self._fixed: dict[object, tuple[tuple[str, int], ...]] = {}
+        self._named: dict[object, tuple[tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
         self._lengths: dict[object, Lengths] = {}
 
     def find(self, kind: object) -> "Lengths | None":
@@ -46,13 +46,15 @@ class Kinds:
 
     def kind(self, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None) -> object:
         """All facts but those of sizes that a Problem has as extents; hashable where the request's values are."""
-        axes = tuple(request.axes.items())
-        named = operator.name, tuple(facts), axes
-        if named not in self._fixed:
-            self._fixed[named] = tuple(_fixed(operator, request, facts))
+        statics = request.statics
+        named = operator.name, tuple(facts), tuple(request.axes.items()), tuple(statics)
+        if named not in self._named:
+            self._named[named] = tuple(_fixed(operator, request, facts)), extents(operator.problem)
+        axes, sizes = self._named[named]
         alike = tuple([(each[:3], each[5:], len(each.shape)) for each in facts.values()])  # all but shape and strides
-        fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in self._fixed[named]])
-        return device, named, alike, fixed, tuple(request.statics.items())
+        fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in axes])
+        selecting = tuple([int if _is_told(value, name, sizes) else value for name, value in statics.items()])
+        return device, named, alike, fixed, selecting
 
 
 @dataclass
@@ -77,7 +79,8 @@ class Lengths:
         problem: Any,
     ) -> None:
         self._operator, self._request, self._facts = operator, replace(request, arrays={}), dict(facts)
-        self._fixed = frozenset(_fixed(operator, request, facts))
+        self._fixed, sizes = frozenset(_fixed(operator, request, facts)), extents(operator.problem)
+        self._told = tuple(name for name, value in request.statics.items() if _is_told(value, name, sizes))
         self._gpus, self._problem = gpus, problem
         self._statics, self._extents = _values(problem)[0], extents(problem)
         self._records = choice.Records(operator, problem, gpus, snapshot)
@@ -86,9 +89,9 @@ class Lengths:
         self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where these make no problem
         self._configs: dict[object, _Config] = {}
 
-    def ready(self, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
+    def ready(self, request: Request, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
         """What a call with these facts runs; None where that has to be computed."""
-        sizes = _sizes(facts)
+        sizes = self._sizes(request, facts)
         own = _first(self._problems, sizes)
         if own is None:
             return None
@@ -100,9 +103,17 @@ class Lengths:
                 return config.kernel.ready(found), self._tally(config.chosen, own, untuned)
         return None
 
-    def learn(self, facts: Mapping[str, Facts], problem: Any, chosen: Choice, kernel: Kernel, numbers: Any) -> None:
+    def learn(
+        self,
+        request: Request,
+        facts: Mapping[str, Facts],
+        problem: Any,
+        chosen: Choice,
+        kernel: Kernel,
+        numbers: Any,
+    ) -> None:
         """Follow what was computed for a call: for its problem `chosen`, whose launches pass `numbers`."""
-        sizes, (fixed, own) = _sizes(facts), _values(problem)
+        sizes, (fixed, own) = self._sizes(request, facts), _values(problem)
         if fixed != self._statics or not _known(self._problems, self._problem_sizes, sizes, own):
             return
         for config in self._learned(own, chosen):
@@ -154,8 +165,20 @@ class Lengths:
         problem = self._problem
         return untuned.known(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))
 
+    def _sizes(self, request: Request, facts: Mapping[str, Facts]) -> tuple[int, ...]:
+        """All that calls of this kind differ in."""
+        found: list[int] = []
+        for each in facts.values():
+            found += each.shape
+            found += each.strides
+        if self._told:
+            found += [request.statics[name] for name in self._told]
+        return tuple(found)
+
     def _bound(self, sizes: Sequence[int]) -> Binding:
-        binding = bind(self._operator, self._request, self._with(sizes))
+        told = dict(zip(self._told, sizes[len(sizes) - len(self._told) :], strict=True))
+        request = replace(self._request, statics={**self._request.statics, **told})
+        binding = bind(self._operator, request, self._with(sizes))
         if binding.hollow:
             raise ValueError("nothing to compute")
         return binding
@@ -196,12 +219,9 @@ def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]
             )
 
 
-def _sizes(facts: Mapping[str, Facts]) -> tuple[int, ...]:
-    found: list[int] = []
-    for each in facts.values():
-        found += each.shape
-        found += each.strides
-    return tuple(found)
+def _is_told(value: Any, name: str, sizes: tuple[str, ...]) -> bool:
+    """Whether what a request says beside its arrays is a size; one that is no int is a value like another."""
+    return type(value) is int and name in sizes
 
 
 def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
