@@ -75,21 +75,33 @@ class _Code:
         if operand not in self._variables:
             parts = [self._operand(each) for each in operand.operands]
             self._variables[operand] = f"t{len(self._variables)}"
-            self._lines.append(f"{self._variables[operand]} = {_spelled(operand.operation, parts)}")
+            self._lines.append(f"{self._variables[operand]} = {_operation(operand.operation, parts)}")
         return self._variables[operand]
 
     def _result(self, found: Any) -> str:
+        return self._spelled(found)[0]
+
+    def _spelled(self, found: Any) -> tuple[str, bool]:
+        """An expression for part of a result, and whether it follows from sizes that are not known to be numbers."""
         if remembers(found):
-            return self._operand(found.term)
+            simple = self._simple(found.term)
+            return self._operand(simple), not isinstance(simple, int)
         if not _follows(found):
-            return self._named(found)
+            return self._named(found), False
         if isinstance(found, Mapping):
-            return f"{{{', '.join(f'{self._named(key)}: {self._result(each)}' for key, each in found.items())}}}"
-        if isinstance(found, tuple):
-            parts = ", ".join(map(self._result, found))
-            return f"{self._named(type(found))}({parts})" if hasattr(found, "_fields") else f"({parts},)"
-        parts = ", ".join(f"{each.name}={self._result(getattr(found, each.name))}" for each in fields(found))
-        return f"{self._named(type(found))}({parts})"
+            parts = {self._named(key): self._spelled(each) for key, each in found.items()}
+            text = f"{{{', '.join(f'{key}: {part}' for key, (part, _) in parts.items())}}}"
+        elif isinstance(found, tuple):
+            parts = dict(enumerate(map(self._spelled, found)))
+            text = f"({', '.join(part for part, _ in parts.values())},)"
+            if hasattr(found, "_fields"):
+                text = f"{self._named(tuple.__new__)}({self._named(type(found))}, {text})"
+        else:
+            parts = {each.name: self._spelled(getattr(found, each.name)) for each in fields(found)}
+            text = f"{self._named(type(found))}({', '.join(f'{name}={part}' for name, (part, _) in parts.items())})"
+        if any(follows for _, follows in parts.values()):
+            return text, True
+        return self._named(eval(text, self._values)), False  # the same each time: made once
 
     def _named(self, value: Any) -> str:
         name = f"v{len(self._values)}"
@@ -97,7 +109,7 @@ class _Code:
         return name
 
 
-def _spelled(operation: str, parts: list[str]) -> str:
+def _operation(operation: str, parts: list[str]) -> str:
     if operation == "ceil":
         return f"-(-{parts[0]} // {parts[1]})"
     word = "//" if operation == "/" else operation
