@@ -243,18 +243,19 @@ def _entry(attribute: int, function: str) -> str:
 
 
 def _encode_tiled(
-    place: Any, dtype: int, rank: Any, base: Any, size: Any, stride: Any, box: Any, step: Any, *options: int
+    place: int, dtype: int, rank: int, base: int, size: int, stride: int, box: int, step: int, *options: int
 ) -> int:
     """The driver's encoder, in the emulator's terms."""
     interleave, swizzle, _, fill = options
     if not getattr(_THREAD, "bound", False):
         return 201  # CUDA_ERROR_INVALID_CONTEXT
-    assert place.value % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(step) == {1}
+    sizes, strides = ((ctypes.c_uint64 * count).from_address(at) for at, count in ((size, rank), (stride, rank - 1)))
+    boxes, steps = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, step))
+    assert place % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(steps) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
-    strides = (2, *stride)
-    found = TensorMap(magic, base.value, rank.value, 2, kind, 0, tuple(size), tuple(box), strides)
-    ctypes.memmove(place.value, bytes(found), 128)
+    found = TensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
+    ctypes.memmove(place, bytes(found), 128)
     return 0
 
 
@@ -276,6 +277,13 @@ def _bind() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A machine with a GPU, as far as `tuner.machines.gpu` can see."""
+    with machine(monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The same where there is no fixture."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
     found = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)

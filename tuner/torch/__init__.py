@@ -12,6 +12,13 @@ functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `
 flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("tuner.torch needs PyTorch: pip install 'kerntune[torch]'", name="torch") from error
+
 from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
