@@ -52,7 +52,7 @@ OPTIONAL = (
         default=lambda _problem: SOFTCAP,
         doc="positive: what scaled scores are capped at, with use_softcap",
     ),
-    Argument("boundaries", DType.INT32, role=Role.SCALAR),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("boundaries", "window_left", "window_right")),
 )
 
 # Argument → the flag that brings it.
@@ -61,6 +61,8 @@ _FLAGS = {
     "cu_seqlens_k": "use_cu_seqlens",
     "softcap": "use_softcap",
     "boundaries": "use_cu_seqlens",
+    "window_left": "use_window",
+    "window_right": "use_window",
 }
 
 
@@ -74,6 +76,13 @@ def scalars(softmax_scale: float | None, softcap: float = 0.0) -> dict[str, floa
     if softcap != 0:
         raise UsageError(f"softcap {softcap!r}: must be positive and finite, or 0 for none, as a number")
     return given
+
+
+def window_refusal(problem: Problem) -> str | None:
+    """Why a kernel whose walk over the keys begins with the first does not serve a problem; None if it may."""
+    if problem.use_window:
+        return "use_window: its tiles begin with the first key; mma_sync leaves out what no query of a block attends"
+    return None
 
 
 def with_optional(problem: Problem, plan: Plan) -> Plan:

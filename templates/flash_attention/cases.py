@@ -10,7 +10,7 @@ import numpy as np
 from tuner.errors import UsageError
 from tuner.spec import Array, Arrays, DType, Precision, normal
 
-from .problem import Problem, visible_keys
+from .problem import Problem, first_keys, visible_keys
 
 INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")
 SOFTCAP = 3.0  # of inputs: near enough that N(0, 1) scores are bent, and large ones end at the cap
@@ -149,13 +149,14 @@ def round_tf32(x: Array) -> Array:
 
 def visibility(problem: Problem) -> Array:
     """Whether each query attends each key: bool [T, S]."""
-    found: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    key = np.arange(problem.seq_k)
+    found: Array = (key < visible_keys(problem)[:, None]) & (key >= first_keys(problem)[:, None])
     return found
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One row; both sequences off every tile size; more queries than keys (causal: rows that attend none); GQA. Packed:
-    sequences of one query, of none and without keys, and a longest one that is known."""
+    sequences of one query, of none and without keys, and a longest one that is known. With a window of each kind."""
     dense = (
         (1, 1, 1, 1, 1),
         (1, 2, 1, 1, 77),
@@ -172,4 +173,12 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "boundaries", "max_seqlen_q")
     shapes: tuple[tuple[int, ...], ...] = packed if problem.use_cu_seqlens else dense
     extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=False)) for shape in shapes]
+    if problem.use_window:
+        extents = [{**each, **window} for each, window in zip(extents, _WINDOWS, strict=False)]
     return tuple(replace(problem, **sizes) for sizes in extents)
+
+
+# A query's own key; all to one side; narrower than a tile; across one; and the widest last.
+_WINDOWS = tuple(
+    {"window_left": left, "window_right": right} for left, right in ((0, 0), (3, -1), (17, 5), (40, 33), (-1, 9))
+)

@@ -12,7 +12,7 @@ from tuner.spec import Argument, Array, Arrays, Cost, DType, Operator, Request, 
 from ..flash_attention import arguments as forward_arguments
 from ..flash_attention import operator as forward
 from ..flash_attention.cases import optional_inputs, sequences, visibility
-from ..flash_attention.problem import unpacked, visible_keys
+from ..flash_attention.problem import attended_keys, unpacked
 from .cases import INPUT_KINDS, gradients, with_upstream
 from .problem import Problem
 
@@ -56,7 +56,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 def _attended(problem: Problem) -> Array:
     """How many keys each query attends, [T]; of packed sequences, as if their lengths were equal."""
-    return np.resize(visible_keys(unpacked(problem)), problem.seq_q)
+    return np.resize(attended_keys(unpacked(problem)), problem.seq_q)
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
@@ -98,7 +98,7 @@ def cost(problem: Problem) -> Cost:
     """For an attended pair three products of a multiply-add an element of D, of S, dQ and dK, and two an element of DV;
     every tensor once. Of packed sequences, as if their lengths were equal."""
     equal = unpacked(problem)
-    pairs = equal.batch * equal.heads * int(np.sum(visible_keys(equal)))
+    pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
     D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads
     elements = 2 * (D + DV) * problem.batch * rows
     lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
@@ -121,6 +121,8 @@ def flash_attention_backward(
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     max_seqlen_q: int | None = None,
+    window_left: int = -1,
+    window_right: int = -1,
     layout: str = "bthd",
 ) -> Request:
     """The gradients of flash_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
@@ -133,8 +135,8 @@ def flash_attention_backward(
     dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
     keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
 
-    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q: what flash_attention was given. Gradients of rows that lie in no
-    sequence are not written.
+    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, window_left, window_right: what flash_attention was given.
+    Gradients of rows that lie in no sequence are not written.
 
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
     0. The same inputs give the same bits.
@@ -142,7 +144,7 @@ def flash_attention_backward(
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
     options: dict[str, Any] = {"causal": causal, "softmax_scale": softmax_scale, "softcap": softcap}
-    options["max_seqlen_q"] = max_seqlen_q
+    options |= {"max_seqlen_q": max_seqlen_q, "window_left": window_left, "window_right": window_right}
     request = forward.flash_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, layout=layout, **options)
     arrays = {"dout": dout, **request.arrays, "o": o, "lse": lse}
     if dlse is not None:

@@ -2,8 +2,8 @@
 
     from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
 
-All are the operator `flash_attention`, and with a window to the left `streaming_attention`; with a block_table they are
-`paged_attention`.
+All are the operator `flash_attention`, and with a window to the left alone `streaming_attention`; with a block_table
+they are `paged_attention`.
 """
 
 from typing import Any
@@ -34,24 +34,22 @@ def flash_attn_func(
     """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
 
     q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], and o [B, T, H, DV], where HK divides H; fp16, bf16 or fp32; D
-    and DV are 8 to 256 in steps of 8, with a window to the left the same. causal, and window_size (left, 0) of `left`
-    keys before a query's own, are aligned at the last query and key. softcap: if c > 0, scaled scores x become
+    and DV are 8 to 256 in steps of 8. causal, and window_size (left, right) of so many keys before and behind a query's
+    own (-1: all; causal: none behind), are aligned at the last query and key. softcap: if c > 0, scaled scores x become
     c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there is no dropout whose pattern
     the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
 
     o and lse have gradients. Tensors of any strides are taken: what kernels cannot address is copied. Raises UsageError
-    for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for tensors that do not fit.
+    for dropout and alibi_slopes; InputError for tensors that do not fit.
     """
     refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
     rows = tuple(map(addressable, (q, k, v)))
-    window = _window("flash_attn_func", window_size, causal)
-    if window is not None:
-        refuse("flash_attn_func", {"softcap": softcap}, _THEIRS, "with a window_size to the left")
+    masks = _masks(window_size, causal)
+    if _streams(masks) and not softcap and q.shape[-1] == v.shape[-1]:
+        window = masks["window_left"] + 1  # streaming_attention counts a query's own key
         o, lse = torch.ops.tuner.streaming_attention(*rows, window=window, softmax_scale=softmax_scale)
     else:
-        o, lse = torch.ops.tuner.flash_attention(
-            *rows, causal=_causal(window_size, causal), softmax_scale=softmax_scale, softcap=softcap
-        )
+        o, lse = torch.ops.tuner.flash_attention(*rows, **masks, softmax_scale=softmax_scale, softcap=softcap)
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -80,7 +78,7 @@ def flash_attn_varlen_func(
 
     q: [T, H, D]; k: [S, HK, D]; v: [S, HK, DV]; cu_seqlens_q, cu_seqlens_k: int32 [N + 1], ascending from 0 to T and to
     S: where each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
-    (o, lse, None), lse fp32 [H, T].
+    (o, lse, None), lse fp32 [H, T]. causal and windows are aligned at each sequence's last query and key.
 
     With block_table, int32 [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size any power of two:
     position j of sequence n is row j % page_size of page block_table[n, j // page_size]. cu_seqlens_k says how many
@@ -88,8 +86,8 @@ def flash_attn_varlen_func(
     have a window to the left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what the keys and
     values of caches of torch.float8_e4m3fn are multiplied with.
 
-    Otherwise o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any window that is not causal, and
-    without block_table one to the left; InputError for tensors that do not fit.
+    Otherwise o and lse have gradients. Raises UsageError for dropout, alibi_slopes, and with block_table a window that
+    is not causal; InputError for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
     refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
@@ -103,13 +101,11 @@ def flash_attn_varlen_func(
         o, lse = attend_packed(q, k, v, block_table, lengths, cu_seqlens_q, max_seqlen_q, options)
         return (o, lse, None) if return_attn_probs else o
     refuse(name, {"k_descale": k_descale, "v_descale": v_descale}, _THEIRS, "without block_table")
-    if _window(name, window_size, causal) is not None:
-        raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
     o, lse = torch.ops.tuner.flash_attention(
         *(addressable(each)[None] for each in (q, k, v)),
         dense(cu_seqlens_q),
         dense(cu_seqlens_k),
-        causal=_causal(window_size, causal),
+        **_masks(window_size, causal),
         softmax_scale=softmax_scale,
         softcap=softcap,
         max_seqlen_q=max(int(max_seqlen_q), 1),
@@ -136,6 +132,17 @@ def flash_attn_varlen_qkvpacked_func(qkv: Any, cu_seqlens: Any, max_seqlen: int,
 def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
     """`flash_attn_varlen_func` of q [T, H, D] and kv [S, 2, HK, D]; `options` from cu_seqlens_q on."""
     return flash_attn_varlen_func(q, *kv.unbind(1), *options, **named)
+
+
+def _masks(window_size: tuple[int, int], causal: bool) -> dict[str, Any]:
+    """What flash_attention is told that a query attends; any negative number is no limit."""
+    left, right = (max(int(side), -1) for side in window_size)
+    return {"causal": _causal(window_size, causal), "window_left": left, "window_right": 0 if causal else right}
+
+
+def _streams(masks: dict[str, Any]) -> bool:
+    """Whether it is a window to the left alone: what streaming_attention has a kernel of its own for on every arch."""
+    return bool(masks["causal"] and masks["window_left"] >= 0)
 
 
 def _causal(window_size: tuple[int, int], causal: bool) -> bool:

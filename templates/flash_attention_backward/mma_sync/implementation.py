@@ -23,7 +23,10 @@ from .work import row_lanes, tiles, work
 
 ROW_THREADS = 256
 _INPUTS = ("dout", "q", "k", "v")
-_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap")
+_SIZES = (
+    *("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap"),
+    *("window_left", "window_right"),
+)
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:

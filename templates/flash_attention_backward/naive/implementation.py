@@ -11,7 +11,7 @@ from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from ...flash_attention.naive import implementation as forward
 from ...flash_attention.naive.implementation import WARP, Config
-from ...flash_attention.problem import unpacked, visible_keys
+from ...flash_attention.problem import attended_keys, unpacked
 from ..operator import ARGUMENTS, OPTIONAL, cost
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
@@ -67,7 +67,7 @@ def _blocks(problem: Any, config: Config) -> tuple[int, int]:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
-    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))), equal.seq_k, equal.seq_q)
+    found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
     least = cost(problem).bytes / 2
     return tuple(
         replace(each, ctas=blocks, dram_bytes=max(each.dram_bytes, least))
