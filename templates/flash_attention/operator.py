@@ -10,7 +10,7 @@ from tuner.errors import UsageError
 from tuner.spec import Cost, DType, Gradient, Operator, Precision, Request, Tolerance
 
 from .arguments import ARGUMENTS as ARGUMENTS
-from .arguments import OPTIONAL
+from .arguments import OPTIONAL, given_logits
 from .arguments import scalars as given_scalars
 from .cases import INPUT_KINDS as INPUT_KINDS
 from .cases import attention as attention
@@ -45,7 +45,7 @@ def cost(problem: Problem) -> Cost:
     columns = problem.head_dim + problem.head_dim_v  # of q and o, or of k and v
     elements = problem.batch * columns * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
     rows = problem.batch * problem.heads * problem.seq_q
-    nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries
+    nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries + 4 * problem.s_aux_heads
     return Cost(flops=2 * columns * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
@@ -55,6 +55,7 @@ def flash_attention(
     v: Any,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    s_aux: Any = None,
     *,
     causal: bool = False,
     softmax_scale: float | None = None,
@@ -82,6 +83,10 @@ def flash_attention(
     (default T); those beyond it may be left out, and a bound near the truth saves blocks that find nothing to do. Rows
     that lie in no sequence are not written; entries beyond T and S count as these.
 
+    s_aux: fp32 [H], a logit of each head that joins the denominator of its softmax (attention sinks, as gpt-oss learns
+    them): as a key's score, neither scaled nor capped, whose value is 0. It counts in lse, which it is for a query
+    without any key. There must be keys.
+
     window_left, window_right: query i, whose own key is p = i + S - T, attends only the keys from p - window_left to
     p + window_right, in packed sequences with the sequence's own S and T; -1 is no limit. causal is a window_right of
     0, and both may be given.
@@ -105,6 +110,9 @@ def flash_attention(
     arrays = {"q": q, "k": k, "v": v}
     statics: dict[str, Any] = {"use_softcap": "softcap" in scalars, "precision": precision}
     statics |= masks(window_left, window_right, causal=causal)
+    if s_aux is not None:
+        arrays["s_aux"] = given_logits(s_aux, k, LAYOUTS[layout].index(1))
+        statics["use_s_aux"] = True
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         statics |= {"use_cu_seqlens": True, "max_seqlen_q": max_seqlen_q or 0}

@@ -26,6 +26,8 @@ class Problem:
     Packed, T and S count the rows of all N sequences, whose lengths are data; each query attends keys of its own
     sequence, and causal holds within it.
 
+    With s_aux, a head's softmax is over its keys and one logit more, whose value is 0.
+
     With a window, query i, whose own key is p = i + S - T, attends the keys from p - window_left to p + window_right.
     Raises UsageError for sizes that no kernel takes.
     """
@@ -44,6 +46,7 @@ class Problem:
         "DV: elements of a head of v and o, 8 to 256 in steps of 8 (0: head_dim)", default=0, choices=(0, *HEAD_DIMS)
     )
     use_window: bool = static("a query attends the keys near its own: window_left, window_right", default=False)
+    use_s_aux: bool = static("s_aux, a logit a head, joins the softmax's denominator", default=False)
     batch: int = extent("B", default=4)
     heads: int = extent("H: query heads", default=16)
     kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
@@ -76,6 +79,11 @@ class Problem:
     def sequences(self) -> int:
         """N: those of the batch, or those that are packed."""
         return self.boundaries - 1 if self.use_cu_seqlens else self.batch
+
+    @property
+    def s_aux_heads(self) -> int:
+        """Entries of s_aux."""
+        return self.heads * self.use_s_aux
 
     @property
     def longest(self) -> int:

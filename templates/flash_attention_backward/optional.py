@@ -10,6 +10,8 @@ _FLAGS = {
     "softcap": "use_softcap",
     "window_left": "use_window",
     "window_right": "use_window",
+    "s_aux": "use_s_aux",
+    "ds_aux": "use_s_aux",
 }
 
 

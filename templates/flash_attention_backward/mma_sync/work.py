@@ -28,7 +28,28 @@ def tiles(problem: Problem, rows: int, of: int) -> int:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
     rows, *passes = _work(problem, config)
-    return (rows, *(with_softcap(each) if problem.use_softcap else each for each in passes))
+    capped = (with_softcap(each) if problem.use_softcap else each for each in passes)
+    return (rows, *capped, *(work_of_logits(problem),) * problem.use_s_aux)
+
+
+def work_of_logits(problem: Problem, threads: int = 256) -> Work:
+    """A block a head reads the values of its queries; what threads read of cu_seqlens is not counted."""
+    rows, warps = _query_rows(problem), threads // WARP
+    moved = float(VALUES_BYTES * rows + 4 * problem.heads * (threads + 1))
+    return Work(
+        ctas=problem.heads,
+        warps=warps,
+        mma=0,
+        fma=2 * rows / WARP,
+        mufu=rows / WARP,
+        alu=8 * rows / WARP + 12 * warps * problem.heads,
+        smem_wavefronts=problem.heads * (warps + warps * warps),
+        l2_bytes=moved,
+        dram_bytes=float(VALUES_BYTES * rows),
+        barriers=problem.heads,
+        longest_cta=1,
+        chain=problem.batch * problem.seq_q / threads,
+    )
 
 
 def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
