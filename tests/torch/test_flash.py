@@ -53,9 +53,11 @@ def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
     options = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic"]
     options.append("return_attn_probs")
     dense, packed = (signature(each).parameters for each in (flash_attn_func, flash_attn_varlen_func))
-    assert list(dense) == ["q", "k", "v", *options]
+    forms = ["s_aux", "out", "return_softmax_lse"]
+    assert list(dense) == ["q", "k", "v", *options, *forms, "others"]
+    scales = ["k_descale", "v_descale"]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
-    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "k_descale", "v_descale"]
+    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "seqused_k", *forms, *scales, "others"]
     defaults = [0.0, None, False, (-1, -1), 0.0, None, False, False]
     assert [dense[name].default for name in options] == defaults == [packed[name].default for name in options]
 

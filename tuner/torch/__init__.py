@@ -8,7 +8,7 @@ flash_attention and streaming_attention through o and lse, kda and linear_attent
 others refuse tensors that require grad. Gradients are of the first order and in reverse mode: torch.func's transforms
 do not take them, and forward mode is refused. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's
 functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what
-flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
+flash-attn's, vLLM's and SGLang's take, and `get_mla_metadata` and `flash_mla_with_kvcache` what FlashMLA's take.
 """
 
 from tuner.torch.declared import schema
@@ -22,7 +22,7 @@ from tuner.torch.flash import (
     flash_attn_varlen_qkvpacked_func,
 )
 from tuner.torch.kvcache import flash_attn_with_kvcache
-from tuner.torch.mla import flash_mla_with_kvcache
+from tuner.torch.mla import flash_mla_with_kvcache, get_mla_metadata
 from tuner.torch.registered import register
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "flash_attn_with_kvcache",
     "flash_mla_with_kvcache",
     "fused_recurrent_kda",
+    "get_mla_metadata",
     "schema",
 ]
 
