@@ -132,8 +132,8 @@ def attention(
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
         masked = np.where(visible, scores, -np.inf)
-        of_values = v[b, :, h // group], logits[h], problem.dtype if rounded else None
-        o[b, :, h], lse[b, h] = _softmax_product(masked, *of_values)
+        dtype = problem.dtype if rounded else None
+        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], logits[h], dtype)
     return {"o": _round(o, problem.dtype) if rounded else o, "lse": lse}
 
 

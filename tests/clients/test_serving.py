@@ -327,6 +327,16 @@ def test_an_append_beyond_the_room_is_an_error_that_names_it(paged: bool) -> Non
     assert k.any() and v.any()
 
 
+def test_a_compiled_step_keeps_its_graph_and_its_checks() -> None:
+    cache = Cache(48, 64)
+    lengths, q = torch.tensor(LENGTHS, dtype=torch.int64), torch.randn(4, 1, H, 64).half()
+    compiled = torch.compile(flash_attn_with_kvcache, backend="aot_eager", fullgraph=True)
+    given = {"cache_seqlens": lengths, "page_table": cache.table, "causal": True}
+    assert torch.equal(compiled(q, cache.k, cache.v, **given), flash_attn_with_kvcache(q, cache.k, cache.v, **given))
+    with pytest.raises(RuntimeError, match="cache_seqlens go beyond the cache"):
+        compiled(q, cache.k, cache.v, **{**given, "cache_seqlens": lengths + 90})
+
+
 def test_pages_whose_parts_lie_nowhere_alike_are_refused() -> None:
     rows = torch.randn(2, 50, HK, 64).half()
     k, v = rows[:, :48], torch.randn(2, 48, HK, 64).half()

@@ -38,17 +38,17 @@ def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[An
     return (table, *(_cut(each, part, count) for each in caches.values()))
 
 
-def _parts_apart(cache: Any, part: int, parts: int) -> int:
+def _parts_apart(cache: Any, part: int, parts: int) -> Any:
     """How many parts of a page, as rows lie, from one page to the next; 0 where that is no whole number."""
     if cache.shape[0] < 2:
         return parts
-    apart, left = divmod(cache.stride(0), part * cache.stride(1))
-    return 0 if left else int(apart)
+    of_page, of_part = cache.stride(0), part * cache.stride(1)
+    return 0 if of_page % of_part else of_page // of_part
 
 
 def _cut(cache: Any, part: int, count: int) -> Any:
     shape, (_, row, *rest) = (count, part, *cache.shape[2:]), cache.stride()
-    return cache.as_strided(shape, (part * row, row, *rest), cache.storage_offset())
+    return cache.as_strided(shape, (part * row, row, *rest))  # from where the cache begins
 
 
 def _strides(caches: Mapping[str, Any]) -> str:
