@@ -20,6 +20,7 @@ from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse, refuse_others
 
 _THEIRS = "flash_attn's"
+_WHY_NO_DROPOUT = "(a draw for each score is as many instructions as attention has, see tuner/torch/README.md)"
 Window = Sequence[int | None] | None
 
 
@@ -56,7 +57,8 @@ def flash_attn_func(
     tensors that do not fit.
     """
     name = "flash_attn_func"
-    refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
+    refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
+    refuse(name, {"alibi_slopes": alibi_slopes}, _THEIRS)
     refuse_others(name, others, _THEIRS)
     masks, scale = _masks(window_size, causal), scale_of(q, softmax_scale)
     rows = tuple(map(addressable, padded(q, k, v)))
@@ -114,7 +116,8 @@ def flash_attn_varlen_func(
     for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
-    refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
+    refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
+    refuse(name, {"alibi_slopes": alibi_slopes}, _THEIRS)
     refuse_others(name, others, _THEIRS)
     if cu_seqlens_q is None or (cu_seqlens_k is None and (seqused_k is None or block_table is None)):
         missing = "cu_seqlens_q" if cu_seqlens_q is None else "cu_seqlens_k"
