@@ -9,7 +9,7 @@ others refuse tensors that require grad. Gradients are of the first order and in
 and vmap too; forward mode is refused. `scaled_dot_product_attention`, and within `sdpa()` torch's own, takes what
 torch's takes. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's
 functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what
-flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
+flash-attn's, vLLM's and SGLang's take, and `get_mla_metadata` and `flash_mla_with_kvcache` what FlashMLA's take.
 """
 
 try:
@@ -31,7 +31,7 @@ from tuner.torch.flash import (
     flash_attn_varlen_qkvpacked_func,
 )
 from tuner.torch.kvcache import flash_attn_with_kvcache
-from tuner.torch.mla import flash_mla_with_kvcache
+from tuner.torch.mla import flash_mla_with_kvcache, get_mla_metadata
 from tuner.torch.registered import register, register_sharding
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "flash_attn_with_kvcache",
     "flash_mla_with_kvcache",
     "fused_recurrent_kda",
+    "get_mla_metadata",
     "register_sharding",
     "scaled_dot_product_attention",
     "schema",
