@@ -1,6 +1,6 @@
 """A plan loaded on one GPU, for the dispatcher to call."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -9,12 +9,14 @@ from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError
-from tuner.machines.gpu import driver_error, grant_shared, opened, tensor_map
+from tuner.machines.gpu import constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.spec.argument import Parameter, Role
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
+
+_ON_DEVICE = 3  # cudaMemcpyKind
 
 
 class GpuKernel:
@@ -34,6 +36,7 @@ class GpuKernel:
         self._scalars = scalars(operator, binding.problem)
         with cuda.Device(ordinal):
             self._steps = [_step(operator, binding, plan, launch, cubin) for launch in plan.launches]
+            self._symbols = tuple(_symbols(operator, binding, cubin))
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
         empty, address, place = self._framework.empty, self._framework.address, self._ordinal
@@ -45,9 +48,17 @@ class GpuKernel:
             pointers = {name: address(array) for name, array in {**arrays, **outputs, **spaces}.items()}
             values = {**pointers, **self._scalars, **given}
             stream = self._framework.stream(place)
+            for name, symbol, nbytes in self._symbols:
+                self._fill(symbol, pointers[name], nbytes, stream)
             for step in self._steps:
                 step.launch(values, None if stream is None else _Stream(stream))
         return tuple(outputs.values())
+
+    def _fill(self, symbol: int, address: int, nbytes: int, stream: int | None) -> None:
+        """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
+        cuda = opened().cuda
+        queue = cuda.get_current_stream().ptr if stream is None else stream
+        cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ def _step(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch,
     return _Step(
         function=_function(cubin, launch),
         grid=launch.grid,
-        block=(launch.threads, 1, 1),
+        block=launch.block,
         smem_bytes=launch.smem_bytes,
         fixed=tuple(_stride(binding, parameter) for _, parameter in slots),
         pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
@@ -102,6 +113,16 @@ def _step(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch,
         ),
         maps=tuple((position, _mapped(binding, parameter)) for position, parameter in slots if parameter.tensor_map),
     )
+
+
+def _symbols(operator: Operator[Any], binding: Binding, cubin: Cubin) -> Iterator[tuple[str, int, int]]:
+    """(argument, address, bytes) of each `__constant__` symbol that kernels read."""
+    wanted = {each.name: each.nbytes(binding.problem) for each in operator.constants}
+    if not wanted:
+        return
+    module = _module(opened().cuda.runtime.getDevice(), cubin.image)
+    for name, address in constant_places(module, cubin.image, wanted).items():
+        yield name, address, wanted[name]
 
 
 def _mapped(binding: Binding, parameter: Parameter) -> MappedTensor:
@@ -117,7 +138,7 @@ def _stride(binding: Binding, parameter: Parameter) -> int | None:
 
 def _function(cubin: Cubin, launch: Launch) -> Any:
     try:
-        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(launch.entry)
+        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(cubin.symbol(launch.entry))
         grant_shared(function, launch.smem_bytes)
     except driver_error() as error:
         name = f"{launch.entry} for {cubin.options.arch} by {cubin.toolkit}"
