@@ -16,7 +16,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench
+bench foreign
 report torch
 search dispatcher
 evaluate

@@ -95,15 +95,13 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
         raise UsageError(f"the kernel reads a texture ({found[0]}): {_REFUSED['texmem_args']}")
     kernel = str(given["kernel_name"])
     choices = {str(name): _values(str(name), values) for name, values in given["tune_params"].items()}
-    block = (
-        tuple(given.get("block_size_names") or BLOCK_NAMES) + BLOCK_NAMES[len(given.get("block_size_names") or ()) :]
-    )
-    if len(block) < 3:
-        block = (*block, *BLOCK_NAMES[len(block) :])
+    said = tuple(given.get("block_size_names") or ())
+    block = (*said, *BLOCK_NAMES[len(said) :])[:3]
     flags = _flags(given.get("compiler_options"), folder)
-    names = _parameter_names(texts, kernel, len(given["arguments"]))
+    symbols = given.get("cmem_args") or {}
+    names = [_other(each, symbols) for each in _parameter_names(texts, kernel, len(given["arguments"]))]
     arguments = [_argument(name, value) for name, value in zip(names, given["arguments"], strict=True)]
-    constants = [_constant(str(name), value) for name, value in (given.get("cmem_args") or {}).items()]
+    constants = [_constant(str(name), value) for name, value in symbols.items()]
     size = _size(given["problem_size"])
     return Call(
         kernel=kernel,
@@ -115,7 +113,7 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
             _divisors(given.get(f"grid_div_{axis}"), name, axis, choices)
             for axis, name in zip("xyz", block, strict=False)
         ),
-        block=block[:3],  # type: ignore[arg-type]  # three of them
+        block=block,  # type: ignore[arg-type]  # three of them
         restrictions=_restrictions(given.get("restrictions")),
         answers=_answers(given.get("answer"), arguments),
         atol=float(given.get("atol", 1e-6) or 1e-6),
@@ -281,6 +279,11 @@ def _safe(name: str) -> str:
     taken = KEYWORDS | {"in", "is", "lambda", "problem_size", "kind", "from", "pass", "None", "def", "with"}
     plain = name.strip("_") or "arg"
     return f"{plain}_" if plain in taken else plain
+
+
+def _other(name: str, symbols: Mapping[str, Any]) -> str:
+    """A parameter's name where a symbol has it, too."""
+    return f"{name}_given" if name in symbols else name
 
 
 def _usual(source: str, choices: Mapping[str, tuple[Value, ...]]) -> dict[str, Value]:

@@ -53,16 +53,22 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
         (draft / IMPLEMENTATION).mkdir(parents=True)
         _write_values(draft, call, learnt)
         files = {
+            "__init__.py": f'"""{name}, imported from {call.origin}."""\n',  # else a script beside it is taken for it
             "operator.py": _operator(name, call, learnt),
             f"{IMPLEMENTATION}/implementation.py": _implementation(call, learnt),
             f"{IMPLEMENTATION}/{TEMPLATE}": _template(call),
-            f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(r"UNROLL_\1", call.source),
+            f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(lambda found: _unrolled(found, call), call.source),
             "README.md": _readme(name, call, learnt),
         }
         for path, text in (*files.items(), *_headers(call)):
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             (draft / path).write_text(text, encoding="utf-8")
         draft.rename(folder)
+
+
+def _unrolled(found: re.Match[str], call: Call) -> str:
+    """A pragma that a parameter may switch off, as a macro; what the source itself defines stays."""
+    return f"UNROLL_{found[1]}" if found[1] in call.choices else found[0]
 
 
 def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
@@ -255,7 +261,8 @@ def sample(size: Sizes, divisor: Sizes, grid: Sizes, block: Sizes) -> Sizes | No
         return None
     found = set()
     for place in PLACES:
-        at = [min(int(share * (n - 1) // by), most - 1) for share, n, by, most in zip(place, size, divisor, grid, strict=True)]
+        along = zip(place, size, divisor, grid, strict=True)
+        at = [min(int(share * (n - 1) // by), most - 1) for share, n, by, most in along]
         x, y, z = (range(max(i - SPREAD, 0), min(i + SPREAD + 1, most)) for i, most in zip(at, grid, strict=True))
         found |= {{i + grid[0] * (j + grid[1] * k) for i in x for j in y for k in z}}
     return tuple(sorted(found))
@@ -290,7 +297,7 @@ IMPLEMENTATION = Implementation(
 
 
 def _tuple(values: tuple[Value, ...]) -> str:
-    return f"({', '.join(map(repr, values))},)"
+    return repr(values)
 
 
 def _sized(size: Size, choices: Mapping[str, object]) -> str:
@@ -323,7 +330,7 @@ def _template(call: Call) -> str:
         lines += [_macro(name, values) for name, values in call.choices.items()]
     for name, value in call.defines.items():
         lines.append(_defined(name, value, call))
-    for factor in sorted(set(_UNROLL.findall(call.source))):
+    for factor in sorted(set(_UNROLL.findall(call.source)) & call.choices.keys()):
         lines += [
             f"{{% if {factor} %}}",
             f'#define UNROLL_{factor} _Pragma("unroll {{{{ {factor} }}}}")',

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+import tuner
 from tuner.errors import UsageError
 from tuner.foreign.call import PARAMETERS
 from tuner.machines import gpu
 
-_TUNER = "kernel_tuner"
+_TUNER, _CALL = "kernel_tuner", "tune_kernel"
 _OF_DEVICES = ("pycuda", "cupy", "cupyx")  # with no GPU their arrays are NumPy's
 
 
@@ -59,7 +60,8 @@ def named(positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, A
     return given
 
 
-def _tune_kernel(*positional: Any, **keywords: Any) -> None:
+def _tune_kernel(*positional: Any, gpu: Any = None, db: Any = None, **keywords: Any) -> None:  # noqa: ARG001
+    """Also for `tuner.tune_kernel`, which knows two options of its own."""
     raise _Called(named(positional, keywords))
 
 
@@ -88,9 +90,11 @@ def _stand_ins() -> Iterator[None]:
     for name in kept:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
+    vars(tuner)[_CALL] = _tune_kernel  # found before its __getattr__
     try:
         yield
     finally:
+        del vars(tuner)[_CALL]
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
             del sys.modules[name]
@@ -119,7 +123,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        own: dict[str, Callable[..., None]] = {"tune_kernel": _tune_kernel, "run_kernel": _run_kernel}
+        own: dict[str, Callable[..., None]] = {_CALL: _tune_kernel, "run_kernel": _run_kernel}
         if self.__name__.partition(".")[0] == _TUNER:
             return own.get(name, _Anything())
         return _ON_HOST.get(name) or getattr(np, name, None) or _Anything()

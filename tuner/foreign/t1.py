@@ -58,7 +58,7 @@ def _keywords(document: Mapping[str, Any], kernel: Mapping[str, Any], space: Spa
     return {
         "kernel_name": kernel["KernelName"],
         "problem_size": sizes,
-        "arguments": [value for name, value in values.items() if name not in constant],
+        "arguments": list(values.values()),  # of constants, too: they are parameters and symbols
         "cmem_args": {name: value for name, value in values.items() if name in constant},
         "tune_params": space.choices,
         "restrictions": [each["Expression"] for each in document["ConfigurationSpace"].get("Conditions", ())],
@@ -68,7 +68,7 @@ def _keywords(document: Mapping[str, Any], kernel: Mapping[str, Any], space: Spa
         "compiler_options": kernel.get("CompilerOptions"),
         "smem_args": {"size": kernel.get("SharedMemory") or 0},
         "lang": kernel.get("Language", "CUDA"),
-        **{name: value for name, value in axes.items() if value is not None},
+        **{name: value for name, value in axes.items() if value},
     }
 
 
@@ -80,9 +80,7 @@ def _value(argument: Mapping[str, Any], sizes: list[int], space: Space[Any]) -> 
         return dtype(fill)
     count = _count(str(argument["Size"]), sizes, space)
     if argument.get("FillType") == "Random":
-        rng = np.random.default_rng(sum(map(ord, argument["Name"])))
-        scaled = float(fill) * rng.random(count)
-        return scaled.astype(dtype)
+        return np.random.default_rng(sum(map(ord, argument["Name"]))).standard_normal(count).astype(dtype)
     return np.full(count, fill, dtype)
 
 
