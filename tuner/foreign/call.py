@@ -290,6 +290,6 @@ def _usual(source: str, choices: Mapping[str, tuple[Value, ...]]) -> dict[str, V
     """What the source itself defines where nobody does."""
     found: dict[str, Value] = {}
     for name, values in choices.items():
-        if said := re.search(rf"#\s*ifndef\s+{name}\s*\n\s*#\s*define\s+{name}\s+(\S+)", source):
+        if said := re.search(rf"#\s*define\s+{name}\s+(\S+)", source):
             found.update((name, value) for value in values if str(value) == said[1])
     return found
