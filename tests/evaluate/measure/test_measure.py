@@ -266,6 +266,12 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
         assert evaluator.drift.times_us
+        (race,) = store.races(PAGED.name, canonical(DECODING), GPU.name)
+        assert race == outcome.final
+        assert race.settled(record) and len(race.rounds) == record.measurement.samples == POLICY.rounds
+        assert {lap.sm_mhz for laps in race.rounds for lap in laps} == {record.measurement.sm_mhz} == {1980}
+        timed = [each.attempt.measurement for each in store.attempts(PAGED.name)]
+        assert [(each.sm_mhz, each.temperature_c, each.late) for each in timed if each] == [(1980, 60, 0.0)] * 4
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
