@@ -12,6 +12,7 @@ functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `
 flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
 """
 
+from tuner.torch import backend
 from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
@@ -46,3 +47,4 @@ __all__ = [
 ]
 
 register()
+backend.register()
