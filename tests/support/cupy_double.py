@@ -115,6 +115,7 @@ class Driver:
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
         self.unasked = 48 * 1024  # of it, for a kernel that did not ask; less where it has static shared memory
         self.launches: list[str] = []
+        self.names: dict[str, str] = {}  # entry by symbol, of kernels that C++ names otherwise
         self.unloaded = 0  # modules
 
     def know(self, *kernels: Kernel) -> None:
@@ -157,7 +158,7 @@ class Driver:
             {_entry(attribute, function): value}
         )
         cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
-        cuda.Stream = Stream
+        cuda.Stream, cuda.get_current_stream = Stream, lambda: SimpleNamespace(ptr=0)
         cuda.Module = lambda: Module(self)
         cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
         return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
@@ -173,7 +174,11 @@ class Module:
         assert image.startswith(b"\x7fELF")
 
     def get_function(self, entry: str) -> "Function":
-        return Function(self, entry)
+        return Function(self, self.driver.names.get(entry, entry))
+
+    def get_global_var(self, name: str) -> int:
+        """The address of a `__constant__` symbol: the emulator's."""
+        return next(each.symbol(name) for each in self.driver.kernels.values() if name in each.source.constants)
 
     def __del__(self) -> None:
         self.driver.unloaded += 1
@@ -196,6 +201,9 @@ _RUNTIME = SimpleNamespace(
     getDeviceProperties={0: MODEL}.__getitem__,
     deviceGetAttribute=lambda attribute, _: TOLD[attribute],
     CUDARuntimeError=RuntimeError,
+    memcpyAsync=lambda target, source, nbytes, kind, _stream: ctypes.memmove(
+        target, source, nbytes if kind == 3 else 0
+    ),
 )
 
 

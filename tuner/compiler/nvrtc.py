@@ -17,7 +17,7 @@ from tuner.compiler import headers as nvrtc_headers
 from tuner.compiler import nvrtc_library
 from tuner.compiler.cubin import Cubin, read
 from tuner.compiler.nvrtc_library import INSTALL, NvrtcError, Program
-from tuner.compiler.source import Source
+from tuner.compiler.source import Source, symbol_lines
 from tuner.compiler.toolkit import Options, Toolkit
 from tuner.errors import MachineError, UsageError
 
@@ -134,7 +134,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
     try:
         with _compiled(source, flags) as program:
-            text = program.ptx()
+            text = program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
     if cache:
@@ -249,7 +249,12 @@ class _RefusedError(Exception):
 def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
     """(cubin, log) of one compilation."""
     with _compiled(source, flags) as program:
-        return program.cubin(), program.log()
+        return program.cubin(), "\n".join((program.log(), *symbol_lines(_symbols(program, source))))
+
+
+def _symbols(program: Program, source: Source) -> dict[str, str]:
+    """What the machine code calls the entries that C++ has to name."""
+    return {expression: program.symbol(expression) for expression in source.expressions}
 
 
 @contextmanager
@@ -258,7 +263,9 @@ def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
     headers = (*source.headers, *nvrtc_headers.supplied(source))
     with nvrtc_library.program(source.text, headers) as program:
         try:
-            program.compile((*flags, *nvrtc_headers.flags(source)))
+            for expression in source.expressions:
+                program.name(expression)
+            program.compile((*flags, *source.flags, *nvrtc_headers.flags(source)))
             yield program
         except NvrtcError as error:
             raise _translated(error, program.log(), flags) from error
@@ -288,6 +295,9 @@ def _too_new(flags: tuple[str, ...]) -> bool:
 def _first_error(log: str) -> str:
     found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
     first = (found[0] if found else log.partition("\n")[0]).strip()
+    if first.startswith("__nv_name_map"):  # of name expressions
+        undefined = re.search(r'"([^"]+)" is undefined', first)
+        return f"the source defines no kernel {undefined[1] if undefined else 'of the name that is launched'}: {first}"
     lacking = _LACKING.search(first)
     return f"{first}: {nvrtc_headers.advice(lacking[1])}" if lacking else first
 

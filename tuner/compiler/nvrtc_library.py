@@ -34,6 +34,14 @@ class Program:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
+    def name(self, expression: str) -> None:
+        """To be called before `compile`, which makes what C++ calls so; `symbol` tells its name in the machine code."""
+        _given(_library().functions.nvrtcAddNameExpression(self._handle, expression.encode()))
+
+    def symbol(self, expression: str) -> str:
+        found: bytes = _given(_library().functions.nvrtcGetLoweredName(self._handle, expression.encode()))
+        return found.decode()
+
     def compile(self, flags: Sequence[str]) -> None:
         """Raises NvrtcError; then the log says why."""
         _given(_library().functions.nvrtcCompileProgram(self._handle, len(flags), [each.encode() for each in flags]))

@@ -8,7 +8,7 @@ from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError
-from tuner.machines.gpu import driver_error, grant_shared, opened, tensor_map
+from tuner.machines.gpu import constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.spec.argument import Parameter, Role
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator
@@ -18,6 +18,7 @@ from tuner.spec.tensor_map import MappedTensor, TensorMap
 
 _REMEMBERED = 256  # addresses of all tensors of a call, whose arguments are kept at hand
 _MAPS = 4096  # of tensors at an address
+_ON_DEVICE = 3  # cudaMemcpyKind
 
 
 class Made(NamedTuple):
@@ -33,7 +34,7 @@ class Passed(NamedTuple):
 
     entry: str
     grid: tuple[int, int, int]
-    threads: int
+    block: tuple[int, int, int]
     smem_bytes: int
     strides: tuple[int | None, ...]  # of all parameters those that are strides, in elements
     pointers: tuple[tuple[int, str], ...]  # position, argument
@@ -51,6 +52,7 @@ class Numbers(NamedTuple):
     outputs: tuple[Made, ...]
     workspaces: tuple[Made, ...]
     launches: tuple[Passed, ...]
+    constants: tuple[tuple[str, int], ...] = ()  # argument that kernels read from a `__constant__` symbol, bytes
 
     @classmethod
     def of(cls, operator: Operator[Any], binding: Binding, plan: Plan) -> "Numbers":
@@ -63,6 +65,7 @@ class Numbers(NamedTuple):
             outputs=made,
             workspaces=tuple(Made(each.name, each.shape, each.dtype) for each in plan.workspaces),
             launches=tuple(_passed(operator, binding, plan, launch) for launch in plan.launches),
+            constants=tuple((each.name, each.nbytes(binding.problem)) for each in operator.constants),
         )
 
 
@@ -81,6 +84,13 @@ class Functions:
             with opened().cuda.Device(self.ordinal):
                 self._loaded[key] = _function(self._cubin, entry, smem_bytes)
         return self._loaded[key]
+
+    def symbols(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Addresses of the `__constant__` symbols that hold arguments of so many bytes, by argument."""
+        if not wanted:
+            return {}
+        with opened().cuda.Device(self.ordinal):
+            return constant_places(_module(self.ordinal, self._cubin.image), self._cubin.image, wanted)
 
     def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
         """A tensor map, as it was made before for such a tensor at this address. In a thread with a CUDA context."""
@@ -108,6 +118,8 @@ class GpuKernel:
         self._names = (*numbers.given, *(name for name, _, _ in made))
         self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in made]
         self._launches = [_Prepared(each, functions) for each in numbers.launches]
+        wanted = dict(numbers.constants)
+        self._symbols = [(name, place, wanted[name]) for name, place in functions.symbols(wanted).items()]
         self._arguments: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
@@ -118,6 +130,8 @@ class GpuKernel:
             filled = self._arguments.get(addresses) or self._filled(addresses)
             handle = self._stream(self._ordinal)
             stream = None if handle is None else _Stream(handle)
+            for name, symbol, nbytes in self._symbols:
+                self._fill(symbol, addresses[self._names.index(name)], nbytes, handle)
             for launch, arguments in zip(self._launches, filled, strict=True):
                 launch(arguments, given, stream)
         return tuple(made[: self._outputs])
@@ -130,6 +144,12 @@ class GpuKernel:
             self._arguments.clear()
         self._arguments[addresses] = filled
         return filled
+
+    def _fill(self, symbol: int, address: int, nbytes: int, stream: int | None) -> None:
+        """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
+        cuda = opened().cuda
+        queue = cuda.get_current_stream().ptr if stream is None else stream
+        cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
 
 
 class _Stream(NamedTuple):
@@ -144,7 +164,7 @@ class _Prepared:
     def __init__(self, passed: Passed, functions: Functions) -> None:
         self._passed, self._function = passed, functions.of(passed.entry, passed.smem_bytes)
         self._encoded = functions.encoded
-        self._grid, self._block, self._smem_bytes = passed.grid, (passed.threads, 1, 1), passed.smem_bytes
+        self._grid, self._block, self._smem_bytes = passed.grid, passed.block, passed.smem_bytes
         self._fixed: list[Any] = list(passed.strides)
         for (position, _, kind), value in zip(passed.scalars, passed.values, strict=True):
             self._fixed[position] = None if value is None else kind(value)
@@ -178,7 +198,7 @@ def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launc
     return Passed(
         launch.entry,
         launch.grid,
-        launch.threads,
+        launch.block,
         launch.smem_bytes,
         strides=tuple(_stride(binding, parameter) for _, parameter in slots),
         pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
@@ -205,7 +225,7 @@ def _stride(binding: Binding, parameter: Parameter) -> int | None:
 
 def _function(cubin: Cubin, entry: str, smem_bytes: int) -> Any:
     try:
-        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(entry)
+        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(cubin.symbol(entry))
         grant_shared(function, smem_bytes)
     except driver_error() as error:
         name = f"{entry} for {cubin.options.arch} by {cubin.toolkit}"
