@@ -4,7 +4,7 @@ A framework is never imported here: where its arrays are, it is loaded already.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -191,7 +191,7 @@ _frameworks: dict[type, Framework | None] = {}
 
 def _framework_of(kind: type) -> Framework | None:
     for base in kind.__mro__:
-        root = base.__module__.partition(".")[0]
+        root = _root(base)
         if (root, base.__name__) in {("numpy", "ndarray"), ("cupy", "ndarray"), ("torch", "Tensor")}:
             return FRAMEWORKS[root]
     return None
@@ -199,6 +199,8 @@ def _framework_of(kind: type) -> Framework | None:
 
 def foreign_place(name: str, array: Any) -> int:
     """Where an array of another framework is: CPU, or a CUDA ordinal. Raises InputError for what is no array."""
+    if _root(type(array)) == "jax":  # arrays are jaxlib's
+        raise InputError(f"{name} is traced by JAX, in jit, grad or vmap: call the function of tuner.jax there")
     if hasattr(array, "__dlpack_device__"):
         kind, ordinal = array.__dlpack_device__()
         if int(kind) in _DLPACK_CPU:
@@ -220,6 +222,18 @@ def adopt(name: str, array: Any) -> Array:
         return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:
         raise InputError(f"{name}: NumPy cannot read this {type(array).__qualname__} ({error})") from error
+
+
+def handed_back(outputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Outputs of a call on foreign arrays: as JAX's where those are, else of the framework that adopted them."""
+    if "jaxlib" not in {_root(type(each)) for each in given.values()}:
+        return outputs
+    numpy = _loaded("jax").numpy
+    return tuple(numpy.asarray(each) if isinstance(each, np.ndarray) else numpy.from_dlpack(each) for each in outputs)
+
+
+def _root(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 _DLPACK_CPU = {1, 3}  # kDLCPU, kDLCUDAHost

@@ -59,6 +59,8 @@ class Dispatcher:
         if tally is not None:
             tally.add()
         outputs = run(given, request.scalars)
+        if given is not request.arrays:
+            outputs = arrays.handed_back(outputs, request.arrays)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def explain(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
@@ -140,6 +142,8 @@ def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
         raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
     try:
         return from_fields(operator.problem, given)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
 
