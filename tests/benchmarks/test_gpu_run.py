@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from tests.base.test_pool import wait_until
+from tests.evaluate.measure.test_gpu_device import Runtime, driver, runtime
 from tuner.base.assets import ROOT
+from tuner.evaluate.measure.gpu_device import Physical
+
+__all__ = ["driver", "runtime"]  # fixtures
 
 BENCHMARKS = ROOT / "benchmarks"
 Programs = Callable[[str], Any]
@@ -230,3 +234,15 @@ def test_an_archive_is_packed_when_its_run_is_gone(tmp_path: Path, programs: Pro
     process.kill()
     process.wait()
     assert not list(programs("gpu_trouble")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_timer_is_asked_through_cupy_s_runtime(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "eventSynchronize", lambda *_: None, raising=False)
+    timer, device = programs("gpu_timer"), Physical().open()
+    monkeypatch.setattr(timer, "_COPY_BYTES", 4 << 20)
+    found = timer.copies(device)["copy_gb_s"]
+    assert found.keys() == {"clean flush", "no flush", "dirty flush, plain events"}
+    assert found["dirty flush, plain events"] == pytest.approx(found["no flush"], rel=0.5)
+    assert timer.floor(device)["floor_us"]["eager"] > 0
+    assert timer.ticks(device)["summary"] and timer.monitor(device)["state_us"] > 0
