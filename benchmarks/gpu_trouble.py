@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import gpu_path  # noqa: F401  # before the package is imported
 import gpu_rows
 
 PROGRAMS = Path(__file__).parent
