@@ -115,6 +115,7 @@ class Driver:
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
         self.unasked = 48 * 1024  # of it, for a kernel that did not ask; less where it has static shared memory
         self.launches: list[str] = []
+        self.names: dict[str, str] = {}  # entry by symbol, of kernels that C++ names otherwise
         self.unloaded = 0  # modules
 
     def know(self, *kernels: Kernel) -> None:
@@ -157,7 +158,7 @@ class Driver:
             {_entry(attribute, function): value}
         )
         cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
-        cuda.Stream = Stream
+        cuda.Stream, cuda.get_current_stream = Stream, lambda: SimpleNamespace(ptr=0)
         cuda.Module = lambda: Module(self)
         cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
         return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
@@ -173,7 +174,11 @@ class Module:
         assert image.startswith(b"\x7fELF")
 
     def get_function(self, entry: str) -> "Function":
-        return Function(self, entry)
+        return Function(self, self.driver.names.get(entry, entry))
+
+    def get_global_var(self, name: str) -> int:
+        """The address of a `__constant__` symbol: the emulator's."""
+        return next(each.symbol(name) for each in self.driver.kernels.values() if name in each.source.constants)
 
     def __del__(self) -> None:
         self.driver.unloaded += 1
@@ -196,6 +201,9 @@ _RUNTIME = SimpleNamespace(
     getDeviceProperties={0: MODEL}.__getitem__,
     deviceGetAttribute=lambda attribute, _: TOLD[attribute],
     CUDARuntimeError=RuntimeError,
+    memcpyAsync=lambda target, source, nbytes, kind, _stream: ctypes.memmove(
+        target, source, nbytes if kind == 3 else 0
+    ),
 )
 
 
@@ -243,18 +251,19 @@ def _entry(attribute: int, function: str) -> str:
 
 
 def _encode_tiled(
-    place: Any, dtype: int, rank: Any, base: Any, size: Any, stride: Any, box: Any, step: Any, *options: int
+    place: int, dtype: int, rank: int, base: int, size: int, stride: int, box: int, step: int, *options: int
 ) -> int:
     """The driver's encoder, in the emulator's terms."""
     interleave, swizzle, _, fill = options
     if not getattr(_THREAD, "bound", False):
         return 201  # CUDA_ERROR_INVALID_CONTEXT
-    assert place.value % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(step) == {1}
+    sizes, strides = ((ctypes.c_uint64 * count).from_address(at) for at, count in ((size, rank), (stride, rank - 1)))
+    boxes, steps = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, step))
+    assert place % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(steps) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
-    strides = (2, *stride)
-    found = TensorMap(magic, base.value, rank.value, 2, kind, 0, tuple(size), tuple(box), strides)
-    ctypes.memmove(place.value, bytes(found), 128)
+    found = TensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
+    ctypes.memmove(place, bytes(found), 128)
     return 0
 
 
@@ -276,6 +285,13 @@ def _bind() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A machine with a GPU, as far as `tuner.machines.gpu` can see."""
+    with machine(monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The same where there is no fixture."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
     found = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)

@@ -4,8 +4,8 @@ A framework is never imported here: where its arrays are, it is loaded already.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +50,9 @@ class Framework(Protocol):
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
         """A new array in C order."""
 
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
+        """`empty` again and again, where the place is the current device."""
+
     def put(self, array: Any, value: Any) -> None:
         """Set all elements of an array to a number, or to those of another array, on the current stream."""
 
@@ -81,6 +84,9 @@ class _NumPy:
 
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:  # noqa: ARG002
         return np.empty(shape, dtype.numpy)
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
+        return partial(self.empty, shape, dtype, place)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value
@@ -115,6 +121,9 @@ class _CuPy:
         cupy = _loaded("cupy")
         with cupy.cuda.Device(place):
             return cupy.empty(shape, dtype.numpy)
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:  # noqa: ARG002
+        return partial(_loaded("cupy").empty, shape, dtype.numpy)
 
     def put(self, array: Any, value: Any) -> None:
         with _loaded("cupy").cuda.Device(array.data.device_id):
@@ -153,9 +162,12 @@ class _Torch:
         return tuple(stride * facts.dtype.itemsize for stride in facts.strides)
 
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
+        return self.maker(shape, dtype, place)()
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
         torch = _loaded("torch")
         device = torch.device("cpu") if place == CPU else torch.device("cuda", place)
-        return torch.empty(tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
+        return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value

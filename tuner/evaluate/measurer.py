@@ -244,7 +244,7 @@ class Measurer(Predictor):
 
 
 def _code(instance: Instance, cubin: Cubin) -> Code:
-    return Code(instance.fields(), cubin.image)
+    return Code(instance.fields(), cubin.image, cubin.symbols)
 
 
 def _inputs_digest(operator: Operator[Any], problem: Any) -> str:

@@ -12,12 +12,13 @@ calls once an element otherwise. Arrays that an operator would update in place a
 from typing import Any
 
 from tuner import operators
-from tuner.errors import MachineError
 
 try:
     import jax as _jax  # noqa: F401
-except ImportError as error:
-    raise MachineError("tuner.jax needs JAX, which is not installed: pip install 'kerntune[jax]'") from error
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    raise ImportError("tuner.jax needs JAX: pip install 'kerntune[jax]'", name="jax") from error
 
 from tuner.jax.functions import function
 

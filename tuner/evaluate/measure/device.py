@@ -57,6 +57,7 @@ class Code:
 
     instance: InstanceFields  # on the problem that is timed
     image: bytes = field(repr=False)  # a cubin; a simulated device needs none
+    symbols: Mapping[str, str] = field(default_factory=dict)  # of kernels that the image calls otherwise
 
 
 @dataclass(frozen=True, slots=True)

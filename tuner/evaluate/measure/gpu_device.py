@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tuner import operators
 from tuner.base.result import Fields
 from tuner.errors import MachineError
 from tuner.evaluate.measure.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
@@ -53,6 +54,12 @@ class _Ready:
 
     def __call__(self) -> object:
         return self.queue()
+
+
+@dataclass(frozen=True)
+class _Program:
+    functions: dict[str, Any]  # CuPy's, by entry
+    symbols: dict[str, int]  # address of each `__constant__` symbol that a launch is to find filled, by argument
 
 
 @dataclass(frozen=True)
@@ -141,27 +148,41 @@ class GpuDevice:
     def tensor_map(self, tensor: MappedTensor) -> np.void:
         return gpu_tensor_map.encode(tensor)
 
-    def load(self, code: Code, plan: Plan) -> dict[str, Any]:
-        """CuPy functions by entry; they keep their module loaded."""
+    def load(self, code: Code, plan: Plan) -> _Program:
+        """What keeps its module loaded."""
+        instance = operators.instance(code.instance)
+        wanted = {each.name: each.nbytes(instance.problem) for each in instance.operator.constants}
         module = self._cuda.Module()
         with self._faults():
             module.load(code.image)
-            functions = {launch.entry: module.get_function(launch.entry) for launch in plan.launches}
+            functions = {
+                launch.entry: module.get_function(code.symbols.get(launch.entry, launch.entry))
+                for launch in plan.launches
+            }
             for launch in plan.launches:
                 gpu.grant_shared(functions[launch.entry], launch.smem_bytes)
-        return functions
+            return _Program(functions, gpu.constant_places(module, code.image, wanted))
 
-    def run(self, program: dict[str, Any], call: Call, limit_s: float) -> None:
+    def run(self, program: _Program, call: Call, limit_s: float) -> None:
         ((_, end),) = self._pairs(1)
         with self._faults():
+            self._fill_symbols(program, call)
             _launch(program, call.steps)
             self._runtime.eventRecord(end, _DEFAULT_STREAM)
             self._wait(end, limit_s)
 
-    def ready(self, program: dict[str, Any], call: Call, policy: MeasurementPolicy) -> Callable[[], object]:
+    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> Callable[[], object]:
+        with self._faults():
+            self._fill_symbols(program, call)
         if policy.launch == "graph":
             return _Ready(self._graph(lambda stream: _launch(program, call.steps, stream)), len(call.steps))
         return _Ready(lambda: _launch(program, call.steps), len(call.steps))
+
+    def _fill_symbols(self, program: _Program, call: Call) -> None:
+        """`__constant__` memory keeps what it is given until the next call."""
+        sizes = {tensor.name: tensor.nbytes for tensor in call.layout.tensors} if call.layout else {}
+        for name, place in program.symbols.items():
+            self._runtime.memcpyAsync(place, call.addresses[name], sizes[name], _ON_DEVICE, _DEFAULT_STREAM)
 
     def ready_copy(self, nbytes: int) -> Callable[[], object]:
         half = max(nbytes // 2, 1)
@@ -343,11 +364,11 @@ class GpuDevice:
         return fault
 
 
-def _launch(program: dict[str, Any], steps: Sequence[Step], stream: Any = None) -> None:
+def _launch(program: _Program, steps: Sequence[Step], stream: Any = None) -> None:
     """On CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
         launch = step.launch
-        program[launch.entry](launch.grid, (launch.threads, 1, 1), step.arguments, launch.smem_bytes, stream)
+        program.functions[launch.entry](launch.grid, launch.block, step.arguments, launch.smem_bytes, stream)
 
 
 def _classified(error: Any) -> DeviceFaultError:

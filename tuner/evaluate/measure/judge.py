@@ -12,7 +12,7 @@ from tuner import operators
 from tuner.base.canonical import decode, encode
 from tuner.base.result import Fields, Verdict
 from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst
-from tuner.evaluate.check.edges import Edge, edges
+from tuner.evaluate.check.edges import Edge, edges, on_one_code
 from tuner.evaluate.check.trial import Ran, Trial
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
@@ -110,7 +110,8 @@ def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Cas
 @lru_cache(maxsize=4)
 def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
     operator = operators.load(name)
-    found = edges(operator, from_fields(operator.problem, decode(problem)), every=every)
+    timed = from_fields(operator.problem, decode(problem))
+    found = on_one_code(timed, edges(operator, timed, every=every))
     return tuple(_case(operator, edge) for edge in found)
 
 
