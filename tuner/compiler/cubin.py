@@ -35,6 +35,7 @@ class Cubin:
     toolkit: Toolkit
     compile_seconds: float = field(default=0.0, compare=False)
     log: str = field(default="", repr=False, compare=False)
+    ptx: str = field(default="", repr=False, compare=False)  # what ptxas made it of; empty where nobody kept it
 
     @cached_property
     def sass_digest(self) -> str:
@@ -76,7 +77,9 @@ class Cubin:
         return self._sections[f".text.{entry}"].data
 
 
-def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0) -> Cubin:
+def read(
+    image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0, ptx: str = ""
+) -> Cubin:
     """The Cubin of a compiler's output: an ELF file, and a log of `--ptxas-options=-v`.
 
     Raises ValueError when the two do not belong together.
@@ -87,7 +90,7 @@ def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_sec
     if missing := sorted(set(kernels) - set(logged)):
         raise ValueError(f"the log tells no usage of {', '.join(missing)}")
     entries = {name: _with_elf(logged[name], name, found) for name in kernels}
-    return Cubin(image, entries, options, toolkit, compile_seconds, log)
+    return Cubin(image, entries, options, toolkit, compile_seconds, log, ptx)
 
 
 def _with_elf(usage: Usage, entry: str, found: Mapping[str, Section]) -> Usage:

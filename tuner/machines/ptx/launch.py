@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,14 +66,14 @@ def launch(
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     memory.begin_launch()
-    total, side = math.prod(shape.grid), _Side.of(entry, shape)
+    total, side = math.prod(shape.grid), Side.of(entry, shape)
     wave = _wave(entry, shape, side, memory, _parameters(entry, values))
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
         program = Program(entry, wave, decoder(entry), most_seconds)
         for first in range(0, total, side.blocks):
-            _place(wave.registers.special, shape, side, first)
+            place(wave.registers.special, shape, side, first)
             in_grid = first + wave.block_of < total
             wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
             program.run()
@@ -81,8 +81,15 @@ def launch(
     return program.total
 
 
+def begin(entry: Entry, shape: Shape, side: "Side", memory: Global, values: Sequence[Value], first: int) -> Wave:
+    """The blocks from number `first` on, before they start."""
+    wave = _wave(entry, shape, side, memory, _parameters(entry, values))
+    place(wave.registers.special, shape, side, first)
+    return wave
+
+
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """What runs side by side: blocks, each of whole warps, or of whole warpgroups where these compute together."""
 
     blocks: int
@@ -90,18 +97,23 @@ class _Side:
     threads: int  # of these lanes
 
     @classmethod
-    def of(cls, entry: Entry, shape: Shape) -> "_Side":
+    def of(cls, entry: Entry, shape: Shape) -> "Side":
         threads, together = math.prod(shape.block), GROUP if _uses(entry, "wgmma") else WARP
         lanes = -(-threads // together) * together
         blocks = max(_LANES // lanes // shape.cluster, 1) * shape.cluster
         return cls(min(math.prod(shape.grid), blocks), lanes, threads)
+
+    @classmethod
+    def one(cls, entry: Entry, shape: Shape) -> "Side":
+        """One block, or one cluster of them."""
+        return replace(cls.of(entry, shape), blocks=shape.cluster)
 
 
 def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
     return any(each.opcode[0] == family and (not qualifier or each.has(qualifier)) for each in entry.code)
 
 
-def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: Parameters) -> Wave:
+def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Parameters) -> Wave:
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
@@ -150,7 +162,7 @@ def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, i
     return found, end - SHARED_BASE + dynamic
 
 
-def _special(shape: Shape, side: _Side) -> dict[str, Array]:
+def _special(shape: Shape, side: Side) -> dict[str, Array]:
     """Special registers of all lanes; those of the block's place are filled in for each wave."""
     thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
     block, count = shape.block, len(thread)
@@ -185,7 +197,8 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
     return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
 
 
-def _place(special: Mapping[str, Array], shape: Shape, side: _Side, first: int) -> None:
+def place(special: Mapping[str, Array], shape: Shape, side: Side, first: int) -> None:
+    """Have the lanes be those of the blocks from number `first` on."""
     number = first + np.repeat(np.arange(side.blocks), side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x
