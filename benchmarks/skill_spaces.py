@@ -2,7 +2,7 @@
 
 The sources are read from the checkout when they are needed (github.com/AutoTuningAssociation/benchmark_hub): this file
 says which macros, arguments and grid a kernel is run with, as the hub's own scripts do, and makes an operator's folder
-of it. Blocks are counted in one dimension; the kernel sees the threads that it was written for.
+of it.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,6 @@ from textwrap import indent
 
 from tuner.errors import UsageError
 
-_PRELUDE = """\
-struct Place { unsigned x, y, z; };
-__device__ __forceinline__ Place place_of_thread() {
-  return {threadIdx.x % (THREADS_X), threadIdx.x / (THREADS_X), 0u};
-}
-__device__ __forceinline__ Place threads_of_block() { return {THREADS_X, THREADS_Y, 1u}; }
-"""
 # What a kernel of OpenCL C means in CUDA: vectors of eight are aligned, and a work group is as large as it is launched.
 _OPENCL = """\
 #define __kernel
@@ -70,7 +63,8 @@ SPACES = {
             fields='pixels: int = static("", default=4096 * 4096)\n'
             'padded: int = static("", default=4110 * 4110)\nweights: int = static("", default=225)',
             arguments='Argument("output", DType.FP32, ("pixels",), Role.OUTPUT),\n'
-            'Argument("input", DType.FP32, ("padded",)),\nArgument("filter", DType.FP32, ("weights",)),',
+            'Argument("input", DType.FP32, ("padded",)),\nArgument("filter", DType.FP32, ("weights",)),\n'
+            'Argument("d_filter", DType.FP32, ("weights",), constant=True),',
             recording="cachefiles/convolution_milo/{name}.json.gz",
             gpu="A100",
             flops="2.0 * problem.pixels * problem.weights",
@@ -116,12 +110,20 @@ SPACES = {
             threads=("block_size_x", "1"),
             grid=("-(-p.n // (c.block_size_x * c.tile_size))", "1"),
             fields='n: int = extent("", default=20_000_000)\n\n'
-            "@property\ndef coordinates(self) -> int:\n    return 2 * self.n",
+            "@property\ndef coordinates(self) -> int:\n    return 2 * self.n\n\n"
+            "@property\ndef corners(self) -> int:\n    return 2 * 600",
             arguments='Argument("bitmap", DType.INT32, ("n",), Role.OUTPUT),\n'
-            'Argument("points", DType.FP32, ("coordinates",)),\nArgument("n", DType.INT32, role=Role.SCALAR),',
+            'Argument("points", DType.FP32, ("coordinates",)),\nArgument("n", DType.INT32, role=Role.SCALAR),\n'
+            'Argument("d_vertices", DType.FP32, ("corners",), constant=True),',
             recording="currently_unused/cachefiles/KernelTuner data/pnpoly/{name}.json.gz",
             gpu="RTX 3090",
             flops="5.0 * 600 * problem.n",
+            # A star-shaped polygon around the points.
+            inputs="angle = np.linspace(0, 2 * np.pi, 600, endpoint=False)\n"
+            "radius = rng.uniform(0.5, 3, 600)\n"
+            "corners = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=1)\n"
+            "points = rng.standard_normal(problem.coordinates, dtype=np.float32)\n"
+            'return {"points": points, "d_vertices": corners.astype(np.float32).reshape(-1)}',
         ),
         Recorded(
             name="dedispersion",
@@ -131,7 +133,7 @@ SPACES = {
             grid=("-(-25000 // (c.block_size_x * c.tile_size_x))", "-(-2048 // (c.block_size_y * c.tile_size_y))"),
             fields='samples: int = static("", default=1536 * 25650)\nsums: int = static("", default=2048 * 25000)\n'
             'channels: int = static("", default=1536)',
-            arguments='Argument("input", DType.FP8_E4M3, ("samples",)),  # bytes\n'
+            arguments='Argument("input", DType.UINT8, ("samples",)),\n'
             'Argument("output", DType.FP32, ("sums",), Role.OUTPUT),\nArgument("shifts", DType.FP32, ("channels",)),',
             recording="cachefiles/dedispersion_milo/{name}.json.gz",
             gpu="A100",
@@ -139,7 +141,7 @@ SPACES = {
             # Of a radio wave a delay is 4148.808 s / f², with f in MHz; here in samples of 40.96 µs over the highest.
             inputs="frequency = 1425.0 + 0.1953125 * np.arange(1536)\n"
             "shifts = 4148.808 * (frequency**-2 - frequency[-1] ** -2) / 0.00004096\n"
-            "drawn = np.zeros(problem.samples, DType.FP8_E4M3.numpy)\n"
+            "drawn = np.zeros(problem.samples, np.uint8)\n"
             'return {"input": drawn, "shifts": shifts.astype(np.float32)}',
             fixed={"block_size_z": 1, "loop_unroll_factor_channel": 0},
         ),
@@ -207,7 +209,7 @@ def reference(problem, arrays):
 
 
 def _implementation(space: Recorded, choices: Mapping[str, object]) -> str:
-    names = {each: f"c.{each}" if each in choices else each for each in space.threads}
+    names = [f"c.{each}" if each in choices else each for each in space.threads]
     return f"""\
 from dataclasses import dataclass
 
@@ -226,7 +228,7 @@ def space(problem, arch):
 
 
 def plan(p, c):
-    threads = {" * ".join(names.values())}
+    threads = ({", ".join(names)})
     return Plan((Launch("{space.entry}", ({space.grid[0]}, {space.grid[1]}, 1), threads, 0),), {{}})
 
 
@@ -239,8 +241,4 @@ IMPLEMENTATION = Implementation(
 def _kernel(space: Recorded, choices: Mapping[str, object], text: str) -> str:
     macros = [f"#define {name} {{{{ {name} }}}}" for name in choices]
     macros += [f"#define {name} {value}" for name, value in dict(space.fixed).items()]
-    macros += [f"#define THREADS_{axis} {each}" for axis, each in zip("XY", space.threads, strict=True)]
-    apart = "#define threadIdx place_of_thread()\n#define blockDim threads_of_block()\n"
-    bound = f"#define {space.entry} __launch_bounds__((THREADS_X) * (THREADS_Y)) {space.entry}"
-    bound = "" if "__launch_bounds__" in text else bound  # a block of that size was launched
-    return "\n".join((*macros, _PRELUDE, apart, space.before, bound, 'extern "C" {', text, "}", ""))
+    return "\n".join((*macros, space.before, 'extern "C" {', text, "}", ""))

@@ -71,14 +71,15 @@ def _of_launch(
 def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int) -> Counts:
     operator, problem, plan = instance.operator, instance.problem, instance.plan()
     tensors = {each.name: each for each in operator.arguments if each.role is not Role.SCALAR}
+    constants = {each.name for each in operator.constants}
     sizes = {name: each.nbytes(problem) for name, each in tensors.items()}
     sizes |= {each.name: each.nbytes for each in workspaces(plan)} | {each.key: len(each.data) for each in entry.tables}
 
     def drawn() -> Mapping[str, Any]:
         held = _drawn(operator.inputs, operator.input_kinds[0], problem)
-        return {name: each for name, each in held.items() if name in sizes} | {
-            each.key: np.frombuffer(each.data, np.uint8) for each in entry.tables
-        }
+        tables = {each.key: np.frombuffer(each.data, np.uint8) for each in entry.tables}
+        filled = {each.key: held[each.name] for each in entry.tables if each.name in constants}
+        return {name: each for name, each in held.items() if name in sizes} | tables | filled
 
     memory = Sketch(sizes, drawn)
     located = {name: Located(memory.address(name), each.shape(problem)) for name, each in tensors.items()}
@@ -87,7 +88,7 @@ def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int
     taken = parameters(operator, problem, plan, launch)
     given = scalars(operator, problem, _free(operator, problem))
     values = [each.value(located, given) for each in taken]
-    shape = ptx.Shape(launch.grid, launch.threads, launch.smem_bytes, launch.cluster)
+    shape = ptx.Shape(launch.grid, launch.block, launch.smem_bytes, launch.cluster)
     return count(entry, shape, memory, values, l1_bytes)
 
 

@@ -85,7 +85,7 @@ def count(
     """
     side = Side.one(entry, shape)
     blocks = _blocks(shape)
-    wave = begin(entry, shape, side, memory, values, blocks[0].first)
+    wave = begin(entry, shape, side, memory, values)
     decides = needed(entry)
     if decides.data:
         memory.fill()
@@ -93,7 +93,7 @@ def count(
     with np.errstate(all="ignore"):
         program = _Counting(entry, wave, decides, l1_bytes, budget or Budget())
         for each in blocks:
-            place(wave.registers.special, shape, side, each.first)
+            place(wave.registers.special, shape, side, each.first + np.arange(side.blocks))
             wave.start(np.arange(wave.lanes) % side.lanes < side.threads)
             tallies.append(program.count() / shape.cluster)
     mean = sum(each.share * tally for each, tally in zip(blocks, tallies, strict=True))
