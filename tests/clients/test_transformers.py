@@ -125,6 +125,22 @@ def test_sequences_that_are_packed_do_not_see_each_other() -> None:
         ours(ids, position_ids=positions, **{**given, "max_length_k": None})
 
 
+def test_a_model_compiled_whole_sees_what_it_was_not_told_of() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    ids = batch("none")["input_ids"]
+    for rows in (ids, ids[:1]):
+        found, expected = (model(rows, use_cache=False).logits for model in (compiled, eager))
+        assert (found - expected).abs().max() <= 1e-5
+    positions = torch.tensor([[*range(4), *range(7)]] * 2)
+    with pytest.raises(RuntimeError, match="position_ids that begin again"):
+        compiled(ids, position_ids=positions, use_cache=False)
+    bounds = torch.tensor([0, 4, 11, 15, 22], dtype=torch.int32)
+    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
+    found = compiled(ids, position_ids=positions, use_cache=False, **given).logits
+    assert (found - eager(ids, position_ids=positions, use_cache=False).logits).abs().max() <= 1e-5
+
+
 def test_several_rows_may_be_packed_and_padding_may_stand_between_tokens() -> None:
     eager, ours = (model.eval() for model in models("llama"))
     ids = batch("none")["input_ids"]
