@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch
@@ -79,8 +78,8 @@ def attend(
         "causal": causal,
         "dropout_p": dropout,
         "softcap": softcap or 0.0,
+        "s_aux": s_aux,
     }
-    options |= _sinks(s_aux)
     bounds = _given(given, attention_mask)
     if bounds is None and attention_mask is None:
         bounds = _restarts(position_ids, q, k)
@@ -109,17 +108,6 @@ def _window(width: int | None, causal: bool, keys: int) -> dict[str, Any]:
     if width is None or keys <= width:
         return {}
     return {"window_size": (width - 1, 0 if causal else width - 1)}
-
-
-def _sinks(s_aux: Any) -> dict[str, Any]:
-    if s_aux is None:
-        return {}
-    if (
-        not {"s_aux"}
-        <= signature(flash_attn_func).parameters.keys() & signature(flash_attn_varlen_func).parameters.keys()
-    ):
-        raise InputError("attention sinks (s_aux) are not served: load the model with attn_implementation='eager'")
-    return {"s_aux": s_aux}
 
 
 def _given(given: Mapping[str, Any], attention_mask: Any) -> _Packed | None:

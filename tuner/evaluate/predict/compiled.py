@@ -49,7 +49,7 @@ def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
                 registers=usage.registers,
                 spill_bytes=usage.spills,
                 smem_bytes=launch.smem_bytes + usage.static_shared,
-                threads=launch.threads,
+                threads=launch.block_threads,
                 ctas_per_sm=fit.ctas,
                 limiter=fit.limiter,
                 sass_digest=cubin.sass_digest,

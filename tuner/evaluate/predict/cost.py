@@ -67,8 +67,8 @@ def guess_residency(launch: Launch, gpu: GPU) -> float:
     """CTAs an SM would hold by shared memory, threads and a guess at registers."""
     arch = gpu.arch
     by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
-    by_threads = arch.threads_per_sm // launch.threads
-    by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.threads)
+    by_threads = arch.threads_per_sm // launch.block_threads
+    by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.block_threads)
     by_columns = arch.tensor_columns // launch.tensor_columns if launch.tensor_columns else arch.ctas_per_sm
     return max(1, min(by_smem, by_threads, by_registers, by_columns, arch.ctas_per_sm))
 

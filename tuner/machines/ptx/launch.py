@@ -52,6 +52,7 @@ def launch(
     strict: bool = True,
     races: bool = False,
     most_seconds: float = math.inf,
+    blocks: Sequence[int] | None = None,
 ) -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
@@ -60,21 +61,25 @@ def launch(
 
     With `races`, those of shared memory are looked for in a kernel that has only barriers of blocks against them.
 
+    Only `blocks`, where they are given, by place in the grid with x fastest; whole clusters of them.
+
     Raises FaultError for what PTX forbids, for deadlocks and after `most_seconds` of CPU time, with the line;
     InputError for a wrong number of values.
     """
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     memory.begin_launch()
-    total, side = math.prod(shape.grid), _Side.of(entry, shape)
+    every = np.arange(math.prod(shape.grid)) if blocks is None else np.array(_clusters(blocks, shape.cluster))
+    side = _Side.of(entry, shape, len(every))
     wave = _wave(entry, shape, side, memory, _parameters(entry, values))
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
         program = Program(entry, wave, decoder(entry), most_seconds)
-        for first in range(0, total, side.blocks):
-            _place(wave.registers.special, shape, side, first)
-            in_grid = first + wave.block_of < total
+        for first in range(0, len(every), side.blocks):
+            numbers = np.resize(every[first : first + side.blocks], side.blocks)
+            _place(wave.registers.special, shape, side, numbers)
+            in_grid = first + wave.block_of < len(every)
             wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
             program.run()
             bulk_group.leave(wave)
@@ -90,11 +95,17 @@ class _Side:
     threads: int  # of these lanes
 
     @classmethod
-    def of(cls, entry: Entry, shape: Shape) -> "_Side":
+    def of(cls, entry: Entry, shape: Shape, every: int) -> "_Side":
         threads, together = math.prod(shape.block), GROUP if _uses(entry, "wgmma") else WARP
         lanes = -(-threads // together) * together
         blocks = max(_LANES // lanes // shape.cluster, 1) * shape.cluster
-        return cls(min(math.prod(shape.grid), blocks), lanes, threads)
+        return cls(min(every, blocks), lanes, threads)
+
+
+def _clusters(blocks: Sequence[int], cluster: int) -> list[int]:
+    """All blocks of the clusters that hold some, each once."""
+    firsts = sorted({block // cluster * cluster for block in blocks})
+    return [first + rank for first in firsts for rank in range(cluster)]
 
 
 def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
@@ -185,8 +196,8 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
     return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
 
 
-def _place(special: Mapping[str, Array], shape: Shape, side: _Side, first: int) -> None:
-    number = first + np.repeat(np.arange(side.blocks), side.lanes)
+def _place(special: Mapping[str, Array], shape: Shape, side: _Side, numbers: Array) -> None:
+    number = np.repeat(numbers, side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x
     special["%ctaid.y"][...] = number // x % y
