@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("tuner.torch needs PyTorch: pip install 'kerntune[torch]'", name="torch") from error
 
+from tuner.torch import backend
 from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
@@ -54,3 +55,4 @@ __all__ = [
 ]
 
 register()
+backend.register()
