@@ -41,8 +41,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_python_examples_run(code: str, tmp_path: Path) -> None:
-    if "import torch" in code and importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
+    for name in ("torch", "transformers", "jax"):
+        if re.search(rf"^(import|from) {name}\b", code, re.MULTILINE) and importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 

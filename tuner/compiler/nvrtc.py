@@ -2,6 +2,7 @@
 
 import re
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ _LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 # The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
 # branches that diverge are nested (release notes of CUDA 13.3).
-_MENDED = (13, 3)
+_FAULTY, _MENDED = (12, 8), (13, 3)
 _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
 
@@ -52,9 +53,28 @@ def arches() -> tuple[str, ...]:
     return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
 
 
+class CompilerWarning(UserWarning):
+    """The compiler that was found is known to make wrong code of some right kernels."""
+
+
+def faulty(version: tuple[int, int] | None = None) -> bool:
+    """Whether ptxas of a version, by default of the library here, makes wrong code of right kernels, as far as its
+    makers have told."""
+    return _FAULTY <= (version or nvrtc_library.version()) < _MENDED
+
+
 def mended() -> bool:
-    """Whether ptxas is free of faults that make wrong code of right kernels, as far as its makers have told."""
+    """Whether it is free of what is known; before the faulty ones, other faults were."""
     return nvrtc_library.version() >= _MENDED
+
+
+@cache
+def _warn_of_faults() -> None:
+    """Once a process, when it is about to compile."""
+    if faulty():
+        found = f"{toolkit()} at {library()}"
+        text = f"{found} has a ptxas that miscompiles some right kernels: `tuner doctor` says what to do"
+        warnings.warn(text, CompilerWarning, stacklevel=2)
 
 
 def library() -> str:
@@ -72,6 +92,7 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
     key = _key(source, options)
     if cache and (known := _cached(cache, key, options)):
         return known
+    _warn_of_faults()
     outcome = _compile(source, options)
     if cache:
         cache.put(key, _entry(outcome))
@@ -176,6 +197,7 @@ class _Batch:
                 self._known.append((position, _verdict(known)))
             else:
                 self._waiting[key] = [position]
+                _warn_of_faults()
                 yield key, source, options
 
     def known(self) -> Iterator[tuple[int, Cubin | Failed]]:

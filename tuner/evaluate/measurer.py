@@ -23,7 +23,7 @@ from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import Sample, estimate
+from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.predictor import Predictor
 from tuner.evaluate.prefetch import led, prefetched
@@ -197,7 +197,7 @@ class Measurer(Predictor):
         """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
         before_us, timed = self.drift.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
-            if not timed.samples or self.drift.confirms(task.code):
+            if not timed.samples or self.drift.confirms(task.code, timed.samples):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
@@ -209,7 +209,8 @@ class Measurer(Predictor):
     def _on_device(self, identity: Identity, task: Task) -> Timed:
         """Judge and time. A process that dies may have died by chance: once more; and then never again."""
         key = _key(identity)
-        timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
+        before = "it took the device process down before, and is tried again by `tuner search --retry` alone"
+        timed = Timed(None, fell=Fell(Fault.CRASH, before))
         while self._allowed(key):
             timed = self._once(key, task)
             if timed.fell is None or timed.fell.fault is not Fault.CRASH:
@@ -255,9 +256,23 @@ def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
     return sha256(b"".join(parts)).hexdigest()[:8]
 
 
+def measurement(found: Estimate, states: Sequence[State]) -> Measurement:
+    """A time, with what the device was like at its samples."""
+    state = together(states)
+    return Measurement(
+        found.mid,
+        found.low,
+        found.high,
+        found.count,
+        sm_mhz=state.sm_mhz,
+        throttle=state.throttle,
+        temperature_c=state.temperature_c,
+        late=state.late,
+    )
+
+
 def _measurement(samples: Sequence[Sample]) -> Measurement:
-    found = estimate([each.time_us for each in samples])
-    return Measurement(found.mid, found.low, found.high, found.count)
+    return measurement(estimate([each.time_us for each in samples]), [each.state for each in samples])
 
 
 def _verdict(timed: Timed, where: str) -> Verdict:

@@ -59,6 +59,7 @@ def report_data(outcome: Outcome) -> ReportData:
         search=_search_facts(outcome),
         command=request.command,
         record=record,
+        race=outcome.final,
         verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
         default=default.attempt if default else None,
         spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),

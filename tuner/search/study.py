@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import __version__
-from tuner.base.result import Evidence, TuningRecord, order
+from tuner.base.result import Evidence, FinalRace, TuningRecord, order
 from tuner.evaluate.evaluator import Evaluator, contenders
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
@@ -48,6 +48,7 @@ class Outcome:
     seconds: float
     why_stopped: str
     evidence: Evidence
+    final: FinalRace | None = None  # what settled the record, where that was measured
 
 
 def search(

@@ -1,6 +1,7 @@
 """Element types and precisions: one name in Python, on the command line, in SQL and in the reports."""
 
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class DType(Enum):
         """Bytes an element."""
         return _ITEMSIZES[self]
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; what NumPy does not have comes from ml_dtypes."""
         if self in _FOREIGN:

@@ -37,7 +37,11 @@ struct WgmmaRelay {
   int tokens;  // of the run
   int rank;    // of this block
 
-  static __device__ __forceinline__ bool produces() { return threadIdx.x >= kCarryThreads; }
+  // Asked of the warp, whose number a shuffle makes uniform: where a thread asks for itself, ptxas takes the stage and its
+  // descriptors for a lane's own, and moves them to uniform registers before every wgmma.
+  static __device__ __forceinline__ bool produces() {
+    return __shfl_sync(0xffffffff, int(threadIdx.x) / 32, 0) >= kCarriers;
+  }
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int chunks() const { return (tokens + C - 1) / C; }
   // A stage holds a chunk: an arrival of the warp that prepared it, in any block, and the bytes that it copies.

@@ -34,7 +34,7 @@ from tuner.search import study
 from tuner.search.campaign import Campaign, campaign
 from tuner.search.portfolio import Terms
 from tuner.search.sampler import METHODS
-from tuner.search.session import Observe, evidence_for, session, why_predicted
+from tuner.search.session import Observe, beside_timing, evidence_for, session, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.store.sql import Store
@@ -60,6 +60,9 @@ def search(
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="go on from what earlier searches stored")
     ] = True,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="try again what failed or hung on the GPU in earlier searches")
+    ] = False,
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="learn from other GPUs, other sizes and earlier code")
     ] = True,
@@ -71,7 +74,8 @@ def search(
         typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
     ] = Terms.within,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=literal("processes [default: one a core]"))
+        int | None,
+        typer.Option(metavar="N", min=1, help=literal("processes [default: one a core; two fewer beside a GPU]")),
     ] = None,
     check_seconds: CheckSecondsOption = PATIENCE_S,
     report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
@@ -96,6 +100,7 @@ def search(
             implementation=implementation,
             command=_command_line(),
             history=history,
+            retry=retry,
         )
         for problem in problems
     ]
@@ -106,11 +111,12 @@ def search(
         _refuse_large_edges(requests[0], racing[0])
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
+    compilers = workers or (beside_timing() if evidence is Evidence.MEASURED else None)
     with (
         Store.open(db) as store,
-        Compiler(workers) as compiler,
+        Compiler(compilers) as compiler,
         Checker(workers, check_seconds, known=Known.of_user()) as checker,
-        session(target, store, compiler, checker, policy) as opened,
+        session(target, store, compiler, checker, policy, retry=retry) as opened,
         _interruptible(check_seconds) as stop,
     ):
         watch = partial(_shown, evidence, quiet)
