@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.claims import compiled
 from tests.support.cupy_double import Driver, asarray, driver
+from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.result import Failed
@@ -113,6 +114,15 @@ def test_a_symbol_that_the_source_does_not_have_is_named() -> None:
     arguments = tuple(replace(each, name="c_wieghts") if each.constant else each for each in found.operator.arguments)
     with pytest.raises(TemplateError, match="no __constant__ symbol c_wieghts"):
         render(replace(found, operator=replace(found.operator, arguments=arguments)))
+
+
+def test_a_texture_is_refused_by_name(tmp_path: Path) -> None:
+    with own_operator(tmp_path, ("block/kernel.cu.jinja", "#include", "cudaTextureObject_t t;\n#include")) as name:
+        found = Instance.default(
+            operators.load(name), operators.implementation(name, "block"), operators.load(name).problem(), H200.arch
+        )
+        with pytest.raises(TemplateError, match=r"reads a texture .cudaTextureObject_t.: read the array"):
+            render(found)
 
 
 def test_kernels_are_called_as_cpp_calls_them_whatever_the_machine_code_says() -> None:

@@ -63,8 +63,7 @@ def run(
 
 def _elements(memory: Global, name: str, output: Array) -> Array:
     """Which elements of an output, which is dense, a kernel wrote."""
-    marks: Array = memory.written(name).reshape(*output.shape, output.itemsize).all(-1)
-    return marks
+    return np.asarray(memory.written(name).reshape(*output.shape, output.itemsize).all(-1))
 
 
 def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], views: Mapping[str, Array]) -> None:
