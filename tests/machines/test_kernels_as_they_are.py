@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.evaluate.measure.test_gpu_device import POLICY, Runtime, runtime
 from tests.support.claims import compiled
 from tests.support.cupy_double import Driver, asarray, driver
 from tests.support.own_operators import own_operator
@@ -24,6 +25,10 @@ from tuner.errors import InputError, TemplateError
 from tuner.evaluate.check.checker import Job, check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import compiled as compiled_ptx
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.worker import Stand
 from tuner.machines import emulator, ptx
 from tuner.machines.emulator import Mode
 from tuner.machines.gpu import constant_places
@@ -32,7 +37,7 @@ from tuner.spec.parameters import signature
 from tuner.spec.plan import Launch
 from tuner.store.records import Snapshot
 
-__all__ = ["driver"]  # a fixture
+__all__ = ["driver", "runtime"]  # fixtures
 
 FOLDER = Path(__file__).parents[1] / "support" / "kernels_as_they_are"
 H200 = gpu("H200")
@@ -190,3 +195,14 @@ def test_a_gpu_is_not_asked_for_room_that_a_symbol_does_not_have() -> None:
     with pytest.raises(InputError, match="c_weights has 64 bytes, the argument 68"):
         constant_places(None, image, {"c_weights": 68})
     assert constant_places(None, image, {"elsewhere": 4}) == {}
+
+
+def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runtime) -> None:
+    for operator, problem in (("blur", {"width": 70, "height": 9}), ("scale_sum", {"n": 300})):
+        found = instance(operator, "emulated", **problem)
+        cubin = compiled(render(found), "sm_90a")
+        runtime.driver.know(emulator.build(render(found, "host"), checked=False))
+        runtime.driver.names |= {symbol: entry for entry, symbol in cubin.symbols.items()}
+        done = Stand(Physical().open()).do(Task(Code(found.fields(), cubin.image, cubin.symbols), POLICY))
+        assert done.fell is None, done.fell
+        assert done.verdict.ok and "the timed problem" in done.verdict.checks
