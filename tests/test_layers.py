@@ -16,7 +16,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench transformers foreign
+bench foreign transformers
 report torch jax
 search dispatcher
 evaluate

@@ -16,9 +16,9 @@ from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor, TensorMap
 
-_ON_DEVICE = 3  # cudaMemcpyKind
 _REMEMBERED = 256  # addresses of all tensors of a call, whose arguments are kept at hand
 _MAPS = 4096  # of tensors at an address
+_ON_DEVICE = 3  # cudaMemcpyKind
 
 
 class Made(NamedTuple):
@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
     outputs: tuple[Made, ...]
     workspaces: tuple[Made, ...]
     launches: tuple[Passed, ...]
-    constants: tuple[tuple[str, int], ...] = ()  # arguments that are `__constant__` symbols, and their bytes
+    constants: tuple[tuple[str, int], ...] = ()  # argument that kernels read from a `__constant__` symbol, bytes
 
     @classmethod
     def of(cls, operator: Operator[Any], binding: Binding, plan: Plan) -> "Numbers":
@@ -85,13 +85,12 @@ class Functions:
                 self._loaded[key] = _function(self._cubin, entry, smem_bytes)
         return self._loaded[key]
 
-    def places(self, constants: Mapping[str, int]) -> dict[str, int]:
-        """Addresses of the `__constant__` symbols that kernels read, by name; see `constant_places`."""
-        if not constants:
+    def symbols(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Addresses of the `__constant__` symbols that hold arguments of so many bytes, by argument."""
+        if not wanted:
             return {}
         with opened().cuda.Device(self.ordinal):
-            module = _module(opened().cuda.runtime.getDevice(), self._cubin.image)
-            return constant_places(module, self._cubin.image, constants)
+            return constant_places(_module(self.ordinal, self._cubin.image), self._cubin.image, wanted)
 
     def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
         """A tensor map, as it was made before for such a tensor at this address. In a thread with a CUDA context."""
@@ -119,10 +118,8 @@ class GpuKernel:
         self._names = (*numbers.given, *(name for name, _, _ in made))
         self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in made]
         self._launches = [_Prepared(each, functions) for each in numbers.launches]
-        self._constants = [
-            (numbers.given.index(name), place, dict(numbers.constants)[name])
-            for name, place in functions.places(dict(numbers.constants)).items()
-        ]
+        wanted = dict(numbers.constants)
+        self._symbols = [(name, place, wanted[name]) for name, place in functions.symbols(wanted).items()]
         self._arguments: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
@@ -133,8 +130,8 @@ class GpuKernel:
             filled = self._arguments.get(addresses) or self._filled(addresses)
             handle = self._stream(self._ordinal)
             stream = None if handle is None else _Stream(handle)
-            for position, place, nbytes in self._constants:
-                _fill(place, addresses[position], nbytes, handle)
+            for name, symbol, nbytes in self._symbols:
+                self._fill(symbol, addresses[self._names.index(name)], nbytes, handle)
             for launch, arguments in zip(self._launches, filled, strict=True):
                 launch(arguments, given, stream)
         return tuple(made[: self._outputs])
@@ -148,12 +145,11 @@ class GpuKernel:
         self._arguments[addresses] = filled
         return filled
 
-
-def _fill(symbol: int, address: int, nbytes: int, handle: int | None) -> None:
-    """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
-    cuda = opened().cuda
-    queue = cuda.get_current_stream().ptr if handle is None else handle
-    cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
+    def _fill(self, symbol: int, address: int, nbytes: int, stream: int | None) -> None:
+        """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
+        cuda = opened().cuda
+        queue = cuda.get_current_stream().ptr if stream is None else stream
+        cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
 
 
 class _Stream(NamedTuple):

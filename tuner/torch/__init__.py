@@ -9,7 +9,7 @@ others refuse tensors that require grad. Gradients are of the first order and in
 and vmap too; forward mode is refused. `scaled_dot_product_attention`, and within `sdpa()` torch's own, takes what
 torch's takes. `chunk_kda` and `fused_recurrent_kda` take what flash-linear-attention's
 functions of these names take, `flash_attn_func`, `flash_attn_varlen_func` and `flash_attn_with_kvcache` what
-flash-attn's take, and `flash_mla_with_kvcache` what FlashMLA's takes.
+flash-attn's, vLLM's and SGLang's take, and `get_mla_metadata` and `flash_mla_with_kvcache` what FlashMLA's take.
 """
 
 try:
@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("tuner.torch needs PyTorch: pip install 'kerntune[torch]'", name="torch") from error
 
+from tuner.torch import backend
 from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
 from tuner.torch.declared import schema
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
@@ -31,7 +32,7 @@ from tuner.torch.flash import (
     flash_attn_varlen_qkvpacked_func,
 )
 from tuner.torch.kvcache import flash_attn_with_kvcache
-from tuner.torch.mla import flash_mla_with_kvcache
+from tuner.torch.mla import flash_mla_with_kvcache, get_mla_metadata
 from tuner.torch.registered import register, register_sharding
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "flash_attn_with_kvcache",
     "flash_mla_with_kvcache",
     "fused_recurrent_kda",
+    "get_mla_metadata",
     "register_sharding",
     "scaled_dot_product_attention",
     "schema",
@@ -53,3 +55,4 @@ __all__ = [
 ]
 
 register()
+backend.register()

@@ -9,6 +9,7 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap
 
+from ..arguments import optional_refusal
 from ..problem import Problem
 from ..wgmma.config import WIDTHS, packed
 from ..wgmma.implementation import optional_arguments, packs, without_panels
@@ -143,7 +144,7 @@ IMPLEMENTATION = Implementation(
     name="tcgen05",
     summary="tcgen05 and TMA: sums in tensor memory, a thread a row of scores, for every head_dim from 16",
     config=Config,
-    refusal=refusal,
+    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
     space=space,
     plan=plan,
     default=default,

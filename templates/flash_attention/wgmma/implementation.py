@@ -8,6 +8,7 @@ from tuner.arch import DEVICES, Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
 
+from ..arguments import optional_refusal
 from ..problem import Problem
 from .config import (
     ROWS,
@@ -251,7 +252,7 @@ IMPLEMENTATION = Implementation(
     name="wgmma",
     summary="wgmma and TMA with producer and consumer warpgroups, exact for every head_dim from 16",
     config=Config,
-    refusal=refusal,
+    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
     space=space,
     plan=plan,
     default=default,

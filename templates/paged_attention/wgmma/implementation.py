@@ -54,6 +54,8 @@ def without_boxes(problem: Problem) -> str | None:
     """Why no kernel on boxes of pages serves a problem; None if one may."""
     if problem.page_size < LEAST_BOX:
         return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
+    if problem.use_s_aux:
+        return "use_s_aux: its sums are over keys alone; mma_sync and split_keys add a head's logit to them"
     return eight_bits_refusal(problem)
 
 
