@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +30,15 @@ from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measure.worker import Stand
+from tuner.evaluate.predict.compiled import predict_launch
 from tuner.machines import emulator, ptx
 from tuner.machines.emulator import Mode
 from tuner.machines.gpu import constant_places
+from tuner.spec.defaults import work as least_work
 from tuner.spec.instance import Instance
+from tuner.spec.operator import Cost
 from tuner.spec.parameters import signature
-from tuner.spec.plan import Launch
+from tuner.spec.plan import Launch, Plan
 from tuner.store.records import Snapshot
 
 __all__ = ["driver", "runtime"]  # fixtures
@@ -165,6 +169,14 @@ def test_ptxas_knows_the_block_of_a_kernel_that_says_nothing() -> None:
 
     assert registers(1024) <= 64 < registers(0)
     assert registers(128) == registers(0)
+
+
+def test_what_cannot_be_launched_costs_infinitely_much() -> None:
+    cubin = compiled(Source(("hungry<64>",), HUNGRY, (), "cuda"), "sm_90a")
+    launch = Launch("hungry<64>", (8, 1, 1), (32, 32), 0)
+    assert occupancy(cubin.entries[launch.entry], launch, H200.arch).ctas == 0
+    (work,) = least_work(Cost(0.0, 1e6), Plan((launch,), {}))
+    assert predict_launch(cubin, launch, work, H200).cost == inf
 
 
 def test_only_kernels_without_launch_bounds_are_told_their_block() -> None:
