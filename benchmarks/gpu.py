@@ -23,6 +23,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import gpu_path  # noqa: F401  # before the package is imported
 import gpu_plan as plans
 import gpu_steps as steps
 import gpu_tables as tables

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import gpu_path  # noqa: F401  # before the package is imported
 import gpu_rows
 from gpu_markdown import Device, document
 

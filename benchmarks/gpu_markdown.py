@@ -171,9 +171,13 @@ def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
     found = [each for each in given if each.rows and each.rows[0].time_us]
     if not found:
         return
-    names = list(dict.fromkeys(row.label for each in found for row in each.rows if row.time_us))
-    head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal", *(f"{n}, ×" for n in names[1:])]
-    yield markdown([head, *(_compared(each, names[1:], device) for each in found)])
+    timed = [row for each in found for row in each.rows if row.time_us]
+    first = timed[0]
+    again = list(dict.fromkeys(row.label for row in timed if row.name == first.name and row.launch != first.launch))
+    names = list(dict.fromkeys(row.label for row in timed if row.name != first.name))
+    head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal"]
+    head += [*(f"{name}, µs" for name in again), *(f"{name}, ×" for name in names)]
+    yield markdown([head, *(_compared(each, again, names, device) for each in found)])
     why = dict.fromkeys(
         f"{row.label}: {row.state}, {row.note}" for each in found for row in each.rows if not row.time_us
     )
@@ -184,12 +188,15 @@ def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
         yield "\n".join(f"- {each}" for each in why)
 
 
-def _compared(found: Comparison, names: Sequence[str], device: Device) -> list[str]:
+def _compared(found: Comparison, again: Sequence[str], names: Sequence[str], device: Device) -> list[str]:
+    """`again` are ours launched in the other way, `names` the others."""
     rows = {row.label: row for row in found.rows}
     ours = found.rows[0].time_us
     assert ours, "ours is first, and was timed"
     rates = _rates(found.operator, found.problem, ours.mid, device)
-    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *(_ratio(rows.get(name)) for name in names)]
+    times = (_cell(rows.get(name), "time_us") for name in again)
+    ratios = (_cell(rows.get(name), "ratio") for name in names)
+    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *times, *ratios]
 
 
 def _short(found: Comparison) -> str:
@@ -198,8 +205,9 @@ def _short(found: Comparison) -> str:
     return spelled(telling(problem)) or "default"
 
 
-def _ratio(row: Row | None) -> str:
-    return "" if row is None else _estimate(row.ratio) if row.ratio else row.state
+def _cell(row: Row | None, name: str) -> str:
+    found = getattr(row, name, None)
+    return _estimate(found) if found else row.state if row else ""
 
 
 def _estimate(found: Estimate) -> str:

@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
@@ -218,6 +218,26 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
     return known(operator, problem) | found | {"summary": ", ".join(told)}
 
 
+class _Telling(Measurer):
+    """Each attempt of a search is a row when it is there: what became of it, and the best of its implementation."""
+
+    def __init__(self, run: Run, operator: Any, problem: Any) -> None:
+        super().__init__(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+        self._run, self._best = run, dict[str, Attempt]()
+
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+        for position, attempt in super().attempts(batch):
+            name = batch[position].implementation.name
+            best = self._best.get(name, attempt)
+            if attempt.measurement and not (
+                best.measurement and best.measurement.time_us < attempt.measurement.time_us
+            ):
+                best = self._best[name] = attempt
+            told = {"implementation": name, "config": to_fields(batch[position].config), **_outcome({"": attempt})}
+            self._run.find(attempt=told, times_us=_outcome({name: best})["times_us"])
+            yield position, attempt
+
+
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record, in about so many seconds."""
     from tuner.search import study
@@ -228,7 +248,7 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     request = study.SearchRequest(
         operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py"
     )
-    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+    measurer = _Telling(run, operator, problem)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
     outcome, standing = final_race(outcome, run.store, measurer)

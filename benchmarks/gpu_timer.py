@@ -38,7 +38,8 @@ _KEPT = 100  # of the launches that are watched
 _SINGLE = 500  # launches beside busy cores
 _MATMUL_S, _MATMUL = 2.0, 8192
 _ATTENTION = (2, 16, 8192, 128)  # batch, heads, tokens, head_dim
-_RUNS = 20  # of it, for Nsight Compute
+_RUNS, _NCU_S = 20, 25.0  # of it, for Nsight Compute, and how long that may take
+_TIME, _CLOCK = "gpu__time_duration.sum", "sm__cycles_elapsed.avg.per_second"
 # What a device of a model does at least, where clocks and the timer are right: (GB/s of a copy, TFLOP/s of a product).
 _LEAST = {"H200": (3800.0, 700.0)}
 
@@ -110,15 +111,18 @@ def copies(device: Device) -> Found:
 
 
 def attention(device: Device) -> Found:
-    run = _attention()
-    ours = median(typical(device.times_us(run, 10, COLD)) for _ in range(10))
+    """Microseconds by three timers, and the clock at which each saw them: where that differs, times may too."""
+    run, mhz = _attention(), {}
+    found = {"ours": median(typical(device.times_us(run, 10, COLD)) for _ in range(10))}
+    mhz["ours"] = device.state().sm_mhz
     bench = peers.module("triton.testing").do_bench
-    found = {"ours": ours, "do_bench": 1e3 * float(bench(run, warmup=100, rep=300, return_mode="median"))}
+    found["do_bench"] = 1e3 * float(bench(run, warmup=100, rep=300, return_mode="median"))
+    mhz["do_bench"] = device.state().sm_mhz
     try:
-        found["ncu"] = _by_ncu()
+        found["ncu"], mhz["ncu"] = _by_ncu()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return _agreeing(found) | {"without": {"ncu": str(error)[-300:]}}
-    return _agreeing(found)
+        return _agreeing(found, mhz) | {"without": {"ncu": str(error)[-300:]}}
+    return _agreeing(found, mhz)
 
 
 def matmul(device: Device) -> Found:
@@ -161,7 +165,7 @@ QUESTIONS = (
     Question("ticks", ticks, 3, "how finely events tell time: a launch is known no better than this"),
     Question("idle", idle, 8, "how long the clock takes to rise: the warm-up before a sample must be longer"),
     Question("copies", copies, 5, "that the flush costs the kernel nothing, and that ours is what plain events say"),
-    Question("attention", attention, 30, "that three timers agree on a kernel of others: ours can be trusted"),
+    Question("attention", attention, 40, "that three timers agree on a kernel of others: ours can be trusted"),
     Question("matmul", matmul, 6, "the clock under full load, and whether the power-cap bit tells of it"),
     Question("busy", busy, 10, "that compilers beside do not reach what is timed"),
 )
@@ -253,32 +257,36 @@ def _attention() -> Callable[[], object]:
     return run
 
 
-def _by_ncu() -> float:
-    """gpu__time_duration of all kernels of a run, the median of the later runs; raises ValueError for what ncu says."""
+def _by_ncu() -> tuple[float, int]:
+    """(gpu__time_duration of all kernels of a run, the median of the later runs; MHz). Raises ValueError for what ncu
+    says.
+    """
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ValueError("Nsight Compute (ncu) is not on the PATH")
-    options = ["--clock-control", "none", "--profile-from-start", "off", "--metrics", "gpu__time_duration.sum", "--csv"]
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--metrics", f"{_TIME},{_CLOCK}", "--csv"]
     command = [ncu, *options, "--print-units", "base", sys.executable, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_NCU_S, check=False)
     lines = done.stdout.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if head is None:
         raise ValueError((done.stderr + done.stdout).strip() or "ncu said nothing")
-    values = [
-        float(row["Metric Value"].replace(",", "")) for row in csv.DictReader(io.StringIO("\n".join(lines[head:])))
-    ]
-    if not values or len(values) % _RUNS:
-        raise ValueError(f"ncu saw {len(values)} kernels in {_RUNS} runs")
-    kernels = len(values) // _RUNS
-    runs = [1e-3 * sum(values[i : i + kernels]) for i in range(0, len(values), kernels)]
-    return median(runs[_RUNS // 2 :])
+    values: dict[str, list[float]] = {_TIME: [], _CLOCK: []}
+    for row in csv.DictReader(io.StringIO("\n".join(lines[head:]))):
+        values[row["Metric Name"]].append(float(row["Metric Value"].replace(",", "")))
+    times = values[_TIME]
+    if not times or len(times) % _RUNS:
+        raise ValueError(f"ncu saw {len(times)} kernels in {_RUNS} runs")
+    kernels = len(times) // _RUNS
+    runs = [1e-3 * sum(times[i : i + kernels]) for i in range(0, len(times), kernels)]
+    return median(runs[_RUNS // 2 :]), round(1e-6 * median(values[_CLOCK])) if values[_CLOCK] else 0
 
 
-def _agreeing(found: dict[str, float]) -> Found:
+def _agreeing(found: dict[str, float], mhz: dict[str, int]) -> Found:
     apart = max(found.values()) / min(found.values()) - 1
-    told = ", ".join(f"{name} {us:.1f} us" for name, us in found.items())
-    return {"time_us": found, "apart": apart, "summary": f"cuDNN attention: {told}, {apart:.1%} apart"}
+    told = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in found.items())
+    summary = f"cuDNN attention: {told}, {apart:.1%} apart"
+    return {"time_us": found, "sm_mhz": mhz, "apart": apart, "summary": summary}
 
 
 @contextmanager

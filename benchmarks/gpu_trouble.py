@@ -17,15 +17,17 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import gpu_path  # noqa: F401  # before the package is imported
 import gpu_rows
 
 PROGRAMS = Path(__file__).parent
 _ONLY = "flash_attention"
+_LEAST_S = 20.0  # of a whole run: one that goes on from another is shorter
 _PACKED_S = 60.0  # in which an archive is whole after its run is gone, on a busy machine
 
 
@@ -46,20 +48,24 @@ def started(folder: Path, minutes: float = 3.0, options: Sequence[str] = ()) -> 
 
 
 def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
-    """Each run is killed at a moment of the time that a whole one takes; every other one goes on from the last."""
+    """Each run is killed at a moment of the time that a whole one takes, and every other one goes on from the last.
+
+    One that ended before its moment does not count: then a whole one takes no longer than that.
+    """
     rng, began = random.Random(seed), time.monotonic()
     started(folder / "whole").wait()
-    whole_s = time.monotonic() - began
-    place = folder / "0"
-    for i in range(times):
-        if i % 2 == 0:
-            place = folder / str(i)
-        after_s = rng.uniform(0.0, whole_s)
-        run = started(place)
-        time.sleep(after_s)
+    whole_s, killed, place = time.monotonic() - began, 0, folder / "0"
+    while killed < times:
+        run, began, after_s = started(place), time.monotonic(), rng.uniform(0.0, whole_s)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(after_s)
+            place, whole_s = folder / f"{killed} {after_s}", min(whole_s, max(time.monotonic() - began, _LEAST_S))
+            continue
         run.kill()
         run.wait()
         yield inspected(place, after_s)
+        killed += 1
+        place = folder / str(killed) if killed % 2 == 0 else place
 
 
 def inspected(folder: Path, after_s: float) -> Killed:

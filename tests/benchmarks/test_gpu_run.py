@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from tests.base.test_pool import wait_until
+from tests.evaluate.measure.test_gpu_device import Runtime, driver, runtime
 from tuner.base.assets import ROOT
+from tuner.evaluate.measure.gpu_device import Physical
+
+__all__ = ["driver", "runtime"]  # fixtures
 
 BENCHMARKS = ROOT / "benchmarks"
 Programs = Callable[[str], Any]
@@ -184,7 +188,7 @@ def test_rates_below_those_of_a_device_s_model_and_timers_that_differ_are_warnin
     assert "warning" not in warned({"copy_gb_s": {"no flush": 3100.0}}, "A100")
     assert "warning" not in warned({"copy_gb_s": 4200.0, "tflop_s": 780.0}, "H200")
     assert "650 TFLOP/s, where 700" in warned({"tflop_s": 650.0}, "H200")["warning"]
-    agreeing = programs("gpu_timer")._agreeing({"ours": 100.0, "do_bench": 102.0, "ncu": 99.5})
+    agreeing = programs("gpu_timer")._agreeing({"ours": 100.0, "do_bench": 102.0}, {"ours": 1755, "do_bench": 1740})
     assert "warning" not in warned(agreeing, "H200")
     assert "4.0% apart" in warned({"apart": 0.04}, "H200")["warning"]
 
@@ -197,15 +201,16 @@ NCU = """==PROF== Connected to process 1
 def test_what_nsight_compute_prints_is_summed_over_the_kernels_of_a_run(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [
-        f'"{i}","1","python","here","k","gpu__time_duration.sum","ns","{1000 if i % 2 else "2,500"}"' for i in range(40)
-    ]
+    row = '"{}","1","python","here","kernel","{}","","{}"'
+    times = [row.format(i, "gpu__time_duration.sum", "1,000" if i % 2 else "2,500") for i in range(40)]
+    clocks = [row.format(i, "sm__cycles_elapsed.avg.per_second", "1,755,000,000") for i in range(40)]
+    lines = [line for pair in zip(times, clocks, strict=True) for line in pair]  # twenty runs of two kernels
     (tmp_path / "said").write_text(NCU + "\n".join(lines) + "\n")
     tool = tmp_path / "ncu"
     tool.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert programs("gpu_timer")._by_ncu() == 3.5
+    assert programs("gpu_timer")._by_ncu() == (3.5, 1755)
     (tmp_path / "said").write_text("==ERROR== ERR_NVGPUCTRPERM\n")
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
         programs("gpu_timer")._by_ncu()
@@ -230,3 +235,15 @@ def test_an_archive_is_packed_when_its_run_is_gone(tmp_path: Path, programs: Pro
     process.kill()
     process.wait()
     assert not list(programs("gpu_trouble")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_timer_is_asked_through_cupy_s_runtime(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "eventSynchronize", lambda *_: None, raising=False)
+    timer, device = programs("gpu_timer"), Physical().open()
+    monkeypatch.setattr(timer, "_COPY_BYTES", 4 << 20)
+    found = timer.copies(device)["copy_gb_s"]
+    assert found.keys() == {"clean flush", "no flush", "dirty flush, plain events"}
+    assert found["dirty flush, plain events"] == pytest.approx(found["no flush"], rel=0.5)
+    assert timer.floor(device)["floor_us"]["eager"] > 0
+    assert timer.ticks(device)["summary"] and timer.monitor(device)["state_us"] > 0
