@@ -5,8 +5,9 @@
 The GPU is a double of CuPy and its driver, whose launches and encoders of tensor maps return at once: what is left is
 this program's own part, with one record of flash_attention on wgmma, whose four tensors are tensor maps. A bound launch
 is what is left of a call when its arrays are known: outputs, arguments, launch. A new length is one more key at each
-call, as in a generation; its first calls, of which each has a kind of its own, are shown apart. With PyTorch
-installed the part before a launch for tensors, too; where a GPU is here, a whole call on it.
+call, as in a generation, beside the same call again right after it; of those that took longest, the first ones of a
+kernel, something was computed from the beginning. With PyTorch installed the part before a launch for tensors, too;
+where a GPU is here, a whole call on it.
 """
 
 import argparse

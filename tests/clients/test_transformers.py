@@ -35,25 +35,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", GROUPED | {"sliding_window": 5}),
     "gpt_oss": ("GptOss", GROUPED | {"sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1}),
 }
-UNSERVED = {  # family → paddings; kernels of these are being made
-    "gemma2": ("none", "left", "right"),
-    "gemma3": ("left", "right"),
-    "mistral": ("left", "right"),
-    "gpt_oss": ("none", "left", "right"),
-}
 PADDING = {"none": (0, 0), "left": (1, 4), "right": (1, -4)}  # row, how much and on which side
-
-
-CASES = [
-    pytest.param(
-        family,
-        padding,
-        id=f"{family}-{padding}",
-        marks=[pytest.mark.xfail(raises=UsageError, strict=True)] * (padding in UNSERVED.get(family, ())),
-    )
-    for family in FAMILIES
-    for padding in PADDING
-]
 
 
 def models(family: str) -> tuple[Any, Any]:
@@ -82,7 +64,8 @@ def batch(padding: str, length: int = 11) -> dict[str, Any]:
     return {"input_ids": ids * there, "attention_mask": there}
 
 
-@pytest.mark.parametrize(("family", "padding"), CASES)
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_training_is_eagers(family: str, padding: str) -> None:
     eager, ours = models(family)
     given = batch(padding)
@@ -99,7 +82,8 @@ def test_training_is_eagers(family: str, padding: str) -> None:
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize(("family", "padding"), CASES)
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_generation_is_eagers(family: str, padding: str, cache: str) -> None:
     given = batch(padding)
     options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
@@ -123,6 +107,22 @@ def test_sequences_that_are_packed_do_not_see_each_other() -> None:
             assert (found - alone).abs().max() <= 1e-5
     with pytest.raises(UsageError, match="max_length_k is missing"):
         ours(ids, position_ids=positions, **{**given, "max_length_k": None})
+
+
+def test_a_model_compiled_whole_sees_what_it_was_not_told_of() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    ids = batch("none")["input_ids"]
+    for rows in (ids, ids[:1]):
+        found, expected = (model(rows, use_cache=False).logits for model in (compiled, eager))
+        assert (found - expected).abs().max() <= 1e-5
+    positions = torch.tensor([[*range(4), *range(7)]] * 2)
+    with pytest.raises(RuntimeError, match="position_ids that begin again"):
+        compiled(ids, position_ids=positions, use_cache=False)
+    bounds = torch.tensor([0, 4, 11, 15, 22], dtype=torch.int32)
+    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
+    found = compiled(ids, position_ids=positions, use_cache=False, **given).logits
+    assert (found - eager(ids, position_ids=positions, use_cache=False).logits).abs().max() <= 1e-5
 
 
 def test_several_rows_may_be_packed_and_padding_may_stand_between_tokens() -> None:

@@ -143,6 +143,37 @@ def test_what_does_not_fit_is_refused_in_the_same_words(at: Dispatcher) -> None:
     assert np.isneginf(lse).all()
 
 
+def sources_run(patch: pytest.MonkeyPatch) -> list[str]:
+    """Digests of what the emulator runs, as it runs them."""
+    ran, run = list[str](), emulator.Kernel.run
+
+    def noted(self: emulator.Kernel, *args: Any) -> Any:
+        ran.append(self.source.digest)
+        return run(self, *args)
+
+    patch.setattr(emulator.Kernel, "run", noted)
+    return ran
+
+
+def test_a_default_for_round_sizes_that_does_not_fit_some_of_them_runs_where_it_fits(
+    at: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, ran = operators.load("streaming_attention"), sources_run(monkeypatch)
+    found = set()
+    for heads, kv_heads, queries in 2 * ((36, 4, 1), (18, 9, 9)):  # rounded, a head of keys has an even number of both
+        for keys in (9, 10, 11, 12):
+            sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "seq_q": queries, "seq_k": keys, "slots": keys}
+            problem = operator.problem(128, window=1024, sinks=4, **sizes)
+            arrays = operator.inputs(problem, np.random.default_rng(keys), "normal")
+            q, k, v = (arrays[name] for name in "qkv")
+            o, lse = at.call("streaming_attention", q, k, v, window=1024, sinks=4)
+            assert all(each.ok for each in errors(operator, problem, arrays, {"o": o, "lse": lse}))
+            instance = choice.choose(operator, problem, choice.any_gpu(), Snapshot.load([])).instance
+            assert ran[-1] == render(instance, "host").digest
+            found.add(ran[-1])
+    assert len(found) > 1
+
+
 def test_the_record_that_is_nearest_serves_each_length(chosen: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     mma = operators.implementation("flash_attention", "mma_sync")
     problems = [
@@ -152,10 +183,7 @@ def test_the_record_that_is_nearest_serves_each_length(chosen: Counted, monkeypa
     configs = [each for each in list(mma.space(problems[0], ARCHES["sm_80"]))[:40] if each != default][:2]
     instances = [Instance(OPERATOR, mma, problem, config) for problem, config in zip(problems, configs, strict=True)]
     at = Dispatcher(served.snapshot(*instances, target="sm_80", arch="sm_80"))
-    ran, run = list[str](), emulator.Kernel.run
-    monkeypatch.setattr(
-        emulator.Kernel, "run", lambda self, *args: (ran.append(self.source.digest), run(self, *args))[1]
-    )
+    ran = sources_run(monkeypatch)
     for keys in (60, 61, 250, 251):
         at.call("flash_attention", **drawn(keys, queries=9))
     before = chosen.calls

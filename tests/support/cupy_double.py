@@ -73,6 +73,7 @@ class Hold:
     def __init__(self) -> None:
         self.held = self.gave_up = self.most = self.queued = 0  # how often; and the longest queue behind one, and now
         self._words: tuple[int, int, int] | None = None
+        self.blocking = False  # the host waits for each launch, as with CUDA_LAUNCH_BLOCKING
 
     def launch(self, grid: Any, block: Any, values: Any) -> None:
         released, expired, ticket, limit_ns = values
@@ -81,6 +82,8 @@ class Hold:
         assert not self.holds, "the stream is held already"
         self._words = int(released), int(expired), int(ticket)
         self.held, self.queued = self.held + 1, 0
+        if self.blocking:
+            self.wait()
 
     @property
     def holds(self) -> bool:

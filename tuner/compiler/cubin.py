@@ -37,6 +37,7 @@ class Cubin:
     toolkit: Toolkit
     compile_seconds: float = field(default=0.0, compare=False)
     log: str = field(default="", repr=False, compare=False)
+    ptx: str = field(default="", repr=False, compare=False)  # what ptxas made it of; empty where nobody kept it
 
     @cached_property
     def sass_digest(self) -> str:
@@ -87,7 +88,9 @@ class Cubin:
         return symbols(self.log)
 
 
-def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0) -> Cubin:
+def read(
+    image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0, ptx: str = ""
+) -> Cubin:
     """The Cubin of a compiler's output: an ELF file, and a log of `--ptxas-options=-v`.
 
     Raises ValueError when the two do not belong together.
@@ -99,7 +102,7 @@ def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_sec
         raise ValueError(f"the log tells no usage of {', '.join(missing)}")
     called = {symbol: expression for expression, symbol in symbols(log).items()}
     entries = {called.get(name, name): _with_elf(logged[name], name, found) for name in kernels}
-    return Cubin(image, entries, options, toolkit, compile_seconds, log)
+    return Cubin(image, entries, options, toolkit, compile_seconds, log, ptx)
 
 
 def _with_elf(usage: Usage, entry: str, found: Mapping[str, Section]) -> Usage:

@@ -1,8 +1,10 @@
 """CUDA source to cubin on a machine without a GPU: NVRTC, a cache, and a pool of processes."""
 
+import base64
 import re
 import time
 import warnings
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -134,7 +136,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
     try:
         with _compiled(source, flags) as program:
-            text = program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
+            text = _ptx(program, source)
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
     if cache:
@@ -228,10 +230,10 @@ def _compile_job(job: _Job) -> Cubin | Failed:
 def _compile(source: Source, options: Options) -> Cubin | Failed:
     started = time.perf_counter()
     try:
-        image, log = _invoke(source, options.flags)
+        image, log, text = _invoke(source, options.flags)
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
-    cubin = read(image, log, options, toolkit(), time.perf_counter() - started)
+    cubin = read(image, log, options, toolkit(), time.perf_counter() - started, text)
     if missing := [name for name in source.entries if name not in cubin.entries]:
         reason = f'the source defines no kernel {missing[0]} (it needs extern "C" __global__)'
         return Failed(Stage.COMPILE, reason, log)
@@ -246,10 +248,16 @@ class _RefusedError(Exception):
         self.log = log
 
 
-def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
-    """(cubin, log) of one compilation."""
+def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str, str]:
+    """(cubin, log, PTX) of one compilation."""
     with _compiled(source, flags) as program:
-        return program.cubin(), "\n".join((program.log(), *symbol_lines(_symbols(program, source))))
+        log = "\n".join((program.log(), *symbol_lines(_symbols(program, source))))
+        return program.cubin(), log, _ptx(program, source).decode()
+
+
+def _ptx(program: Program, source: Source) -> bytes:
+    """With the names of entries that C++ has to name, as comments."""
+    return program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
 
 
 def _symbols(program: Program, source: Source) -> dict[str, str]:
@@ -305,7 +313,8 @@ def _first_error(log: str) -> str:
 def _entry(outcome: Cubin | Failed) -> Entry:
     if isinstance(outcome, Failed):
         return Entry(b"", {"reason": outcome.reason, "log": outcome.log})
-    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds})
+    packed = base64.b64encode(zlib.compress(outcome.ptx.encode(), 1)).decode()
+    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds, "ptx": packed})
 
 
 def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
@@ -319,7 +328,8 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
 
 def _cubin(entry: Entry, options: Options, compiler: Toolkit) -> Cubin:
     about = entry.metadata
-    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]))
+    text = zlib.decompress(base64.b64decode(str(about["ptx"]))).decode() if "ptx" in about else ""
+    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]), text)
 
 
 def _verdict(outcome: _Outcome) -> Cubin | Failed:

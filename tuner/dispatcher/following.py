@@ -88,6 +88,7 @@ class _Code:
             return self._operand(simple), not isinstance(simple, int)
         if not _follows(found):
             return self._named(found), False
+        parts: dict[Any, tuple[str, bool]]
         if isinstance(found, Mapping):
             parts = {self._named(key): self._spelled(each) for key, each in found.items()}
             text = f"{{{', '.join(f'{key}: {part}' for key, (part, _) in parts.items())}}}"

@@ -26,6 +26,7 @@ from tuner.store.records import Snapshot
 T = TypeVar("T")
 Ready = tuple[PreparedCall, Tally | None]
 _KINDS, _WAYS = 1024, 16  # of calls; in which one computation goes
+_VAIN = 4  # attempts to follow, after which calls of a kind are computed each time
 _UNFIT = "does not fit"
 
 
@@ -88,6 +89,7 @@ class Lengths:
         self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps, and GPU
         self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where these make no problem
         self._configs: dict[object, _Config] = {}
+        self._vain = 0  # attempts to follow what cannot be followed
 
     def ready(self, request: Request, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
         """What a call with these facts runs; None where that has to be computed."""
@@ -97,9 +99,10 @@ class Lengths:
             return None
         for config in self._candidates(own):
             found = None if config is None else _first(config.ways, sizes)
-            if config is None or config.kernel is None or found is None:
+            if config is None or found is None:
                 return None
             if found is not _UNFIT:
+                assert config.kernel is not None, "a way that fits was learned of a call that ran it"
                 return config.kernel.ready(found), self._tally(config.chosen, own, untuned)
         return None
 
@@ -114,15 +117,18 @@ class Lengths:
     ) -> None:
         """Follow what was computed for a call: for its problem `chosen`, whose launches pass `numbers`."""
         sizes, (fixed, own) = self._sizes(request, facts), _values(problem)
-        if fixed != self._statics or not _known(self._problems, self._problem_sizes, sizes, own):
+        if self._vain >= _VAIN or fixed != self._statics:
+            return
+        if not self._known(self._problems, self._problem_sizes, sizes, own):
             return
         for config in self._learned(own, chosen):
             fits = config.chosen.fits(problem)
             if fits and (config.chosen.instance.key, config.chosen.gpu) != (chosen.instance.key, chosen.gpu):
                 return
-            config.kernel = config.kernel or kernel
+            if fits and config.kernel is None:  # else the kernel is another config's
+                config.kernel = kernel
             compute = partial(self._numbers, config.chosen, kernel)
-            if not _known(config.ways, compute, sizes, numbers if fits else _UNFIT) or fits:
+            if not self._known(config.ways, compute, sizes, numbers if fits else _UNFIT) or fits:
                 return
 
     def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
@@ -156,6 +162,20 @@ class Lengths:
             return None
         return self._configs.setdefault((chosen.instance.key, chosen.gpu.name), _Config(chosen))
 
+    def _known(
+        self, ways: list[Followed[T]], compute: Callable[[Sequence[int]], T], sizes: Sequence[int], found: T
+    ) -> bool:
+        """Whether one of the ways gives what was found, now if not before."""
+        known = _first(ways, sizes)
+        if known is None and len(ways) < _WAYS:
+            way = follow(compute, sizes)
+            known = way(sizes) if way else None
+            if way and known == found:
+                ways.append(way)
+            else:
+                self._vain += 1
+        return known is not None and bool(known == found)
+
     def _named(self, own: Sizes) -> dict[str, int]:
         return dict(zip(self._extents, own, strict=True))
 
@@ -172,7 +192,7 @@ class Lengths:
             found += each.shape
             found += each.strides
         if self._told:
-            found += [request.statics[name] for name in self._told]
+            found += [int(request.statics[name]) for name in self._told]
         return tuple(found)
 
     def _bound(self, sizes: Sequence[int]) -> Binding:
@@ -235,12 +255,3 @@ def _first(ways: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:
         if (found := each(sizes)) is not None:
             return found
     return None
-
-
-def _known(ways: list[Followed[T]], compute: Callable[[Sequence[int]], T], sizes: Sequence[int], found: T) -> bool:
-    """Whether one of the ways gives what was found, now if not before."""
-    if (known := _first(ways, sizes)) is None and len(ways) < _WAYS and (way := follow(compute, sizes)):
-        known = way(sizes)
-        if known == found:
-            ways.append(way)
-    return known is not None and bool(known == found)

@@ -211,7 +211,8 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
 def belief_facts(lane: Lane) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = lane.implementation.name
-    found = [BeliefFacts(name, b.source, b.correlation(lane.results), b in lane.kept) for b in lane.beliefs]
+    drawn = lane.sampler.drawn
+    found = [BeliefFacts(name, b.source, b.correlation(lane.results, drawn), b in lane.kept) for b in lane.beliefs]
     return found if len(found) > 1 else []
 
 

@@ -169,8 +169,10 @@ def _start(
     whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
+    # A search that predicts has nothing to gain from predictions beforehand.
+    sampled = evaluator.sampled if guided and evaluator.evidence is Evidence.MEASURED else None
     lanes = [
-        lane(r.default(each), space, prior, method, known.get(each.name, ()))
+        lane(r.default(each), space, prior, method, known.get(each.name, ()), sampled)
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept

@@ -2,18 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import torch
 
 from tuner.errors import InputError
 from tuner.torch import flash_attn_func, flash_attn_varlen_func
+from tuner.transformers.masks import assure
 
 # What models hand down that does not change what attention computes, or was read before it came here.
 _WITHOUT_EFFECT = (
     *("cache_position", "deterministic", "layer_idx", "logits_indices", "logits_processor_args", "logits_to_keep"),
     *("mm_token_type_ids", "num_items_in_batch", "read_index", "token_type_ids", "write_index"),
+)
+_COMPILED = (
+    "position_ids that begin again are not served inside of torch.compile: give cu_seq_lens_q, cu_seq_lens_k, "
+    "max_length_q and max_length_k"
 )
 
 
@@ -62,22 +66,26 @@ def attend(
     causal = module.is_causal if is_causal is None else is_causal
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     if attention_mask is not None:
-        if attention_mask.ndim != 2 or attention_mask.dtype != torch.int32:
+        if attention_mask.ndim != 2 or attention_mask.dtype not in (torch.int32, torch.int64):
             raise InputError(
                 f"attention_mask {[*attention_mask.shape]} of {attention_mask.dtype} is not served: give [B, S] with 0 "
                 "where there is padding, or load the model with attn_implementation='sdpa'"
             )
-        causal = causal and not bool((attention_mask < 0).any())
+        usual = getattr(getattr(module, "config", None), "is_causal", True)
+        causal = causal and (usual or not bool((attention_mask < 0).any()))
     options: dict[str, Any] = {
         "softmax_scale": scaling,
         "causal": causal,
         "dropout_p": dropout,
         "softcap": softcap or 0.0,
+        "s_aux": s_aux,
     }
-    options |= _sinks(s_aux)
-    bounds = _given(given, attention_mask, cache)
+    bounds = _given(given, attention_mask)
     if bounds is None and attention_mask is None:
         bounds = _restarts(position_ids, q, k)
+    if bounds is None and torch.compiler.is_compiling() and attention_mask is not None and _every_key(attention_mask):
+        assure((attention_mask.abs() == 1).all(), _COMPILED)
+        attention_mask = None
     if bounds is not None:
         return _packed(q, k, v, bounds, options | _window(sliding_window, causal, bounds.longest_keys)), None
     if attention_mask is not None:
@@ -102,26 +110,20 @@ def _window(width: int | None, causal: bool, keys: int) -> dict[str, Any]:
     return {"window_size": (width - 1, 0 if causal else width - 1)}
 
 
-def _sinks(s_aux: Any) -> dict[str, Any]:
-    if s_aux is None:
-        return {}
-    if (
-        not {"s_aux"}
-        <= signature(flash_attn_func).parameters.keys() & signature(flash_attn_varlen_func).parameters.keys()
-    ):
-        raise InputError("attention sinks (s_aux) are not served: load the model with attn_implementation='eager'")
-    return {"s_aux": s_aux}
-
-
-def _given(given: Mapping[str, Any], attention_mask: Any, cache: Any) -> _Packed | None:
+def _given(given: Mapping[str, Any], attention_mask: Any) -> _Packed | None:
     if given["cu_seq_lens_q"] is None:
         return None
     if missing := [name for name, value in given.items() if value is None]:
         raise InputError(f"{missing[0]} is missing: give cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k")
-    if attention_mask is not None and cache is None and bool((attention_mask == 0).any()):
+    if attention_mask is not None and not _every_key(attention_mask) and bool((attention_mask == 0).any()):
         raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
     queries, keys = (given[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
     return _Packed(queries, keys, int(given["max_length_q"]), int(given["max_length_k"]))
+
+
+def _every_key(attention_mask: Any) -> bool:
+    """Whether its dtype says that no key is missing."""
+    return bool(attention_mask.dtype == torch.int64)
 
 
 def _restarts(position_ids: Any, q: Any, k: Any) -> _Packed | None:
@@ -130,6 +132,9 @@ def _restarts(position_ids: Any, q: Any, k: Any) -> _Packed | None:
     if position_ids is None or not one_row or position_ids.shape != (1, q.shape[1]):
         return None
     begins = position_ids[0].diff() != 1
+    if torch.compiler.is_compiling():
+        assure(~begins.any(), _COMPILED)
+        return None
     if not bool(begins.any()):
         return None
     ends = torch.nonzero(begins)[:, 0] + 1

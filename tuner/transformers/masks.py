@@ -15,6 +15,10 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from tuner.errors import InputError
 
+_OWN = (
+    "a mask of the model's own is not served (only causality, a sliding window, padding and packed sequences are): "
+    "load the model with attn_implementation='sdpa' or 'eager'"
+)
 _ELEMENTS = 1 << 24  # of a mask that are evaluated at once
 
 
@@ -35,7 +39,8 @@ def sequences(
     device: Any = "cpu",
     **_others: Any,
 ) -> Any:
-    """None where every query sees all keys that causality and the window leave it, else int32 [B, S].
+    """None where every query sees all keys that causality and the window leave it, else int32 [B, S], or int64 where
+    every key is there.
 
     Its S are the keys up to the last query's own, of which a static cache has more; an element is 0 for what is no key,
     and else the number of the key's sequence, from 1 on; negative where a model that is causal otherwise is not.
@@ -60,8 +65,17 @@ def sequences(
     if numbers is None and rows == kv_length and not inverted and (there is None or bool(there.all())):
         return None
     numbers = torch.ones(batch_size, rows, dtype=torch.int32, device=device) if numbers is None else numbers
+    numbers = numbers.long() if there is None and rows == kv_length else numbers
     numbers = numbers if there is None else numbers * there
     return -numbers if inverted else numbers
+
+
+def assure(holds: Any, message: str) -> None:
+    """Raises InputError where a tensor of one element is false; what torch.compile traced asserts it when it runs."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(holds, message)
+    elif not bool(holds):
+        raise InputError(message)
 
 
 @cache
@@ -77,11 +91,16 @@ def _refuse_model(config: Hashable) -> None:
 
 
 def _padded(attention_mask: Any, offset: int, rows: int) -> Any:
-    """bool [B, rows] of the keys from `offset` on; what the mask does not reach is no key."""
+    """bool [B, rows] of the keys from `offset` on; what the mask does not reach is no key.
+
+    A mask of just so many keys was found before: `generate` prepares those of static caches itself, and hands them on.
+    """
     if attention_mask.ndim != 2:
         raise InputError(
             f"attention_mask {[*attention_mask.shape]} is not served: give [B, S], 0 where there is padding"
         )
+    if attention_mask.shape[1] == rows:
+        return attention_mask.bool()
     found = attention_mask[:, offset : offset + rows].bool()
     return torch.nn.functional.pad(found, (0, rows - found.shape[1]))
 
@@ -134,11 +153,7 @@ def _compare(
         served = _served(own, torch.arange(kv_offset, kv_offset + keys, device=device), *pattern)
         if numbers is not None:
             served = served & (numbers[:, first : first + count, None] == numbers[:, None, :])[:, None]
-        if wanted is not None and not bool((wanted == served).all()):
-            raise InputError(
-                "a mask of the model's own is not served (only causality, a sliding window, padding and packed "
-                "sequences are): load the model with attn_implementation='sdpa' or 'eager'"
-            )
+        assure((wanted == served).all(), _OWN)
 
 
 def _served(queries: Any, keys: Any, causal: bool, window: int | None) -> Any:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tuner.arch import gpu
 from tuner.evaluate.measure import gpu_lock
 from tuner.evaluate.measure.device import Code, Plan
 from tuner.evaluate.measure.gpu_lock import Presence, alone, beside, is_held
-from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Worker
@@ -185,6 +185,23 @@ def test_those_that_time_nothing_are_there_together_and_who_times_waits_for_them
     for each in (*judges, timing):
         each.join()
     assert order == ["judged", "judged", "timed"]
+
+
+def test_a_config_is_judged_beside_others_that_are_and_timed_when_they_are_gone() -> None:
+    with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
+        with beside(GPU):
+            assert worker.time(replace(TASK, timed=False)).fell is None
+            done: list[Timed] = []
+            timing = threading.Thread(target=lambda: done.append(worker.time(replace(TASK, judged=False))))
+            with pytest.warns(RuntimeWarning, match="take turns"):
+                timing.start()
+                while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
+                    time.sleep(0.001)
+                while gpu_lock._tell_once.cache_info().currsize == 0:
+                    time.sleep(0.001)
+            assert not done
+        timing.join()
+    assert done[0].samples
 
 
 def times(order: list[str]) -> None:

@@ -252,6 +252,14 @@ def test_what_waits_for_the_device_is_timed_without_a_hold_and_its_late_launches
     assert (hold.held, device.state().late) == (held + 1, 0.0)
 
 
+def test_where_each_launch_waits_for_the_device_no_stream_is_held_twice(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    hold.blocking = True
+    for _ in range(3):
+        assert device.times_us(device.ready_copy(4000), 8, POLICY) == pytest.approx([2.0] * 8)
+    assert (hold.held, hold.gave_up) == (1, 1)
+
+
 def test_a_stream_is_let_go_where_a_launch_fails(runtime: Runtime) -> None:
     device, hold = Physical().open(), runtime.driver.hold
     calls = iter(range(10))

@@ -34,13 +34,13 @@ from tuner.base.result import Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.ledger import Falls, Ledger
-from tuner.evaluate.measure.messages import Heat, Task, Timed
+from tuner.evaluate.measure.messages import Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State, estimate, screen
+from tuner.evaluate.measure.samples import Sample, State, estimate, screen
 from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Measurer, Setup
@@ -184,6 +184,27 @@ def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> No
     assert len(raced.times_us) == 24
 
 
+class Floored(SimulatedDevice):
+    """Its driver refuses to launch nothing, the first time."""
+
+    asked = 0
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # part of the protocol
+        self.asked += 1
+        if self.asked == 1:
+            raise DeviceFaultError(Fault.REFUSED, "no graph of nothing", fatal=False)
+        return 2.25
+
+
+def test_the_floor_of_a_launch_is_measured_once_and_blames_no_contender_where_it_is_not_known() -> None:
+    device = Floored(CALM)
+    stand, heat = Stand(device), Heat((code(SPACE[0]),), POLICY, 3, 0)
+    raced = [stand.do(heat) for _ in range(3)]
+    assert [each.floor_us for each in raced] == [0.0, 2.25, 2.25]
+    assert all(each.fell is None and each.rounds for each in raced)
+    assert device.asked == 2
+
+
 def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:
     raced = Stand(CALM.open()).do(Heat((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
     assert len(raced.times_us) == 1
@@ -266,6 +287,12 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
         assert evaluator.drift.times_us
+        (race,) = store.races(PAGED.name, canonical(DECODING), GPU.name)
+        assert race == outcome.final
+        assert race.settled(record) and len(race.rounds) == record.measurement.samples == POLICY.rounds
+        assert {lap.sm_mhz for laps in race.rounds for lap in laps} == {record.measurement.sm_mhz} == {1980}
+        timed = [each.attempt.measurement for each in store.attempts(PAGED.name)]
+        assert [(each.sm_mhz, each.temperature_c, each.late) for each in timed if each] == [(1980, 60, 0.0)] * 4
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
@@ -341,6 +368,27 @@ def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(mach
             times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
         assert bool(evaluator.drift.voided) == (spell[0] > 0)
+
+
+def looked(*rounds: tuple[float, int]) -> Worker:
+    """A device on which every look of the drift monitor finds the reference at 100 µs, and beside it (µs, MHz)."""
+    answers = iter([Raced(((Sample(100.0, State(1980)),),) * 3)])
+    others = iter(Raced(((Sample(100.0, State(1980)), Sample(us, State(mhz))),) * 3) for us, mhz in rounds)
+    return cast(Worker, SimpleNamespace(race=lambda heat: next(answers if len(heat.codes) == 1 else others)))
+
+
+def test_samples_of_one_bad_moment_are_not_confirmed_by_a_second_look() -> None:
+    drift = DriftMonitor(looked((100.0, 1980), (130.0, 1980), (100.0, 1980)), POLICY)
+    assert drift.confirms(code(SPACE[0]), [Sample(100.0, State(1980))] * 3)
+    slow = [Sample(130.0, State(1980))] * 3
+    assert [drift.confirms(code(SPACE[1]), slow) for _ in range(3)] == [False, True, False]
+    assert (drift.voided, drift.level_us) == (2, 100.0)
+
+
+def test_a_kernel_that_lowers_its_own_clock_is_confirmed_beside_the_reference_by_its_cycles() -> None:
+    drift = DriftMonitor(looked((117.0, 1980)), POLICY)
+    assert drift.confirms(code(SPACE[0]), [Sample(100.0, State(1980))] * 3)
+    assert drift.confirms(code(SPACE[1]), [Sample(130.0, State(1782))] * 3)  # 10 % longer, at a clock 10 % lower
 
 
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:

@@ -243,7 +243,7 @@ class GpuDevice:
                 self._runtime.eventRecord(end, _DEFAULT_STREAM)
                 self._wait(end, limit_s)
             launches = ready.launches if isinstance(ready, _Ready) else _FOREIGN
-            self._at_once[ready] = max(1, _QUEUE // (launches + _AROUND))
+            self._at_once[ready] = max(1, _QUEUE // (launches + _AROUND)) if self._instruments.holds else 0
         return self._at_once[ready]
 
     def state(self) -> State:

@@ -9,7 +9,7 @@ from tuner.errors import UsageError
 
 Launch = Literal["eager", "graph"]
 LAUNCHES: tuple[Launch, ...] = ("eager", "graph")
-_VERSION = 1  # raised when the same fields would give other times
+_VERSION = 2  # raised when the same fields would give other times
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class MeasurementPolicy:
 
     @property
     def name(self) -> str:
-        """What two times must have in common to be compared: "measured/1 cold L2 eager"."""
+        """What two times must have in common to be compared: "measured/2 cold L2 eager"."""
         return f"measured/{_VERSION} {self.l2} L2 {self.launch}"
 
     def on(self, facts: Mapping[str, object]) -> "MeasurementPolicy":

@@ -82,6 +82,8 @@ class Instruments:
         self._released, self._expired = (ctypes.c_uint32.from_address(self._words + n * _LINE) for n in (0, 1))
         self._ticket = 0
         self._load_all()
+        # Not where each launch waits for the device, as under CUDA_LAUNCH_BLOCKING and in profilers.
+        self.holds = not self.expired
 
     def _load_all(self) -> None:
         """A driver that loads kernels when they are first launched may wait for the device to do so: not while it is

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def launch(
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     memory.begin_launch()
     every = np.arange(math.prod(shape.grid)) if blocks is None else np.array(_clusters(blocks, shape.cluster))
-    side = _Side.of(entry, shape, len(every))
+    side = Side.of(entry, shape, len(every))
     wave = _wave(entry, shape, side, memory, _parameters(entry, values))
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
@@ -78,7 +78,7 @@ def launch(
         program = Program(entry, wave, decoder(entry), most_seconds)
         for first in range(0, len(every), side.blocks):
             numbers = np.resize(every[first : first + side.blocks], side.blocks)
-            _place(wave.registers.special, shape, side, numbers)
+            place(wave.registers.special, shape, side, numbers)
             in_grid = first + wave.block_of < len(every)
             wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
             program.run()
@@ -86,8 +86,13 @@ def launch(
     return program.total
 
 
+def begin(entry: Entry, shape: Shape, side: "Side", memory: Global, values: Sequence[Value]) -> Wave:
+    """Blocks that are placed and started by the caller."""
+    return _wave(entry, shape, side, memory, _parameters(entry, values))
+
+
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """What runs side by side: blocks, each of whole warps, or of whole warpgroups where these compute together."""
 
     blocks: int
@@ -95,11 +100,16 @@ class _Side:
     threads: int  # of these lanes
 
     @classmethod
-    def of(cls, entry: Entry, shape: Shape, every: int) -> "_Side":
+    def of(cls, entry: Entry, shape: Shape, every: int) -> "Side":
         threads, together = math.prod(shape.block), GROUP if _uses(entry, "wgmma") else WARP
         lanes = -(-threads // together) * together
         blocks = max(_LANES // lanes // shape.cluster, 1) * shape.cluster
         return cls(min(every, blocks), lanes, threads)
+
+    @classmethod
+    def one(cls, entry: Entry, shape: Shape) -> "Side":
+        """One block, or one cluster of them."""
+        return replace(cls.of(entry, shape, shape.cluster), blocks=shape.cluster)
 
 
 def _clusters(blocks: Sequence[int], cluster: int) -> list[int]:
@@ -112,7 +122,7 @@ def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
     return any(each.opcode[0] == family and (not qualifier or each.has(qualifier)) for each in entry.code)
 
 
-def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: Parameters) -> Wave:
+def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Parameters) -> Wave:
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
@@ -161,7 +171,7 @@ def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, i
     return found, end - SHARED_BASE + dynamic
 
 
-def _special(shape: Shape, side: _Side) -> dict[str, Array]:
+def _special(shape: Shape, side: Side) -> dict[str, Array]:
     """Special registers of all lanes; those of the block's place are filled in for each wave."""
     thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
     block, count = shape.block, len(thread)
@@ -196,7 +206,8 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
     return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
 
 
-def _place(special: Mapping[str, Array], shape: Shape, side: _Side, numbers: Array) -> None:
+def place(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:
+    """Have the lanes be those of the blocks of these numbers."""
     number = np.repeat(numbers, side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x
