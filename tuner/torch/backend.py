@@ -92,7 +92,7 @@ def _backward(
     packed = cum_seq_q is not None
     rows = [addressable(each[None] if packed else each) for each in (grad_out, query, key, value, out)]
     lse = dense(logsumexp[None] if packed else logsumexp)
-    found = torch.ops.tuner.flash_attention_backward(
+    *found, _ = torch.ops.tuner.flash_attention_backward(  # the gradient of logits that torch has none of
         *rows, lse, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal=is_causal, scale=scale)
     )
     return tuple(each[0] for each in found) if packed else tuple(found)

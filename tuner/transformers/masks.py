@@ -91,11 +91,16 @@ def _refuse_model(config: Hashable) -> None:
 
 
 def _padded(attention_mask: Any, offset: int, rows: int) -> Any:
-    """bool [B, rows] of the keys from `offset` on; what the mask does not reach is no key."""
+    """bool [B, rows] of the keys from `offset` on; what the mask does not reach is no key.
+
+    A mask of just so many keys was found before: `generate` prepares those of static caches itself, and hands them on.
+    """
     if attention_mask.ndim != 2:
         raise InputError(
             f"attention_mask {[*attention_mask.shape]} is not served: give [B, S], 0 where there is padding"
         )
+    if attention_mask.shape[1] == rows:
+        return attention_mask.bool()
     found = attention_mask[:, offset : offset + rows].bool()
     return torch.nn.functional.pad(found, (0, rows - found.shape[1]))
 
