@@ -76,7 +76,8 @@ def test_a_header_that_changed_is_another_kernel(tmp_path: Path, monkeypatch: py
     names = set()
     for factor in (2, 3):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
-        text = '#include "factor.h"\n__global__ void grow(float* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= FACTOR; }'
+        text = "__global__ void grow(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= FACTOR; }"
+        text = f'#include "factor.h"\n{text}'
         x = np.arange(8, dtype=np.float32)
         answer = [factor * x, None]
         given = {"answer": answer, "gpu": "A100", "db": str(tmp_path / "tuner.db"), "quiet": True}
