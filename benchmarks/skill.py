@@ -6,7 +6,8 @@ DIR is a checkout of the benchmark hub of the auto-tuning community (github.com/
 kernels, and what each config of them took on GPUs. Each kernel becomes an operator's folder in a temporary place, with
 no work declared; configs drawn at random are compiled for the recorded GPU and predicted, and the order is held against
 the times. "best of 10" is the sample's optimum over the best time among the ten configs that are predicted best.
-Searches run on the whole recording, with and without the order of the sample as their prior; ± is one standard error.
+Searches run on the whole recording, with and without a prior, which is learnt from what is predicted of the sample; ±
+is one standard error.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from tuner.evaluate.predict.compiled import predict_launches, resources_of
 from tuner.evaluate.predict.cost import in_turn
 from tuner.search.replay import Replay, files, run
 from tuner.search.replay.recording import Recording
-from tuner.search.sampler import Sampler
+from tuner.search.sampler import Sampler, predict
 from tuner.spec.instance import Instance
 from tuner.spec.space import Array
 
@@ -139,8 +140,7 @@ def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -
 
 def _print_searches(sample: Sample) -> None:
     """Ten searches with the order, and ten without: the optimum's share after some tries."""
-    order = np.full(len(sample.recording.space), np.nan)
-    order[sample.indices] = sample.predicted
+    order = predict(sample.recording.space, dict(zip(sample.indices.tolist(), sample.predicted.tolist(), strict=True)))
     for prior, words in ((None, "without an order"), (order, "with the order")):
         found = _searched(sample.recording, prior).fractions[:, [count - 1 for count in TRIES]]
         means, errors = found.mean(0), found.std(0, ddof=1) / np.sqrt(len(found))

@@ -133,7 +133,7 @@ def attention(
             scores = softcap * np.tanh(scores / softcap)
         masked = np.where(visible, scores, -np.inf)
         dtype = problem.dtype if rounded else None
-        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], logits[h], dtype)
+        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], float(logits[h]), dtype)
     return {"o": _round(o, problem.dtype) if rounded else o, "lse": lse}
 
 

@@ -3,13 +3,16 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.evaluate.measure.test_gpu_device import POLICY, Runtime, runtime
 from tests.support.claims import compiled
 from tests.support.cupy_double import Driver, asarray, driver
+from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.result import Failed
@@ -23,15 +26,22 @@ from tuner.errors import InputError, TemplateError
 from tuner.evaluate.check.checker import Job, check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import compiled as compiled_ptx
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.gpu_device import Physical
+from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.worker import Stand
+from tuner.evaluate.predict.compiled import predict_launch
 from tuner.machines import emulator, ptx
 from tuner.machines.emulator import Mode
 from tuner.machines.gpu import constant_places
+from tuner.spec.defaults import work as least_work
 from tuner.spec.instance import Instance
+from tuner.spec.operator import Cost
 from tuner.spec.parameters import signature
-from tuner.spec.plan import Launch
+from tuner.spec.plan import Launch, Plan
 from tuner.store.records import Snapshot
 
-__all__ = ["driver"]  # a fixture
+__all__ = ["driver", "runtime"]  # fixtures
 
 FOLDER = Path(__file__).parents[1] / "support" / "kernels_as_they_are"
 H200 = gpu("H200")
@@ -115,6 +125,15 @@ def test_a_symbol_that_the_source_does_not_have_is_named() -> None:
         render(replace(found, operator=replace(found.operator, arguments=arguments)))
 
 
+def test_a_texture_is_refused_by_name(tmp_path: Path) -> None:
+    with own_operator(tmp_path, ("block/kernel.cu.jinja", "#include", "cudaTextureObject_t t;\n#include")) as name:
+        found = Instance.default(
+            operators.load(name), operators.implementation(name, "block"), operators.load(name).problem(), H200.arch
+        )
+        with pytest.raises(TemplateError, match=r"reads a texture .cudaTextureObject_t.: read the array"):
+            render(found)
+
+
 def test_kernels_are_called_as_cpp_calls_them_whatever_the_machine_code_says() -> None:
     found = instance("scale_sum", "generic")
     cubin = compiled(render(found), "sm_90a")
@@ -152,6 +171,14 @@ def test_ptxas_knows_the_block_of_a_kernel_that_says_nothing() -> None:
     assert registers(128) == registers(0)
 
 
+def test_what_cannot_be_launched_costs_infinitely_much() -> None:
+    cubin = compiled(Source(("hungry<64>",), HUNGRY, (), "cuda"), "sm_90a")
+    launch = Launch("hungry<64>", (8, 1, 1), (32, 32), 0)
+    assert occupancy(cubin.entries[launch.entry], launch, H200.arch).ctas == 0
+    (work,) = least_work(Cost(0.0, 1e6), Plan((launch,), {}))
+    assert predict_launch(cubin, launch, work, H200).cost == inf
+
+
 def test_only_kernels_without_launch_bounds_are_told_their_block() -> None:
     found = instance("blur", "tiled")
     assert render(found).threads == 64
@@ -180,3 +207,14 @@ def test_a_gpu_is_not_asked_for_room_that_a_symbol_does_not_have() -> None:
     with pytest.raises(InputError, match="c_weights has 64 bytes, the argument 68"):
         constant_places(None, image, {"c_weights": 68})
     assert constant_places(None, image, {"elsewhere": 4}) == {}
+
+
+def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runtime) -> None:
+    for operator, problem in (("blur", {"width": 70, "height": 9}), ("scale_sum", {"n": 300})):
+        found = instance(operator, "emulated", **problem)
+        cubin = compiled(render(found), "sm_90a")
+        runtime.driver.know(emulator.build(render(found, "host"), checked=False))
+        runtime.driver.names |= {symbol: entry for entry, symbol in cubin.symbols.items()}
+        done = Stand(Physical().open()).do(Task(Code(found.fields(), cubin.image, cubin.symbols), POLICY))
+        assert done.fell is None, done.fell
+        assert done.verdict.ok and "the timed problem" in done.verdict.checks

@@ -112,6 +112,7 @@ def _sharded(rank: int, folder: str) -> None:
             leaves = [each.clone().requires_grad_() for each in given]
             torch.ops.tuner.flash_attention(*leaves)[0].square().sum().backward()
             for one, other in zip(shards, leaves, strict=True):
+                assert not stays or one.grad.placements == o.placements, (layout, axis, one.grad.placements)
                 assert (one.grad.full_tensor().permute(order) - other.grad).abs().max() <= 2e-6
     dist.destroy_process_group()
 

@@ -22,6 +22,7 @@ from tuner.spec.problem import extents, to_fields
 
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TEXTURE = re.compile(r"\b(?:texture\s*<|cudaTextureObject_t\b|tex[123]D\w*\s*\()")
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
@@ -48,6 +49,8 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     for each in instance.operator.constants:
         if not re.search(rf"\b{each.name}\b", code):
             raise TemplateError(f"{folder.name}/{name} has no __constant__ symbol {each.name}, which an argument fills")
+    if found := _TEXTURE.search(text) or _TEXTURE.search(_own(reached)):
+        raise TemplateError(f"{folder.name}/{name} reads a texture ({found[0]}): read the array, const or by __ldg")
     unbounded = target == "cuda" and "__launch_bounds__" not in _COMMENT.sub("", text) + _own(reached)
     threads = max(each.block_threads for each in plan.launches) if unbounded else 0
     filled = tuple(argument.name for argument in instance.operator.constants)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 from tuner.errors import UsageError
 
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.BitAnd, ast.BitOr)
-_ARITHMETIC += (ast.LShift, ast.RShift, ast.USub, ast.UAdd)
+_ARITHMETIC: tuple[type[ast.AST], ...] = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_ARITHMETIC += (ast.BitAnd, ast.BitOr, ast.LShift, ast.RShift, ast.USub, ast.UAdd)
 _COMPARISONS = {ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn}
 _FUNCTIONS = {"min": "np.minimum", "max": "np.maximum", "abs": "np.abs", "int": "np.trunc"}
 _CONSTANTS = {"true": "True", "false": "False"}  # as C spells them

@@ -113,7 +113,7 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
             _divisors(given.get(f"grid_div_{axis}"), name, axis, choices)
             for axis, name in zip("xyz", block, strict=False)
         ),
-        block=block,  # type: ignore[arg-type]  # three of them
+        block=block,
         restrictions=_restrictions(given.get("restrictions")),
         answers=_answers(given.get("answer"), arguments),
         atol=float(given.get("atol", 1e-6) or 1e-6),
@@ -218,7 +218,7 @@ class _Flags:
 
 
 def _flags(given: Sequence[str] | None, folder: Path) -> _Flags:
-    include, defines = [], {}
+    include, defines = list[Path](), dict[str, Value]()
     for each in (str(each).strip() for each in given or ()):
         if each.startswith("-I"):
             include.append(folder / each[2:].strip())

@@ -76,8 +76,11 @@ def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
         if _role(argument, learnt) in (Role.INPUT, Role.UPDATED):
             np.save(folder / f"{argument.name}.npy", argument.value)
     for name, known in learnt.known.items():
-        whole = {} if known.at is None else {"at": known.at}
-        np.savez(folder / f"{name}.right.npz", values=known.values, **whole)
+        file = folder / f"{name}.right.npz"
+        if known.at is None:
+            np.savez(file, values=known.values)
+        else:
+            np.savez(file, values=known.values, at=known.at)
 
 
 def _role(argument: Argument, learnt: Learnt) -> Role:

@@ -4,6 +4,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,7 +102,7 @@ def _stand_ins() -> Iterator[None]:
         sys.modules.update(kept)
 
 
-class _Finder:
+class _Finder(Loader):
     """Finds a stand-in for every module of some packages."""
 
     def __init__(self, tops: Sequence[str]) -> None:

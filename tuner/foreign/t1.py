@@ -111,4 +111,4 @@ def _with_defaults(call: Call, document: Mapping[str, Any]) -> Call:
         value = value[0] if isinstance(value, list) and value else value
         if value in call.choices[each["Name"]]:
             said[each["Name"]] = value
-    return replace(call, usual=call.usual | said)
+    return replace(call, usual={**call.usual, **said})

@@ -68,7 +68,7 @@ class _Runs:
             raise UsageError(f"{instance.config} does not compile: {entries.reason}")
         arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), "normal")
         watched = _watching(instance)
-        outputs, done = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS)
+        outputs, done = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS, sampled=True)
         if done.fault:
             raise UsageError(f"{instance.config} fails on the machine for PTX: {done.fault}")
         return outputs

@@ -241,7 +241,11 @@ def lane(
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
 
     expected = prior(default) if prior else math.nan
-    costs = _costs(default, space, prior, sampled) if prior and len(space) and space.enumerated else None
+    costs = (
+        _costs(default, space, prior, sampled, not math.isnan(expected))
+        if prior and len(space) and space.enumerated
+        else None
+    )
     return Lane(default, space, make, _beliefs(space, costs, pasts, known), expected)
 
 
@@ -250,15 +254,18 @@ def _costs(
     space: Space[Any],
     prior: Callable[[Instance], float],
     sampled: Callable[[Sequence[Instance]], Sequence[float]] | None,
+    told: bool,
 ) -> Array:
-    """What is predicted of a space's configs; NaN where nothing is."""
-    if not math.isnan(prior(default)):
+    """What is predicted of a space's configs, by the prior where it has `told` anything; NaN where nothing is."""
+    if told:
         return _ranked(space, lambda index: prior(default.having(space[index])))
     cost = np.full(len(space), np.nan)
-    if sampled is not None:
-        drawn = np.random.default_rng(0).permutation(len(space))[:_SAMPLED]
-        cost[drawn] = sampled([default.having(space[int(index)]) for index in drawn])
-    return cost
+    if sampled is None:
+        return cost
+    drawn = np.random.default_rng(0).permutation(len(space))[:_SAMPLED]
+    found = sampled([default.having(space[int(index)]) for index in drawn])
+    learnt = predict(space, dict(zip(drawn.tolist(), found, strict=True)))
+    return cost if learnt is None else learnt
 
 
 def _beliefs(

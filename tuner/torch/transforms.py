@@ -73,19 +73,21 @@ def shards(operator: Operator[Any], op: Any) -> None:
         given = {name: spec for name, spec in zip(names, specs, strict=False) if name in request.arrays}
         inputs = [_axes(operator, request, name) if name in given else None for name in names[: len(specs)]]
         outputs = [_axes(operator, request, each.name) for each in operator.outputs]
+        empty = _empty(operator, specs, named)
         devices = next(iter(given.values())).mesh.size()
         found = [([Replicate()] * len(outputs), [None if each is None else Replicate() for each in inputs])]
         for wanted, evenly in ((_is_batch, 1), (_is_heads, devices)):
             at = [
                 None if each is None else next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in inputs
             ]
-            out = [next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in outputs]
+            out: list[Any] = [next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in outputs]
+            out = [None if each.name in empty else i for i, each in zip(out, operator.outputs, strict=True)]
             sizes = [spec.shape[i] for spec, i in zip(specs, at, strict=True) if i is not None and i >= 0]
             whole = wanted is _is_batch and -1 in at  # an argument that tells of the batch as a whole
             if -1 in out or whole or not sizes or any(size % evenly for size in sizes):
                 continue
             placed = [None if i is None else Shard(i) if i >= 0 else Replicate() for i in at]
-            found.append(([Shard(i) for i in out], placed))
+            found.append(([Replicate() if i is None else Shard(i) for i in out], placed))
         return found
 
     register_sharding(op)(strategies)
@@ -93,6 +95,16 @@ def shards(operator: Operator[Any], op: Any) -> None:
     options = [each.name for each in op._schema.arguments if each.kwarg_only]
     remembered = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     remembered[op] = RuntimeSchemaInfo(0, options or None, needs_pytree=True)
+
+
+def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any]) -> frozenset[str]:
+    """Outputs that were not asked for: they have no elements, and stand in the way of no shard."""
+    metas = [
+        torch.empty(each.shape, dtype=each.tensor_meta.dtype, device="meta") if hasattr(each, "tensor_meta") else each
+        for each in specs
+    ]
+    made = meta.outlined(operator, operator.call(*metas, **named))
+    return frozenset(each.name for each in operator.outputs if not made.hollow and 0 in made.shape(each))
 
 
 def _axes(operator: Operator[Any], request: Any, name: str) -> tuple[str, ...]:

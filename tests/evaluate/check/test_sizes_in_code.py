@@ -1,15 +1,20 @@
 """Problems whose sizes are in the code: edges by the folder's own words, a sample of blocks, or a refusal at once."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tests.support.claims import compiled_to_ptx
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.result import Failed
+from tuner.cli.app import build
+from tuner.compiler.render import render
 from tuner.evaluate.check.checker import Job, check
 from tuner.evaluate.check.compare import compare
 from tuner.evaluate.check.declarations import broken
@@ -34,6 +39,12 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def instance() -> Instance:
     operator = operators.load("transposed")
     return Instance.default(operator, operators.implementation("transposed", "macros"), operator.problem(), H200.arch)
+
+
+def compiled_of(one: Instance) -> dict[str, ptx.Entry]:
+    entries = ptx.parse(compiled_to_ptx(render(one), "sm_90a"))
+    assert entries
+    return entries
 
 
 def sampled(one: Instance, *blocks: int) -> Instance:
@@ -71,7 +82,7 @@ def test_of_a_sample_only_those_blocks_run_and_only_what_they_wrote_is_seen() ->
     entries = compiled(Job(one.fields(), arch="sm_90a"), H200.arch)
     assert not isinstance(entries, Failed)
     arrays = one.operator.inputs(one.problem, np.random.default_rng(0), "normal")
-    outputs, run = ptx.run(one, entries, arrays)
+    outputs, run = ptx.run(one, entries, arrays, sampled=True)
     assert not run.fault
     assert (~outputs["y"].mask).sum() == 3 * 64
     exact = one.operator.reference(one.problem, arrays)["y"]
@@ -79,6 +90,30 @@ def test_of_a_sample_only_those_blocks_run_and_only_what_they_wrote_is_seen() ->
     wrong = exact.copy()
     wrong[0, 0] += 1  # in the first block
     assert not compare("y", outputs["y"], wrong, wrong, Tolerance(1e-6)).ok
+
+
+def test_a_call_of_an_application_runs_every_block_whatever_a_check_samples() -> None:
+    operator = operators.load("transposed")
+    small = sampled(replace(instance(), problem=operator.problem(rows=24, columns=17)), 0)
+    entries = compiled_of(small)
+    arrays = operator.inputs(small.problem, np.random.default_rng(0), "normal")
+    outputs, _ = ptx.run(small, entries, arrays)
+    assert not isinstance(outputs["y"], np.ma.MaskedArray)
+    np.testing.assert_array_equal(outputs["y"], arrays["x"].T)
+
+
+@pytest.mark.parametrize("command", ["search", "verify"])
+def test_commands_refuse_whole_problems_at_once(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(FOLDER / "transposed", tmp_path / "macro_sizes", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (tmp_path / "macro_sizes").rglob("*.py"):
+        text = path.read_text().replace(", size=True", "")
+        path.write_text(text.replace('name="transposed"', 'name="macro_sizes"'))
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
+    with operators.folder(tmp_path):
+        monkeypatch.setenv(operators.VARIABLE, str(tmp_path))  # worker processes find it there
+        done = CliRunner().invoke(build(), [command, "macro_sizes", "--gpu", "A100", "--check-seconds", "60"])
+    assert done.exit_code != 0
+    assert "static(…, size=True) where they are macros" in done.output
 
 
 def test_where_nothing_is_both_written_and_known_nothing_is_right() -> None:

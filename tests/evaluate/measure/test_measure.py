@@ -34,7 +34,7 @@ from tuner.base.result import Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.ledger import Falls, Ledger
@@ -182,6 +182,27 @@ class Crowded(SimulatedDevice):
 def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> None:
     raced = Stand(Crowded(CALM)).do(Heat((code(SPACE[0]), code(SPACE[1])), POLICY, 30, 0))
     assert len(raced.times_us) == 24
+
+
+class Floored(SimulatedDevice):
+    """Its driver refuses to launch nothing, the first time."""
+
+    asked = 0
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # part of the protocol
+        self.asked += 1
+        if self.asked == 1:
+            raise DeviceFaultError(Fault.REFUSED, "no graph of nothing", fatal=False)
+        return 2.25
+
+
+def test_the_floor_of_a_launch_is_measured_once_and_blames_no_contender_where_it_is_not_known() -> None:
+    device = Floored(CALM)
+    stand, heat = Stand(device), Heat((code(SPACE[0]),), POLICY, 3, 0)
+    raced = [stand.do(heat) for _ in range(3)]
+    assert [each.floor_us for each in raced] == [0.0, 2.25, 2.25]
+    assert all(each.fell is None and each.rounds for each in raced)
+    assert device.asked == 2
 
 
 def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:

@@ -59,8 +59,8 @@ def import_kernel(
     for each, value in learnt.fixed.items():
         if each not in fixed:
             say(f"{each} stays {value!r}, because another value computes something else (--fix {each}=… for another)")
-    for each in sorted(filter(Path.is_file, folder.rglob("*"))):
-        typer.echo(f"wrote {each}")
+    for file in sorted(filter(Path.is_file, folder.rglob("*"))):
+        typer.echo(f"wrote {file}")
     typer.echo(next_steps(chosen, out, "on its PTX, on a few of its blocks"))
 
 

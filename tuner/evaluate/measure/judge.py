@@ -117,10 +117,10 @@ def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
 
 def _case(operator: Operator[Any], edge: Edge) -> Case:
     problem, rng = edge.problem, np.random.default_rng(crc32((canonical(edge.problem) + edge.kind).encode()))
-    arrays = operator.inputs(problem, rng, edge.kind)
-    name = edge.name(operator)
-    given, expected = scalars(operator, problem, arrays), expect(operator, problem, arrays, name)
-    return Case(name, problem, arrays, given, expected)
+    drawn, name = operator.inputs(problem, rng, edge.kind), edge.name(operator)
+    given = scalars(operator, problem, drawn)
+    arrays = {**drawn, **given}  # a reference finds the scalars that nobody gave, too
+    return Case(name, problem, arrays, given, expect(operator, problem, arrays, name))
 
 
 def _thinned(array: Array) -> Array:

@@ -238,9 +238,14 @@ class Stand:
         return Raced(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
 
     def _floor_us(self, policy: MeasurementPolicy) -> float:
-        """Measured once for each way to launch."""
+        """Measured once for each way to launch; 0, not known, where the driver refuses it: no contender is to blame."""
         if policy.launch not in self._floors_us:
-            self._floors_us[policy.launch] = self.device.floor_us(policy)
+            try:
+                self._floors_us[policy.launch] = self.device.floor_us(policy)
+            except DeviceFaultError as error:
+                if error.fatal:
+                    raise
+                return 0.0
         return self._floors_us[policy.launch]
 
     def _judge(self, task: Task) -> Judge:

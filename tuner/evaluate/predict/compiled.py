@@ -60,10 +60,12 @@ def undeclared(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Undeclared, 
 def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU, *, declared: bool = True) -> Prediction:
     """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it.
 
-    Work that is not declared is by the machine code already.
+    Work that is not declared is by the machine code already. What no SM can hold costs infinitely much.
     """
     usage = cubin.entries[launch.entry]
     ctas = occupancy(usage, launch, gpu.arch).ctas
+    if not ctas:
+        return Prediction(inf, {}, "", MODEL)
     mix = steady_mix(cubin, launch.entry) if declared else {}
     around = outer_mix(cubin, launch.entry) if work.around else None
     compiled = from_cubin(work, gpu, ctas, usage.spills, mix, around)

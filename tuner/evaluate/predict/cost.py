@@ -195,7 +195,7 @@ def assembled(
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
     chain = chain or _chain(work, ceil(waves))
     cost = hypot(throughput + tail, chain.cycles)
-    terms = busy | {"tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
+    terms = {**busy, "tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
     bottleneck = max(terms, key=lambda name: terms[name])
     return Prediction(cost, _rounded(terms), bottleneck, MODEL)
 

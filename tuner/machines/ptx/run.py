@@ -35,12 +35,14 @@ def run(
     order: Order = "together",
     races: bool = False,
     most_seconds: float = inf,
+    sampled: bool = False,
 ) -> tuple[dict[str, Array], Execution]:
     """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
 
     `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
-    are NaN. Of a plan that samples blocks the outputs are masked where nobody wrote. With `races`, those of shared
-    memory are looked for; see `launch`. One that is still running after `most_seconds` of CPU time is a fault.
+    are NaN. With `races`, those of shared memory are looked for; see `launch`. One that is still running after
+    `most_seconds` of CPU time is a fault. If `sampled`, only the blocks that launches name as their sample are run,
+    where they name some, and the outputs are masked where nobody wrote.
     """
     plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     tables = {table.key: table for entry in entries.values() for table in entry.tables}
@@ -51,19 +53,19 @@ def run(
     for step, values in layout.passed(plan, {name: memory.address(name) for name in views}):
         shape = Shape(step.grid, step.block, step.smem_bytes, step.cluster)
         try:
-            executed += begin(entries[step.entry], shape, memory, values, blocks=step.sample)
+            executed += begin(entries[step.entry], shape, memory, values, blocks=step.sample if sampled else None)
         except FaultError as error:
             fault = str(error)
             break
     outputs = {argument.name: views[argument.name].copy() for argument in instance.operator.written}
-    if any(step.sample is not None for step in plan.launches):
+    if sampled and any(step.sample is not None for step in plan.launches):
         outputs = {name: np.ma.masked_array(each, ~_elements(memory, name, each)) for name, each in outputs.items()}
     return outputs, Execution(executed, fault)
 
 
 def _elements(memory: Global, name: str, output: Array) -> Array:
     """Which elements of an output, which is dense, a kernel wrote."""
-    return memory.written(name).reshape(*output.shape, output.itemsize).all(-1)
+    return np.asarray(memory.written(name).reshape(*output.shape, output.itemsize).all(-1))
 
 
 def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], views: Mapping[str, Array]) -> None:

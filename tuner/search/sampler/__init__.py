@@ -26,6 +26,7 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     from tuner.search.sampler.observations import Observations
 
     values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
+    values[np.isnan(values)] = math.inf
     if np.count_nonzero(np.isfinite(values)) < LEARNABLE or not space.enumerated:
         return None
     return predicted_scores(space, Observations(np.array(list(results)), values, np.zeros(0, dtype=int)))

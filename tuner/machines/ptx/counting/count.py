@@ -96,7 +96,7 @@ def count(
             place(wave.registers.special, shape, side, each.first + np.arange(side.blocks))
             wave.start(np.arange(wave.lanes) % side.lanes < side.threads)
             tallies.append(program.count() / shape.cluster)
-    mean = sum(each.share * tally for each, tally in zip(blocks, tallies, strict=True))
+    mean = np.tensordot([each.share for each in blocks], np.array(tallies), axes=1)
     work = [float(tally[Metric.WARPS].sum()) for tally in tallies]
     most = max(work) / max(float(mean[Metric.WARPS].sum()), 1.0)
     found = tuple(program.counted(each, mean) for each in program.loops)

@@ -82,7 +82,8 @@ class Loop:
         added: Array = (inside - self.tallies[0]) * (passes / (_WINDOW - 1))
         inside += added
         self.done = True
-        return added.sum(axis=1)
+        total: Array = added.sum(axis=1)
+        return total
 
     def _left(self) -> int:
         """Passes until an exit is taken by some lane; 0 where nothing tells."""
