@@ -223,6 +223,6 @@ def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runti
 
 
 def test_a_launcher_in_cpp_is_refused_where_symbols_would_stay_empty(tmp_path: Path) -> None:
-    done = CliRunner().invoke(build(), ["render", "blur", "--standalone", str(tmp_path)])
+    done = CliRunner().invoke(build(), ["render", "blur", "--gpu", "sm_80", "--standalone", str(tmp_path)])
     assert done.exit_code == 2
     assert "c_weights is a __constant__ symbol, which a C++ launcher does not fill" in done.stderr
