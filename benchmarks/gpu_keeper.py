@@ -37,12 +37,13 @@ class Keeper:
                 self._process.stdin.write(b"\n")
                 self._process.stdin.flush()
 
-    def close(self) -> None:
-        """All is packed when this returns."""
+    def close(self, patience_s: float | None = None) -> None:
+        """All is packed when this returns, or its patience is over; the process packs on."""
         if self._process and self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.close()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
 
 
 def pack(folder: Path, archive: Path) -> None:

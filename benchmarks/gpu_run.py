@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: 
 _COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
 _ROOMY = 32 << 30  # bytes of a device
 _SPARE_CORES = 2  # that compilers leave to the processes that time
-_FAREWELL_S = 5.0  # of a run's time, for its archive
+_FAREWELL_S = 10.0  # of a run's time, for its archive
 
 
 class Run:
@@ -181,7 +181,7 @@ class Run:
         return any("error" in data for data in self.rows.steps.values())
 
     def _end_in_time(self, stack: ExitStack) -> None:
-        timer = threading.Timer(max(self._seconds - _FAREWELL_S, 1.0), self._end)
+        timer = threading.Timer(max(self._seconds - _FAREWELL_S, self._seconds / 2), self._end)
         timer.daemon = True
         timer.start()
         stack.callback(timer.cancel)
@@ -190,5 +190,5 @@ class Run:
         """The minutes are over: what is under way is cut off, with its processes, which end when their caller does."""
         with suppress(OSError):
             self.say(f"the time is over{': ' + self._step + ' is cut off' if self._step else ''}")
-            self._keeper.close()
+            self._keeper.close(_FAREWELL_S / 2)
         os._exit(int(self.failed))

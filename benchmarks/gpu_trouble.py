@@ -27,7 +27,7 @@ import gpu_rows
 
 PROGRAMS = Path(__file__).parent
 _ONLY = "flash_attention"
-_LEAST_S = 20.0  # of a whole run: one that goes on from another is shorter
+_WHOLE_S, _LEAST_S = 25.0, 10.0  # of a run from its first row on: one that goes on from another is shorter
 _PACKED_S = 60.0  # in which an archive is whole after its run is gone, on a busy machine
 
 
@@ -48,15 +48,16 @@ def started(folder: Path, minutes: float = 3.0, options: Sequence[str] = ()) -> 
 
 
 def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
-    """Each run is killed at a moment of the time that a whole one takes, and every other one goes on from the last.
+    """Each run is killed at a moment behind its first row, and every other one goes on from the last.
 
     One that ended before its moment does not count: then a whole one takes no longer than that.
     """
-    rng, began = random.Random(seed), time.monotonic()
-    started(folder / "whole").wait()
-    whole_s, killed, place = time.monotonic() - began, 0, folder / "0"
+    rng, whole_s, killed, place = random.Random(seed), _WHOLE_S, 0, folder / "0"
     while killed < times:
-        run, began, after_s = started(place), time.monotonic(), rng.uniform(0.0, whole_s)
+        run, known = started(place), _rows(place)
+        while _rows(place) == known and run.poll() is None:
+            time.sleep(0.05)
+        began, after_s = time.monotonic(), rng.uniform(0.0, whole_s)
         with suppress(subprocess.TimeoutExpired):
             run.wait(after_s)
             place, whole_s = folder / f"{killed} {after_s}", min(whole_s, max(time.monotonic() - began, _LEAST_S))
@@ -66,6 +67,11 @@ def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
         yield inspected(place, after_s)
         killed += 1
         place = folder / str(killed) if killed % 2 == 0 else place
+
+
+def _rows(folder: Path) -> bytes:
+    path = folder / "out" / gpu_rows.NAME
+    return path.read_bytes() if path.exists() else b""
 
 
 def inspected(folder: Path, after_s: float) -> Killed:

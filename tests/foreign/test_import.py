@@ -148,6 +148,20 @@ def test_without_an_answer_what_the_kernel_wrote_untuned_is_right_and_what_chang
     assert verdict_of(tmp_path, "twice_untuned", made, block_size_x=1024).ok
 
 
+def test_functions_among_the_restrictions_are_asked_of_every_combination(tmp_path: Path) -> None:
+    def odd(p: dict[str, int]) -> bool:
+        return p["block_size_x"] != 128 and (p["wrong"] or p["block_size_x"] > 64)
+
+    choices = {"block_size_x": [64, 128, 256], "wrong": [0, 1]}
+    made = call(tmp_path, restrictions=["block_size_x <= 1024", odd], tune_params=choices)
+    write("asked", tmp_path / "asked", made, learn(made, {}))
+    with operators.folder(tmp_path):
+        operator, implementation = operators.load("asked"), operators.implementation("asked", "imported")
+        space = implementation.space(operator.problem(), H200.arch)
+        assert [(each.block_size_x, each.wrong) for each in space] == [(64, 1), (256, 0), (256, 1)]
+        assert "what functions of the call say" in str(space.refusal(replace(space[0], block_size_x=128)))
+
+
 def test_a_kernel_that_is_out_of_bounds_is_refused_where_it_comes_in(tmp_path: Path) -> None:
     text = call(tmp_path).source.replace("if (i < n)", "if (i <= n)")
     with pytest.raises(UsageError, match=r"fails on the machine for PTX: .*4 bytes at offset 524288 of x"):
@@ -164,7 +178,8 @@ REFUSED = [
     ({"kernel_source": "__global__ void f(cudaTextureObject_t t) {}"}, "reads a texture"),
     ({"problem_size": lambda _: 4}, "problem_size is a function: write it as text"),
     ({"grid_div_x": lambda _: 4}, "grid_div_x is a function"),
-    ({"restrictions": lambda _: True}, "restrictions has a function"),
+    ({"restrictions": lambda p: p["absent"]}, "a function of restrictions failed on a dict of the parameters"),
+    ({"restrictions": 3}, "restrictions has 3: give texts, or functions"),
     ({"restrictions": ["open('x')"]}, "is no arithmetic of the parameters"),
     ({"restrictions": ["block_size_y > 1"]}, "block_size_y is none of block_size_x, wrong"),
     ({"arguments": [np.zeros(4), 3, np.int32(4)]}, "argument x is a int: give NumPy arrays"),
@@ -273,3 +288,29 @@ def test_a_t1_file_becomes_a_folder_that_verifies(tmp_path: Path, monkeypatch: p
     (tmp_path / "empty.json").write_text(json.dumps(described))
     done = CliRunner().invoke(build(), ["import", str(tmp_path / "empty.json"), "--out", str(tmp_path / "own")])
     assert done.exit_code == 2 and "lists no Arguments" in done.output
+
+
+def test_of_host_code_the_kernels_around_which_it_stands_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(operators.VARIABLE, "")
+    place(tmp_path)
+    (tmp_path / "host.cu").write_text("int run(float* out) { return 0; }")
+    script = SCRIPT.replace('"weigh", "weigh.cu"', '"run", ["host.cu", "weigh.cu"]').replace(
+        "iterations=32", 'lang="C"'
+    )
+    script = script.replace("mask, numpy.float32", "mask, weight, numpy.float32").replace(
+        'cmem_args={"weight": weight},', ""
+    )
+    (tmp_path / "host.py").write_text(script)
+    words = ["import", str(tmp_path / "host.py"), "--out", str(tmp_path / "own")]
+    done = CliRunner().invoke(build(), [*words, "--", "0.5"])
+    assert done.exit_code == 2
+    text = " ".join(done.output.split())
+    assert "run is host code (lang='C'); name a kernel by --kernel" in text
+    assert "weigh(float *out, int *over, const float *__restrict__ in, unsigned char *mask, float limit)" in text
+    assert "Symbols: weight." in text and "3: uint8[300], 4: float32[300], 5: float32[]" in text
+    chosen = ["--kernel", "weigh", "--source", "weigh.cu", "--arguments", "0,1,2,3,5", "--constant", "weight=4"]
+    done = CliRunner().invoke(build(), [*words, *chosen, "--", "0.5"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "own" / "host" / "weight.npy").is_file()

@@ -71,6 +71,21 @@ def test_one_call_finds_a_verified_config_and_stores_it_and_goes_on_from_there(
     assert elsewhere["operator"] != environment["operator"] and len(other) == 1  # another space is another operator
 
 
+def test_a_header_that_changed_is_another_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = set()
+    for factor in (2, 3):
+        (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
+        text = "__global__ void grow(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= FACTOR; }"
+        text = f'#include "factor.h"\n{text}'
+        x = np.arange(8, dtype=np.float32)
+        answer = [factor * x, None]
+        given = {"answer": answer, "gpu": "A100", "db": str(tmp_path / "tuner.db"), "quiet": True}
+        _, environment = tuner.tune_kernel("grow", text, 1, [x, np.int32(8)], {"block_size_x": [32, 64]}, **given)
+        names.add(environment["operator"])
+    assert len(names) == 2
+
+
 def test_a_wrong_answer_is_no_winner(tmp_path: Path) -> None:
     with pytest.raises(NoValidConfigError, match="no config of saxpy<float> passed its checks: y: RMSE ratio"):
         tune(tmp_path, answer=[A * X, None, None, None])

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tuner.dispatcher.untuned import UntunedWarning  # noqa: E402
-from tuner.torch import FallbackWarning, scaled_dot_product_attention, sdpa  # noqa: E402
+from tuner.torch import FallbackWarning, flash_attn_func, scaled_dot_product_attention, sdpa  # noqa: E402
 
 THEIRS = torch.nn.functional.scaled_dot_product_attention
 
@@ -139,6 +139,12 @@ def test_sequences_of_different_lengths_are_nested_tensors(is_causal: bool) -> N
         assert (o - expected).abs().max() <= 2e-6, n
     found.transpose(1, 2).values().sum().backward()
     assert q.grad.shape == q.shape
+
+
+def test_flash_attn_s_signature_refuses_nested_tensors_by_name() -> None:
+    q = torch.nested.nested_tensor([torch.randn(n, 4, 16) for n in (3, 6)], layout=torch.jagged)
+    with pytest.raises(ValueError, match="nested tensors are not served here"):
+        flash_attn_func(q, q, q)
 
 
 def calls_of(call: Any) -> tuple[Any, int]:

@@ -59,9 +59,24 @@ def test_what_is_not_served_is_named() -> None:
     given = [each.detach() for each in qkv(2, 4, 6, 16)]
     with pytest.raises(UsageError, match=r"dropout_p=0\.5 is not served"):
         backend.KERNELS["_scaled_dot_product_flash_attention"](*given, 0.5)
-    for window in ({"window_size_left": 0}, {"window_size_right": 3}):
-        with pytest.raises(UsageError, match="window_size="):
-            backend.KERNELS["_flash_attention_forward"](*given, None, None, 6, 6, 0.0, False, False, **window)
+    bounds = torch.tensor([0, 6], dtype=torch.int32)
+    with pytest.raises(UsageError, match="seqused_k=a tensor is not served"):
+        backend.KERNELS["_flash_attention_forward"](*given, None, None, 6, 6, 0.0, False, False, seqused_k=bounds[1:])
+
+
+def test_windows_are_of_both_sides() -> None:
+    q, k, v = (each.detach() for each in qkv(2, 6, 4, 16))
+    window = {"window_size_left": 0, "window_size_right": 2}
+    o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, None, None, 6, 6, 0.0, False, False, **window)
+    back = backend.KERNELS["_flash_attention_backward"]
+    told = (None, None, 6, 6, 0.0, False, None, None)
+    found = back(torch.ones_like(o), q, k, v, o, lse, *told, **window)
+    rows = [each.transpose(1, 2).detach().requires_grad_() for each in (q, k, v)]
+    mask = torch.ones(6, 6, dtype=torch.bool).triu().tril(2)
+    expected = torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=mask)
+    assert (o.transpose(1, 2) - expected).abs().max() <= 1e-6
+    for one, other in zip(found, torch.autograd.grad(expected.sum(), rows), strict=True):
+        assert (one.transpose(1, 2) - other).abs().max() <= 2e-6
 
 
 def test_torch_lists_it_and_takes_it_back() -> None:

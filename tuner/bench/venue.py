@@ -125,7 +125,8 @@ def inputs_kind(operator: Operator[Any], wanted: str | None) -> str:
 def _why(lost: Lost) -> str:
     if not late(lost.log):
         return f"it took the process down: {lost.reason}"
-    last = next((line.strip() for line in lost.log.splitlines() if line.startswith("  File ")), "")
+    main = lost.log.rpartition("hread 0x")[2]  # of all that faulthandler tells, the last
+    last = next((line.strip() for line in main.splitlines() if line.startswith("  File ")), "")
     return f"it was not ready in its time; last seen at {last}"
 
 

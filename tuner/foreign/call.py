@@ -1,8 +1,10 @@
 """A call of Kernel Tuner's `tune_kernel` as a value: what of it describes a kernel, and what is refused by name."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ block_size_names quiet strategy strategy_options cache metrics simulation_mode p
 objective_higher_is_better objectives seed
 """
 PARAMETERS = tuple(_PARAMETERS.split())  # of tune_kernel, in order
+_MOST_ASKED = 1 << 18  # combinations of which a function is asked
 _LANGUAGES = ("CUDA", "CUPY", "NVCUDA")
 # How a search goes and what it prints: a folder says nothing of that.
 _SEARCHING = """
@@ -72,6 +75,7 @@ class Call:
     divisors: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     block: tuple[str, str, str] = BLOCK_NAMES  # parameters that say a block's threads; what is none of them is 1
     restrictions: tuple[str, ...] = ()
+    allowed: Array | None = None  # by the place of each parameter's value: what functions among the restrictions say
     answers: Mapping[str, Array] = field(default_factory=dict)  # by argument
     atol: float = 1e-6
     smem: Size = 0  # bytes of dynamic shared memory
@@ -97,7 +101,7 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
     choices = {str(name): _values(str(name), values) for name, values in given["tune_params"].items()}
     said = tuple(given.get("block_size_names") or ())
     block = (*said, *BLOCK_NAMES[len(said) :])[:3]
-    flags = _flags(given.get("compiler_options"), folder)
+    flags, restrictions = _flags(given.get("compiler_options"), folder), _restrictions(given.get("restrictions"))
     symbols = given.get("cmem_args") or {}
     names = [_other(each, symbols) for each in _parameter_names(texts, kernel, len(given["arguments"]))]
     arguments = [_argument(name, value) for name, value in zip(names, given["arguments"], strict=True)]
@@ -114,7 +118,8 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
             for axis, name in zip("xyz", block, strict=False)
         ),
         block=block,
-        restrictions=_restrictions(given.get("restrictions")),
+        restrictions=tuple(each for each in restrictions if isinstance(each, str)),
+        allowed=_allowed([each for each in restrictions if not isinstance(each, str)], choices),
         answers=_answers(given.get("answer"), arguments),
         atol=float(given.get("atol", 1e-6) or 1e-6),
         smem=_smem(given.get("smem_args")),
@@ -187,12 +192,29 @@ def _divisors(given: Any, name: str, axis: str, choices: Mapping[str, Any]) -> t
     return tuple(str(each) for each in ([given] if isinstance(given, str) else given))
 
 
-def _restrictions(given: Any) -> tuple[str, ...]:
-    listed = given if isinstance(given, list | tuple) else [] if given is None else [given]
+def _restrictions(given: Any) -> tuple[Any, ...]:
+    listed = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
     for each in listed:
-        if not isinstance(each, str):
-            raise UsageError("restrictions has a function: write it as text, with the parameters by name")
-    return tuple(listed)
+        if not isinstance(each, str) and not callable(each):
+            raise UsageError(f"restrictions has {each!r}: give texts, or functions of a dict of the parameters")
+    return listed
+
+
+def _allowed(functions: Sequence[Callable[[dict[str, Value]], Any]], choices: Mapping[str, Sequence[Value]]) -> Any:
+    """What functions say of every combination, as a folder can hold it: [values of each]; None without any."""
+    if not functions:
+        return None
+    sizes = tuple(len(values) for values in choices.values())
+    if prod(sizes) > _MOST_ASKED:
+        raise UsageError(
+            f"restrictions has a function, which {prod(sizes):,} combinations are too many for: write text"
+        )
+    try:
+        combinations = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+        found = [all(function(dict(each)) for function in functions) for each in combinations]
+    except Exception as error:
+        raise UsageError(f"a function of restrictions failed on a dict of the parameters: {error!r}") from error
+    return np.array(found, np.bool_).reshape(sizes)
 
 
 def _smem(given: Any) -> Size:

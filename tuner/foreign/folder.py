@@ -60,7 +60,7 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
             f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(lambda found: _unrolled(found, call), call.source),
             "README.md": _readme(name, call, learnt),
         }
-        for path, text in (*files.items(), *_headers(call)):
+        for path, text in (*files.items(), *headers(call)):
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             (draft / path).write_text(text, encoding="utf-8")
         draft.rename(folder)
@@ -75,6 +75,8 @@ def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
     for argument in call.arguments:
         if _role(argument, learnt) in (Role.INPUT, Role.UPDATED):
             np.save(folder / f"{argument.name}.npy", argument.value)
+    if call.allowed is not None:
+        np.save(folder / IMPLEMENTATION / "allowed.npy", call.allowed)
     for name, known in learnt.known.items():
         file = folder / f"{name}.right.npz"
         if known.at is None:
@@ -87,7 +89,7 @@ def _role(argument: Argument, learnt: Learnt) -> Role:
     return Role.SCALAR if argument.scalar else learnt.roles.get(argument.name, Role.INPUT)
 
 
-def _headers(call: Call) -> list[tuple[str, str]]:
+def headers(call: Call) -> list[tuple[str, str]]:
     """(path, text) of the local headers that the source reaches."""
     found: dict[str, str] = {}
     pending = [each.name for each in includes(call.source) if each.quoted]
@@ -216,6 +218,10 @@ def _implementation(call: Call, learnt: Learnt) -> str:
         f"        Constraint({json.dumps(each, ensure_ascii=False)}, lambda c: {of_columns(each, choices)}),"
         for each in call.restrictions
     )
+    table = ""
+    if call.allowed is not None:
+        rules += '\n        Constraint("what functions of the call say", allowed),'
+        table = _ALLOWED.format(choices=repr(dict(call.choices)))
     threads = [of_config(each, choices) if each in choices else "1" for each in call.block]
     columns = " * ".join(f"c.{each}" for each in call.block if each in choices) or "np.asarray(1)"
     divisors = [" * ".join(f"int({of_config(each, choices)})" for each in of_axis) or "1" for of_axis in call.divisors]
@@ -226,6 +232,8 @@ def _implementation(call: Call, learnt: Learnt) -> str:
 
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -241,7 +249,7 @@ Sizes = tuple[int, ...]
 class Config:
 {kinds}
 
-
+{table}
 def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001
     choices = {{
 {listed}
@@ -296,6 +304,21 @@ IMPLEMENTATION = Implementation(
     default=default,
     checked_on="ptx",
 )
+'''
+
+
+_ALLOWED = '''
+
+ASKED = {choices}  # of all combinations, in this order
+ALLOWED = np.load(Path(__file__).with_name("allowed.npy"))
+
+
+def allowed(c: Any) -> Any:
+    """What functions of the call said of each combination."""
+    columns = {{name: np.asarray(getattr(c, name)) for name in ASKED}}
+    values = {{name: np.array(ASKED[name]).reshape(-1, *[1] * column.ndim) for name, column in columns.items()}}
+    return ALLOWED[tuple((values[name] == column).argmax(0) for name, column in columns.items())]
+
 '''
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tuner import operators
-from tuner.base.cache import cache_dir, key_of
+from tuner.base.cache import cache_dir, digest_of, key_of
 from tuner.base.result import Evidence, spelled
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
@@ -19,7 +19,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.known import Known
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.foreign.call import Call, of_keywords
-from tuner.foreign.folder import IMPLEMENTATION, write
+from tuner.foreign.folder import IMPLEMENTATION, headers, write
 from tuner.foreign.script import named
 from tuner.foreign.untuned import learn
 from tuner.machines import gpu as device
@@ -144,8 +144,16 @@ def _digest(call: Call) -> str:
     arrays = [(each.name, each.value.dtype.str, sha256(each.value.tobytes()).hexdigest()) for each in call.arguments]
     answers = [(name, sha256(np.ascontiguousarray(each).tobytes()).hexdigest()) for name, each in call.answers.items()]
     said = (call.kernel, call.source, call.size, call.choices, call.divisors, call.block, call.restrictions)
-    more = (call.atol, call.smem, call.defines, call.macros, call.include)
-    return key_of(repr((said, more, arrays, answers)))[:8]
+    more = (
+        None if call.allowed is None else call.allowed.tobytes(),
+        call.atol,
+        call.smem,
+        call.defines,
+        call.macros,
+        headers(call),
+    )
+    writer = digest_of(Path(__file__).parent, Path(__file__).parent.glob("*.py"))  # another one writes other files
+    return key_of(repr((said, more, arrays, answers)), writer)[:8]
 
 
 def _result(tried: Tried, outcome: Outcome, metrics: Mapping[str, Any]) -> Result:

@@ -59,11 +59,11 @@ def _forward(
     **others: Any,
 ) -> tuple[Any, ...]:
     """o, lse, and what tells of dropout, of [B, T, H, D], or of [T, H, D] and where sequences begin."""
-    _refuse(dropout_p, others | {"return_debug_mask": return_debug_mask})
+    windows = _windows(dropout_p, others | {"return_debug_mask": return_debug_mask})
     packed = cum_seq_q is not None
     rows = [addressable(each[None] if packed else each) for each in (query, key, value)]
     o, lse = torch.ops.tuner.flash_attention(
-        *rows, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal=is_causal, scale=scale)
+        *rows, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal, scale), **windows
     )
     nothing = torch.zeros(2, dtype=torch.uint64, device=query.device)
     return (*((o[0], lse[0]) if packed else (o, lse)), nothing, nothing[0], o.new_empty(0))
@@ -88,13 +88,13 @@ def _backward(
     scale: float | None = None,
     **others: Any,
 ) -> tuple[Any, ...]:
-    _refuse(dropout_p, others)
+    windows = _windows(dropout_p, others)
     packed = cum_seq_q is not None
     rows = [addressable(each[None] if packed else each) for each in (grad_out, query, key, value, out)]
     lse = dense(logsumexp[None] if packed else logsumexp)
-    *found, _ = torch.ops.tuner.flash_attention_backward(  # the gradient of logits that torch has none of
-        *rows, lse, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal=is_causal, scale=scale)
-    )
+    found = torch.ops.tuner.flash_attention_backward(
+        *rows, lse, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal, scale), **windows
+    )[:3]  # there are no sinks to have a gradient
     return tuple(each[0] for each in found) if packed else tuple(found)
 
 
@@ -109,17 +109,18 @@ def _sdpa_forward(
     scale: float | None = None,
 ) -> tuple[Any, ...]:
     """`_forward` of [B, H, T, D], with the lengths that its backward call is given."""
-    rows = (each.transpose(1, 2) for each in (query, key, value))
+    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     queries, keys = query.shape[2], key.shape[2]
-    o, lse, *rest = _forward(*rows, None, None, queries, keys, dropout_p, is_causal, return_debug_mask, scale=scale)
+    o, lse, *rest = _forward(q, k, v, None, None, queries, keys, dropout_p, is_causal, return_debug_mask, scale=scale)
     return (o.transpose(1, 2), lse, None, None, queries, keys, *rest)
 
 
 def _sdpa_backward(
     grad_out: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, *told: Any, **options: Any
 ) -> Any:
-    rows = (each.transpose(1, 2) for each in (grad_out, query, key, value, out))
-    return tuple(each.transpose(1, 2) for each in _backward(*rows, lse, None, None, *told[2:], **options))
+    do, q, k, v, o = (each.transpose(1, 2) for each in (grad_out, query, key, value, out))
+    found = _backward(do, q, k, v, o, lse, None, None, *told[2:], **options)
+    return tuple(each.transpose(1, 2) for each in found)
 
 
 KERNELS = {
@@ -130,18 +131,18 @@ KERNELS = {
 }
 
 
-def _refuse(dropout_p: float, others: Mapping[str, Any]) -> None:
-    windows = [others.get(f"window_size_{side}") for side in ("left", "right")]
-    limited = [each for each in windows if each is not None and each >= 0]
+def _windows(dropout_p: float, others: Mapping[str, Any]) -> dict[str, int]:
+    """What queries see, of what stands in torch's calls beside that. The rest is refused."""
+    sides = {f"window_{side}": others.get(f"window_size_{side}") for side in ("left", "right")}
     rest = {name: value for name, value in others.items() if not name.startswith("window_size")}
-    given = {"dropout_p": dropout_p, "window_size": tuple(limited), **rest}
-    refuse(f"flash attention by {NAME}", given, "restore_flash_attention_impl() before")
+    refuse(f"flash attention by {NAME}", {"dropout_p": dropout_p, **rest}, "restore_flash_attention_impl() before")
+    return {name: -1 if width is None else int(width) for name, width in sides.items()}
 
 
 def _bounds(cum_seq_q: Any, cum_seq_k: Any) -> tuple[Any, ...]:
     return () if cum_seq_q is None else (dense(cum_seq_q), dense(cum_seq_k))
 
 
-def _options(cum_seq_q: Any, max_q: int, *, is_causal: bool, scale: float | None) -> dict[str, Any]:
+def _options(cum_seq_q: Any, max_q: int, is_causal: bool, scale: float | None) -> dict[str, Any]:
     longest = {} if cum_seq_q is None else {"max_seqlen_q": max(int(max_q), 1)}
     return {"causal": is_causal, "softmax_scale": scale, **longest}

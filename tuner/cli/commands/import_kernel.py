@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from tuner.cli.commands.new import check_name, next_steps
@@ -49,7 +50,8 @@ def import_kernel(
     if path.suffix == ".json":
         call = t1.called(path)
     else:
-        keywords = _other_kernel(script.called(path, arguments or ()), kernel, source, given, constant or ())
+        told = script.called(path, arguments or ())
+        keywords = _other_kernel(told, path.parent, kernel, source, given, constant or ())
         _say_what_stays(keywords)
         call = of_keywords(keywords, path.resolve().parent, path.name)
     fixed = dict(_fixed(call, each) for each in fix or ())
@@ -75,12 +77,19 @@ def _say_what_stays(keywords: Mapping[str, Any]) -> None:
 
 
 def _other_kernel(
-    keywords: dict[str, Any], kernel: str | None, source: str | None, given: str | None, constant: Sequence[str]
+    keywords: dict[str, Any],
+    folder: Path,
+    kernel: str | None,
+    source: str | None,
+    given: str | None,
+    constant: Sequence[str],
 ) -> dict[str, Any]:
     """The call with a kernel of the user's choice: for scripts that tune host code around it."""
     if kernel is None:
         if source or given or constant:
             raise UsageError("--source, --arguments and --constant say how a kernel is called: give --kernel, too")
+        if str(keywords.get("lang")).upper() == "C":
+            raise UsageError(_around(keywords, folder))
         return keywords
     values = list(keywords["arguments"])
 
@@ -95,6 +104,26 @@ def _other_kernel(
     said = {"kernel_name": kernel, "arguments": kept, "answer": None, "lang": "CUDA"}
     said |= {"kernel_source": source} if source else {}
     return {**keywords, **said, "cmem_args": {**(keywords.get("cmem_args") or {}), **symbols}}
+
+
+def _around(keywords: Mapping[str, Any], folder: Path) -> str:
+    """What there is to choose from where a script tunes the host code around a kernel."""
+    sources = keywords["kernel_source"]
+    files = [str(each) for each in (sources if isinstance(sources, list | tuple) else [sources])]
+    texts = {each: (folder / each).read_text(errors="replace") for each in files if (folder / each).is_file()}
+    kernels = [
+        f"{name}({' '.join(taken.split())}) in {file}"
+        for file, text in texts.items()
+        for name, taken in re.findall(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)", text)
+    ]
+    symbols = [name for text in texts.values() for name in re.findall(r"__constant__\s+[\w\s]+?(\w+)\s*\[", text)]
+    values = [f"{i}: {np.asarray(each).dtype}{list(np.shape(each))}" for i, each in enumerate(keywords["arguments"])]
+    return (
+        f"{keywords['kernel_name']} is host code (lang='C'); name a kernel by --kernel, its file by --source, what it "
+        f"takes by --arguments, and what its __constant__ symbols hold by --constant. "
+        f"Kernels: {'; '.join(kernels) or 'none found'}. Symbols: {', '.join(symbols) or 'none'}. "
+        f"Arguments of the call: {', '.join(values)}"
+    )
 
 
 def _fixed(call: Call, word: str) -> tuple[str, Value]:
