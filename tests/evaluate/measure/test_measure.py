@@ -30,9 +30,10 @@ from tests.support.simulated_search import (
     timed_as,
 )
 from tuner.base.canonical import encode
-from tuner.base.result import Evidence, Stage
+from tuner.base.result import Attempt, Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
+from tuner.evaluate import measurer as measurer_module
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
@@ -625,3 +626,34 @@ def test_a_ledger_line_that_a_kill_cut_off_takes_no_later_one_with_it(tmp_path: 
     Ledger(path).began("b")
     found = Ledger(path)
     assert (found.banned("a"), found.banned("b")) == (False, True)
+
+
+class Foretold(Measurer):
+    """Predicts 1 for the first config that it meets, then 2 and 3, and 1,000 for the fourth."""
+
+    met = 0
+
+    def _attempt(self, *about: Any) -> Attempt:
+        self.met += 1
+        found = super()._attempt(*about)
+        assert found.prediction is not None
+        return replace(found, prediction=replace(found.prediction, cost=float(self.met if self.met < 4 else 1000)))
+
+
+@pytest.mark.parametrize("borne_out", [True, False])
+def test_only_what_times_have_borne_out_leaves_a_config_untimed(
+    machines: tuple[Compiler, Checker], borne_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurer_module, "_CONFIRMED_BY", 3)  # the kernel has few configs
+    default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
+    batch = [default, *others][:4]
+    told = replace(CALM, times_us=timed_as(batch, [50.0, 60.0, 70.0, 55.0] if borne_out else [70.0, 60.0, 50.0, 55.0]))
+    with Worker(told) as worker:
+        evaluator = Foretold(PAGED, DECODING, GPU, *machines, Setup(worker, POLICY))
+        found = [
+            attempt for config in batch for _, attempt in evaluator.attempts([Instance(PAGED, NAIVE, DECODING, config)])
+        ]
+    *_, last = found
+    assert len(found) == 4
+    assert (last.measurement is None) == borne_out
+    assert not borne_out or (last.failure is not None and last.failure.reason.startswith("not timed"))

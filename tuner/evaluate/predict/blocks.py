@@ -56,7 +56,8 @@ def _of_launch(
     instance: Instance, launch: Launch, entries: Mapping[str, ptx.Entry], cubin: Cubin, gpu: GPU, digest: str
 ) -> Counts | Uncounted:
     entry, l1_bytes = entries[launch.entry], _l1_bytes(launch, cubin, gpu)
-    about = repr(launch), canonical(instance.problem), instance.operator.name, str(l1_bytes)
+    drawn = sha256((instance.operator.folder / "operator.py").read_bytes()).hexdigest()  # whose inputs may decide
+    about = repr(launch), canonical(instance.problem), instance.operator.name, str(l1_bytes), drawn
     key, cache = key_of(_VERSION, digest, *about), Cache.of("counts")
     if known := cache.get(key):
         return _read(known, entry)
