@@ -158,7 +158,7 @@ def test_a_sequence_beside_one_of_nan_gets_the_bits_that_it_gets_beside_zeros() 
             Instance(OPERATOR, TCGEN05, problem, BASE), arrays | scalars(OPERATOR, problem, arrays), mode
         )
         assert not happened.findings
-        found.append({name: np.delete(each, slice(90, 170), axis=1) for name, each in outputs.items()})
+        found.append({name: np.delete(outputs[name], slice(90, 170), axis=1) for name in ("dq", "dk", "dv")})
     for name, zeros in found[0].items():
         assert np.isfinite(zeros.astype(np.float32)).all()
         assert np.array_equal(zeros, found[1][name])
